@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bytes"
 	"fmt"
 	"image/color"
 	"io"
@@ -21,9 +22,10 @@ const (
 	width  = 17.8 * vg.Centimeter
 	panel  = 6.4 * vg.Centimeter // its height
 	gap    = 0.5 * vg.Centimeter // between panels
-	edge   = 4 * vg.Millimeter / 4
+	edge   = vg.Millimeter
 	large  = 9.5 // points
 	normal = 8
+	small  = 7.25
 	dots   = 300 // of PNG, per inch
 )
 
@@ -33,7 +35,12 @@ func svg(f *Figure, w io.Writer) error {
 	l := newLayout(f)
 	c := vgsvg.New(width, l.height)
 	l.draw(draw.New(c))
-	_, err := c.WriteTo(w)
+	var b bytes.Buffer
+	if _, err := c.WriteTo(&b); err != nil {
+		return err
+	}
+	// Where there is no Liberation Sans, these have letters as wide.
+	_, err := w.Write(bytes.ReplaceAll(b.Bytes(), []byte("font-family:Liberation Sans"), []byte("font-family:Liberation Sans,Arial,Helvetica,sans-serif")))
 	return err
 }
 
@@ -121,25 +128,31 @@ func (l *layout) draw(c draw.Canvas) {
 	top := c.Max.Y - vg.Points(large*1.6)
 	l.legend(draw.Crop(c, 0, 0, 0, top-c.Max.Y))
 	top -= l.row*vg.Length(l.rows()) + spacing
-	note := fitting(l.f.Note, normal-0.5, c.Size().X)
+	note := fitting(l.f.Note, small, c.Size().X)
 	note.XAlign = text.XCenter
 	c.FillText(note, vg.Point{X: c.Center().X, Y: c.Min.Y + note.FontExtents().Descent}, l.f.Note)
-	panels := draw.Crop(c, 0, 0, vg.Points(normal*1.8), top-c.Max.Y)
+	// The labels of axes have room of their own: plot takes the middle of a logarithmic axis for elsewhere.
+	const label = normal * 1.5
+	panels := draw.Crop(c, 0, 0, normal*1.8+label, top-c.Max.Y)
 	plots := [][]*plot.Plot{{l.bandwidth(), l.time()}}
-	for i, at := range plot.Align(plots, draw.Tiles{Rows: 1, Cols: 2, PadX: gap}, panels)[0] {
+	for i, at := range plot.Align(plots, draw.Tiles{Rows: 1, Cols: 2, PadLeft: label, PadX: gap + label}, panels)[0] {
 		plots[0][i].Draw(at)
+		data := plots[0][i].DataCanvas(at)
+		sty := letters(normal)
+		sty.XAlign = text.XCenter
+		c.FillText(sty, vg.Point{X: data.Center().X, Y: at.Min.Y - normal}, "Size")
+		sty.Rotation = math.Pi / 2
+		c.FillText(sty, vg.Point{X: at.Min.X - label + normal, Y: data.Center().Y}, []string{"Bus bandwidth (GB/s)", "Time of a call"}[i])
 	}
 }
 
 // legend names the series, in rows from the top.
 func (l *layout) legend(c draw.Canvas) {
-	sty := letters(normal)
-	sty.YAlign = text.YCenter
 	column := c.Size().X / vg.Length(l.columns)
 	for i, s := range l.f.Series {
 		x := c.Min.X + column*vg.Length(i%l.columns)
 		if len(l.f.Series) <= l.columns { // one row stands in the middle
-			x += (column - thumbnail - spacing - sty.Width(s.Name)) / 2
+			x += (column - thumbnail - spacing - letters(normal).Width(s.Name)) / 2
 		}
 		y := c.Max.Y - l.row*(vg.Length(i/l.columns)+0.5)
 		c.StrokeLine2(l.looks[i].line, x, y, x+thumbnail, y)
@@ -147,14 +160,13 @@ func (l *layout) legend(c draw.Canvas) {
 			c.DrawGlyph(l.looks[i].mark, vg.Point{X: x + thumbnail/2, Y: y})
 		}
 		sty := fitting(s.Name, normal, c.Max.X-x-thumbnail-spacing)
-		sty.YAlign = text.YCenter
-		c.FillText(sty, vg.Point{X: x + thumbnail + spacing, Y: y}, s.Name)
+		c.FillText(sty, vg.Point{X: x + thumbnail + spacing, Y: y - normal*0.35}, s.Name)
 	}
 }
 
 // bandwidth is the left panel.
 func (l *layout) bandwidth() *plot.Plot {
-	p := l.panel("Bus bandwidth (GB/s)", func(p Point) Range { return p.BusBW })
+	p := l.panel(func(p Point) Range { return p.BusBW })
 	p.Y.Tick.Marker = evenTicks{}
 	p.Y.Min = 0
 	high := p.Y.Max
@@ -168,23 +180,20 @@ func (l *layout) bandwidth() *plot.Plot {
 
 // time is the right panel.
 func (l *layout) time() *plot.Plot {
-	p := l.panel("Time of a call", func(p Point) Range { return p.Time })
+	p := l.panel(func(p Point) Range { return p.Time })
 	p.Y.Scale, p.Y.Tick.Marker = plot.LogScale{}, timeTicks{}
 	p.Y.Min, p.Y.Max = p.Y.Min/1.25, p.Y.Max*1.25
 	return p
 }
 
 // panel is a plot of all series against size.
-func (l *layout) panel(label string, of func(Point) Range) *plot.Plot {
+func (l *layout) panel(of func(Point) Range) *plot.Plot {
 	p := plot.New()
 	p.BackgroundColor = nil // the picture has one
 	p.X.Scale, p.X.Tick.Marker = plot.LogScale{}, sizeTicks{}
-	p.X.Label.Text, p.Y.Label.Text = "Size", label
 	for _, a := range []*plot.Axis{&p.X, &p.Y} {
-		for _, sty := range []*text.Style{&a.Label.TextStyle, &a.Tick.Label} {
-			sty.Font.Variant, sty.Font.Size = "Sans", normal
-		}
-		a.Tick.Length, a.Label.Padding, a.Padding = 3, 2, 2
+		a.Tick.Label.Font = letters(small).Font
+		a.Tick.Length, a.Padding = 3, 2
 		a.LineStyle.Width, a.Tick.LineStyle.Width = 0.6, 0.6
 	}
 	grid := plotter.NewGrid()
@@ -192,7 +201,8 @@ func (l *layout) panel(label string, of func(Point) Range) *plot.Plot {
 	grid.Vertical = grid.Horizontal
 	p.Add(grid)
 	for i, s := range l.f.Series {
-		p.Add(&seriesLine{s.Points, of, l.looks[i]})
+		aside := vg.Length(i) - vg.Length(len(l.f.Series)-1)/2
+		p.Add(&seriesLine{s.Points, of, l.looks[i], aside * 3.6 / vg.Length(len(l.f.Series))})
 	}
 	low, high := p.X.Min, p.X.Max
 	room := max(math.Pow(high/low, 0.03), 1.1)
@@ -205,6 +215,7 @@ type seriesLine struct {
 	points []Point
 	of     func(Point) Range
 	look   look
+	aside  vg.Length // where its bars stand, so that they do not hide each other
 }
 
 // Plot is what plot.Plotter wants.
@@ -218,11 +229,11 @@ func (s *seriesLine) Plot(c draw.Canvas, p *plot.Plot) {
 	bar.Width, bar.Dashes = 0.7, nil
 	for i, at := range s.points {
 		if r := s.of(at); r.Low < r.High && s.look.mark.Shape != nil {
-			low, high := y(r.Low), y(r.High)
-			const cap = 1.8
-			c.StrokeLine2(bar, line[i].X, low, line[i].X, high)
-			c.StrokeLine2(bar, line[i].X-cap, low, line[i].X+cap, low)
-			c.StrokeLine2(bar, line[i].X-cap, high, line[i].X+cap, high)
+			at, low, high := line[i].X+s.aside, y(r.Low), y(r.High)
+			const end = 1.6
+			c.StrokeLine2(bar, at, low, at, high)
+			c.StrokeLine2(bar, at-end, low, at+end, low)
+			c.StrokeLine2(bar, at-end, high, at+end, high)
 		}
 	}
 	c.StrokeLines(s.look.line, line)
@@ -253,7 +264,7 @@ func (l *limitLine) Plot(c draw.Canvas, p *plot.Plot) {
 	at := y(l.BusBW)
 	c.StrokeLine2(ofBound, c.Min.X, at, c.Max.X, at)
 	name := fmt.Sprintf("%s %.4g GB/s", l.Name, l.BusBW)
-	sty := fitting(name, normal-0.5, c.Size().X)
+	sty := fitting(name, small, c.Size().X)
 	sty.YAlign = text.YTop
 	c.FillText(sty, vg.Point{X: c.Min.X + spacing, Y: at - 1.5}, name)
 }

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"math"
 	"math/bits"
+	"slices"
 
 	"gonum.org/v1/plot"
 )
@@ -35,23 +36,31 @@ func sizeLabel(bytes uint64) string {
 	return fmt.Sprintf("%d %s", bytes>>(10*unit), []string{"B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"}[unit])
 }
 
-// timeTicks are 1, 2, ..., 9 times powers of ten microseconds; the powers have labels, and where there are few of them 2
-// and 5 too.
+// timeTicks are 1, 2, ..., 9 times powers of ten microseconds. The powers have labels, and where there is at most one of
+// them 2 and 5 too, or all.
 type timeTicks struct{}
 
 // Ticks is what plot.Ticker wants.
-func (timeTicks) Ticks(low, high float64) (ticks []plot.Tick) {
-	dense := math.Log10(high/low) < 1.7
-	for e := math.Floor(math.Log10(low)); e <= math.Log10(high); e++ {
-		for digit := range 9 {
-			t := plot.Tick{Value: float64(digit+1) * math.Pow(10, e)}
-			if t.Value < low || t.Value > high {
-				continue
+func (timeTicks) Ticks(low, high float64) []plot.Tick {
+	var ticks []plot.Tick
+	for _, labelled := range [][]int{{1}, {1, 2, 5}, {1, 2, 3, 4, 5, 6, 7, 8, 9}} {
+		ticks = ticks[:0]
+		labels := 0
+		for e := math.Floor(math.Log10(low)); e <= math.Log10(high); e++ {
+			for digit := 1; digit <= 9; digit++ {
+				t := plot.Tick{Value: float64(digit) * math.Pow(10, e)}
+				if t.Value < low || t.Value > high {
+					continue
+				}
+				if slices.Contains(labelled, digit) {
+					t.Label = timeLabel(t.Value)
+					labels++
+				}
+				ticks = append(ticks, t)
 			}
-			if digit == 0 || dense && (digit == 1 || digit == 4) {
-				t.Label = timeLabel(t.Value)
-			}
-			ticks = append(ticks, t)
+		}
+		if labels > 1 {
+			break
 		}
 	}
 	return ticks

@@ -69,7 +69,7 @@ func plot(args []string, out io.Writer) error {
 		fmt.Fprintln(out, f.name)
 	}
 	if n := chart.Wrong(figures); n > 0 {
-		fmt.Fprintf(os.Stderr, "ubcoll: plot: %d points have wrong elements: what was measured there is no result\n", n)
+		fmt.Fprintf(os.Stderr, "ubcoll: plot: wrong elements in %d of the points: what was measured there is no result\n", n)
 	}
 	return nil
 }
@@ -161,15 +161,8 @@ func (o *plotOptions) files(figures []chart.Figure) (files []output, err error) 
 			if err != nil {
 				return nil, err
 			}
-			title := o.title
-			for i := 0; title == "" && i < len(figures); i++ {
-				title = figures[0].Title
-				if len(figures) > 1 {
-					title = fmt.Sprintf("%d figures of %s", len(figures), strings.Join(runNames(o.runs), ", "))
-				}
-			}
 			var page bytes.Buffer
-			if err := chart.WriteReport(&page, title, o.runs, figures, svg, time.Now()); err != nil {
+			if err := chart.WriteReport(&page, o.title, o.runs, figures, svg, time.Now()); err != nil {
 				return nil, err
 			}
 			files = append(files, output{name, page.Bytes()})
@@ -191,13 +184,6 @@ func (o *plotOptions) files(figures []chart.Figure) (files []output, err error) 
 		}
 	}
 	return files, nil
-}
-
-func runNames(runs []*chart.Run) (names []string) {
-	for _, r := range runs {
-		names = append(names, r.Name)
-	}
-	return names
 }
 
 // describe is each figure as the drawer reads it.

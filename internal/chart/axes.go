@@ -40,8 +40,10 @@ var axes = [axesCount]struct {
 	name, usual string
 	say         func(value string) string
 }{
-	theRun:    {"run", "", as("%s")},
-	contender: {"contender", "", words(map[string]string{"openmpi": "Open MPI", "mpich": "MPICH", "nccl": "NCCL", "symm-mem": "symmetric memory"})},
+	theRun: {"run", "", as("%s")},
+	contender: {"contender", "", words(map[string]string{"ours": "ubcoll", "in-place": "ubcoll, in place",
+		"unregistered": "ubcoll, unregistered", "openmpi": "Open MPI", "mpich": "MPICH", "nccl": "NCCL", "symm-mem": "symmetric memory",
+		"bound": "the hardware's bound"})},
 	operation: {"operation", "", as("%s")},
 	variant:   {"variant", "", as("%s")},
 	elements:  {"type", "", as("%s")},

@@ -287,11 +287,14 @@ func (r Range) Interval() string {
 // Value is the median for people.
 func (r Range) Value() string { return number(r.Median) }
 
-// number has four digits that count, and no exponent.
+// number has four digits that count, from 1 down three, and no exponent.
 func number(x float64) string {
 	digits := 3
 	for limit := 10.0; digits > 0 && x >= limit; limit *= 10 {
 		digits--
+	}
+	for limit := 0.1; digits < 9 && x > 0 && x < limit; limit /= 10 {
+		digits++
 	}
 	return fmt.Sprintf("%.*f", digits, x)
 }

@@ -19,8 +19,15 @@ var reportPage = template.Must(template.New("report").Parse(reportText))
 var prologue = regexp.MustCompile(`(?s)^.*?<svg `)
 
 // WriteReport writes a page of HTML that needs nothing else: the pictures of the figures, one of SVG for each, their
-// numbers, and where these come from.
+// numbers, and where these come from. Without a title the page has the runs' names.
 func WriteReport(w io.Writer, title string, runs []*Run, figures []Figure, pictures [][]byte, at time.Time) error {
+	if title == "" {
+		var names []string
+		for _, r := range runs {
+			names = append(names, r.Name)
+		}
+		title = "Results: " + strings.Join(names, ", ")
+	}
 	type pictured struct {
 		Figure
 		Picture template.HTML
