@@ -120,6 +120,15 @@ func TestLines(t *testing.T) {
 	require.Equal(t, "all_reduce, float32, sum, 4 ranks, ring, registered, host memory", figures[0].Title)
 	require.Equal(t, []Limit{{"NVLink", 450}}, figures[0].Limits)
 
+	// What some files do not say is in no name that is clear without it.
+	other := filepath.Join(t.TempDir(), "other.csv")
+	require.NoError(t, os.WriteFile(other, []byte("operation,size,time,bus_bw,ranks\nall_reduce,8,1,1,4\n"), 0o644))
+	f = figuresOf(t, "testdata/sweep", other)[0]
+	require.Equal(t, "all_reduce, 4 ranks", f.Title)
+	require.Equal(t, []string{"sweep, the library's choice", "sweep, ring", "other, the library's choice"}, names(f))
+	require.NoError(t, os.WriteFile(other, []byte("operation,size,time,bus_bw,type\nall_reduce,8,1,1,int8\nall_reduce,8,2,2,\n"), 0o644))
+	require.Equal(t, []string{"int8", "other"}, names(figuresOf(t, other)[0]))
+
 	var b strings.Builder
 	b.WriteString("size,time,bus_bw,operation,type,ranks,requested_algorithm\n")
 	for _, op := range []string{"all_reduce", "broadcast"} {

@@ -169,9 +169,10 @@ func figure(samples []sample, limits []Limit) Figure {
 		}
 		of[s.key] = append(of[s.key], s)
 	}
-	// What all series have in common is in the title, and what tells them apart in their names.
+	// What all series have in common is in the title, and what tells them apart in their names: first that of which some
+	// have one value and some another, and if that is not enough, that of which some say nothing.
 	var title []string
-	var apart []int
+	var apart, unsaid []int
 	for i, a := range axes {
 		values := map[string]bool{}
 		for _, k := range order {
@@ -179,6 +180,8 @@ func figure(samples []sample, limits []Limit) Figure {
 		}
 		v := order[0][i]
 		switch {
+		case len(values) == 2 && values[""]:
+			unsaid = append(unsaid, i)
 		case len(values) > 1:
 			apart = append(apart, i)
 		case v != "" && v != a.usual && i != theRun:
@@ -186,20 +189,29 @@ func figure(samples []sample, limits []Limit) Figure {
 		}
 	}
 	f.Title = strings.Join(title, ", ")
-	for _, k := range order {
-		var name []string
-		for _, i := range apart {
-			if k[i] != "" {
-				name = append(name, axes[i].say(k[i]))
-			}
-		}
-		if name == nil {
-			name = []string{k[theRun]}
-		}
-		f.Series = append(f.Series, Series{Name: strings.Join(name, ", "), Bound: k[contender] == "bound", Points: points(of[k])})
+	names := seriesNames(order, apart)
+	if len(slices.Compact(slices.Sorted(slices.Values(names)))) < len(names) {
+		names = seriesNames(order, slices.Sorted(slices.Values(append(apart, unsaid...))))
+	}
+	for i, k := range order {
+		f.Series = append(f.Series, Series{Name: names[i], Bound: k[contender] == "bound", Points: points(of[k])})
 	}
 	f.Note = note(f.Series)
 	return f
+}
+
+// seriesNames says the values of keys on axes; of none, the run's name.
+func seriesNames(keys []key, on []int) (names []string) {
+	for _, k := range keys {
+		var words []string
+		for _, i := range on {
+			if k[i] != "" {
+				words = append(words, axes[i].say(k[i]))
+			}
+		}
+		names = append(names, cmp.Or(strings.Join(words, ", "), k[theRun]))
+	}
+	return names
 }
 
 var notInNames = regexp.MustCompile(`[^a-z0-9_]+`)
