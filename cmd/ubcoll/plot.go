@@ -229,8 +229,8 @@ func findDrawer() (string, error) {
 	}
 	program, err := exec.LookPath(drawer)
 	if err != nil {
-		return "", exitError{fmt.Errorf("%s, which draws, is neither beside ubcoll nor in PATH. To get it:\n"+
-			"  go install github.com/ubcoll/ubcoll/cmd/%[1]s@latest\nor in a clone:\n  go install -C cmd/%[1]s .", drawer), exitSupport}
+		return "", exitError{fmt.Errorf("%s, which draws, is neither beside ubcoll nor in PATH. To get it, in a clone:\n"+
+			"  go install -C cmd/%[1]s .\nand elsewhere:\n  go install github.com/ubcoll/ubcoll/cmd/%[1]s@latest", drawer), exitSupport}
 	}
 	return program, nil
 }

@@ -93,6 +93,14 @@ func ParseOnly(text string) (Only, error) {
 	return Only{}, fmt.Errorf("unknown axis %q (one of %s)%s", name, strings.Join(names, ", "), nearest.Hint(name, names))
 }
 
+// says is choices for people.
+func says(choices []Only) (text string) {
+	for _, o := range choices {
+		text += " and " + axes[o.axis].name + "=" + strings.Join(o.values, ",")
+	}
+	return text
+}
+
 // choose is the samples that all of the choices take. A value that no sample has is an error.
 func choose(samples []sample, choices []Only) ([]sample, error) {
 	for _, o := range choices {

@@ -184,7 +184,7 @@ func TestFaults(t *testing.T) {
 		{"nearest axis", "rank=2", "did you mean ranks?"},
 		{"no measurement", "ranks=3", "no measurement has ranks=3: there is 4"},
 		{"nearest value", "algorithm=rong", "no measurement has algorithm=rong: there is auto, ring: did you mean ring?"},
-		{"nothing to draw", "operation=barrier", "there is nothing to draw"},
+		{"nothing to draw", "operation=barrier", "there is nothing to draw of testdata/sweep: no measurement with a size and operation=barrier"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			o, err := ParseOnly(c.only)

@@ -87,14 +87,16 @@ func Figures(runs []*Run, choices []Only, limits []Limit) ([]Figure, error) {
 		return nil, fmt.Errorf("%w: %w", err, ubcoll.ErrArgument)
 	}
 	samples = slices.DeleteFunc(samples, func(s sample) bool { return s.bytes <= 0 || !(s.time > 0) }) // barriers
+	for _, r := range runs {
+		if !slices.ContainsFunc(samples, func(s sample) bool { return s.key[theRun] == r.Name }) {
+			return nil, fmt.Errorf("there is nothing to draw of %s: no measurement with a size%s: %w", r.File, says(choices), ubcoll.ErrArgument)
+		}
+	}
 	var figures []Figure
 	for _, of := range split(samples, operation) {
 		for _, some := range small(of) {
 			figures = append(figures, figure(some, limits))
 		}
-	}
-	if len(figures) == 0 {
-		return nil, fmt.Errorf("there is nothing to draw: no measurement with a size: %w", ubcoll.ErrArgument)
 	}
 	for i := range figures {
 		if n := len(figures[i].Series); n > 2*most {
