@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -95,8 +96,18 @@ func TestBenchFiles(t *testing.T) {
 	require.Equal(t, Range{8, 4, 32}, f.Series[0].Points[0].Time)
 	require.InDeltaSlice(t, []float64{0.768, 0.192, 1.536},
 		[]float64{f.Series[0].Points[0].BusBW.Median, f.Series[0].Points[0].BusBW.Low, f.Series[0].Points[0].BusBW.High}, 1e-12)
+	// Of several operations it writes a list.
+	several := benchReport()
+	several.Config.Op = "broadcast"
+	file := filepath.Join(dir, "several.json")
+	require.NoError(t, bench.WriteAll([]*bench.Report{benchReport(), several}, file, false))
+	figures := figuresOf(t, file)
+	require.Equal(t, all[0].Series, figures[0].Series)
+	require.Equal(t, []string{"all_reduce", "broadcast"}, []string{figures[0].Name, figures[1].Name})
+	require.Equal(t, []Fact{{"command", "ubcoll bench"}, {"ubcoll", "v1"}}, slices.DeleteFunc(readAll(t, file)[0].Origin,
+		func(f Fact) bool { return f.What != "command" && f.What != "ubcoll" }))
 	// Added to a file, the measurements are repeats.
-	file := filepath.Join(dir, "r.jsonl")
+	file = filepath.Join(dir, "r.jsonl")
 	require.NoError(t, benchReport().Write(file, true))
 	require.Equal(t, 2, figuresOf(t, file)[0].Series[0].Points[0].Repeats)
 }
@@ -162,6 +173,7 @@ func TestFaults(t *testing.T) {
 		{"a folder without", dir, "there is no points.jsonl in it"},
 		{"empty", write("empty", " \n"), "it is empty: want a folder of ubcoll run"},
 		{"other JSON", write("o.json", `{"a": 1}`), "as JSON: no results: want"},
+		{"a list of others", write("l.json", "[{}]"), "as JSON: version 0 of these files, not 1"},
 		{"bad JSON", write("b.json", `{"a": `), "as JSON: unexpected EOF"},
 		{"a later version", write("v.json", `{"schema_version": 99, "results": []}`), "version 99 of these files, not 1"},
 		{"a later version's lines", write("v.jsonl", `{"schema_version": 99, "config": {}}`), "version 99 of these files, not 1"},

@@ -71,6 +71,8 @@ func Read(arg string) (*Run, error) {
 		return nil, r.fault("it is empty: %s", wanted)
 	case start[0] == '{':
 		read, what = r.json, "JSON"
+	case start[0] == '[':
+		read, what = r.reports, "JSON"
 	case start[0] == '#':
 		read, what = r.page, "a page"
 	}
@@ -114,7 +116,7 @@ func (r *Run) text() ([]byte, error) {
 	return os.ReadFile(r.File)
 }
 
-// json reads the lines of ubcoll run, or of ubcoll bench, or its one object.
+// json reads the lines of ubcoll run, or of ubcoll bench, or the object that this writes of one operation.
 func (r *Run) json(text []byte) error {
 	var first struct {
 		Kind    string
@@ -128,7 +130,7 @@ func (r *Run) json(text []byte) error {
 	case first.Kind == "run":
 		return r.sweep()
 	case first.Results != nil:
-		return r.report(text)
+		return r.reports(slices.Concat([]byte("["), text, []byte("]")))
 	case first.Config != nil:
 		return r.lines(text)
 	}
@@ -173,15 +175,22 @@ func (r *Run) sweep() error {
 	return nil
 }
 
-// report reads the one object of ubcoll bench.
-func (r *Run) report(text []byte) error {
-	var b bench.Report
-	if err := json.Unmarshal(text, &b); err != nil {
+// reports reads the objects of ubcoll bench, one for each operation.
+func (r *Run) reports(text []byte) error {
+	var all []bench.Report
+	if err := json.Unmarshal(text, &all); err != nil {
 		return err
 	}
-	if err := schema(b.Schema); err != nil {
-		return err
+	for _, b := range all {
+		if err := schema(b.Schema); err != nil {
+			return err
+		}
+		r.report(&b)
 	}
+	return nil
+}
+
+func (r *Run) report(b *bench.Report) {
 	r.fact("command", strings.Join(b.Args, " "))
 	r.fact("started", b.Start.Format("2006-01-02T15:04:05Z07:00"))
 	r.fact("ended", b.End.Format("2006-01-02T15:04:05Z07:00"))
@@ -200,7 +209,6 @@ func (r *Run) report(text []byte) error {
 	for _, row := range b.Results {
 		r.row(&b.Config, &row)
 	}
-	return nil
 }
 
 // lines reads those of ubcoll bench.
@@ -218,9 +226,7 @@ func (r *Run) lines(text []byte) error {
 		if err := schema(line.Schema); err != nil {
 			return err
 		}
-		if f := (Fact{"started", line.Start}); !slices.Contains(r.Origin, f) {
-			r.Origin = append(r.Origin, f)
-		}
+		r.fact("started", line.Start)
 		r.row(&line.Config, &line.Row)
 	}
 	return nil
@@ -279,9 +285,10 @@ func (s *sample) normalize() {
 	}
 }
 
+// fact notes what the file says of itself, once.
 func (r *Run) fact(what, says string) {
-	if says != "" {
-		r.Origin = append(r.Origin, Fact{what, says})
+	if f := (Fact{what, says}); says != "" && !slices.Contains(r.Origin, f) {
+		r.Origin = append(r.Origin, f)
 	}
 }
 
