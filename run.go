@@ -13,6 +13,7 @@ import (
 	"github.com/ubcoll/ubcoll/internal/env"
 	"github.com/ubcoll/ubcoll/internal/mail"
 	"github.com/ubcoll/ubcoll/internal/team"
+	"github.com/ubcoll/ubcoll/internal/tracing"
 )
 
 // Run calls run once for each rank of the job that this process has, each with a [Comm], and returns when all calls
@@ -199,7 +200,7 @@ func runRanks(ctx context.Context, bs []bootstrap.Bootstrap, o Options, run func
 				}
 				note(leave(b, b.Rank(), nil))
 			}()
-			err = rankJob(ctx, b, o, noted)
+			err = rankJob(tracing.Label(ctx, b.Rank()), b, o, noted)
 		})
 	}
 	wg.Wait()

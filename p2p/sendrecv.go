@@ -30,6 +30,9 @@ func Send(ctx context.Context, c *ubcoll.Comm, peer int, src ubcoll.Vec) error {
 		_, err := together(ctx, e, "send", mail.Call{Vec: *v, Peer: peer})
 		return err
 	}
+	if t := e.Tracer; t != nil {
+		defer t.Begin(ctx, "send").End()
+	}
 	if err := check(ctx, e, "send", peer, v); err != nil {
 		return err
 	}
@@ -59,6 +62,9 @@ func Recv(ctx context.Context, c *ubcoll.Comm, peer int, dst ubcoll.Vec) (int, e
 	if !waits(e, v) {
 		return together(ctx, e, "recv", mail.Call{Vec: *v, Peer: peer, Recv: true})
 	}
+	if t := e.Tracer; t != nil {
+		defer t.Begin(ctx, "recv").End()
+	}
 	if err := check(ctx, e, "recv", peer, v); err != nil {
 		return 0, err
 	}
@@ -81,6 +87,9 @@ func SendRecv(ctx context.Context, c *ubcoll.Comm, from int, dst ubcoll.Vec, to 
 	e, v, w := (*inside.Comm)(c).View(), (*inside.Vec)(&src).Team(), (*inside.Vec)(&dst).Team()
 	if !waits(e, v) || !w.Dev.IsHost() {
 		return together(ctx, e, "send_recv", mail.Call{Vec: *v, Peer: to}, mail.Call{Vec: *w, Peer: from, Recv: true})
+	}
+	if t := e.Tracer; t != nil {
+		defer t.Begin(ctx, "send_recv").End()
 	}
 	if err := check(ctx, e, "send_recv", to, v); err != nil {
 		return 0, err

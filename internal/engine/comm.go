@@ -14,6 +14,7 @@ import (
 	"github.com/ubcoll/ubcoll/internal/hosts"
 	"github.com/ubcoll/ubcoll/internal/mem"
 	"github.com/ubcoll/ubcoll/internal/team"
+	"github.com/ubcoll/ubcoll/internal/tracing"
 	"github.com/ubcoll/ubcoll/internal/turn"
 	"github.com/ubcoll/ubcoll/register"
 )
@@ -60,7 +61,8 @@ type Comm struct {
 
 	regs registrations
 
-	debug bool // the logger takes messages of that level
+	debug  bool            // the logger takes messages of that level
+	Tracer *tracing.Tracer // nil: operations are not marked
 	infos
 	unsaid unsaid
 }

@@ -2,36 +2,21 @@ package engine
 
 import (
 	"context"
+	"fmt"
 	"log/slog"
 	"os"
-	"sync"
 	"time"
 
 	"github.com/ubcoll/ubcoll/fault"
 	"github.com/ubcoll/ubcoll/hw/cpu"
-	"github.com/ubcoll/ubcoll/internal/env"
+	"github.com/ubcoll/ubcoll/internal/tracing"
 )
-
-var unknown sync.Once
-
-// warnUnknown warns, once in a process, of variables that look as if they were ours.
-func warnUnknown(log *slog.Logger) {
-	unknown.Do(func() {
-		names, near := env.Unknown(os.Environ())
-		for i, name := range names {
-			what := "no such variable"
-			if near[i] != "" {
-				what += ": did you mean " + near[i] + "?"
-			}
-			log.Warn("ubcoll: "+what, "variable", name)
-		}
-	})
-}
 
 // logOpen says, at level Info, what a communicator that Open, Split or Dup has made found here.
 func (c *Comm) logOpen(by string, start time.Time) {
 	log := c.Log()
 	c.debug = log.Enabled(context.Background(), slog.LevelDebug)
+	c.Tracer = tracing.New(c.dom.rank, fmt.Sprintf("%s of %d", by, c.size))
 	if !log.Enabled(context.Background(), slog.LevelInfo) {
 		return
 	}

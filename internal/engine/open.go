@@ -22,6 +22,7 @@ import (
 	"github.com/ubcoll/ubcoll/internal/reason"
 	"github.com/ubcoll/ubcoll/internal/roster"
 	"github.com/ubcoll/ubcoll/internal/team"
+	"github.com/ubcoll/ubcoll/internal/tracing"
 	"github.com/ubcoll/ubcoll/internal/tuning"
 )
 
@@ -48,7 +49,8 @@ type Rooms struct {
 func Open(ctx context.Context, b bootstrap.Bootstrap, o Options, bad error, rooms Rooms) (*Comm, error) {
 	rank, start := b.Rank(), time.Now()
 	log := logs.Or(o.Logger)
-	warnUnknown(log)
+	logs.WarnUnknown(log)
+	defer tracing.Lend(ctx, rank)() // goroutines that start here are this rank's
 	name, _ := os.Hostname()
 	fail := func(step string, about int, err error) *fault.Error {
 		return &fault.Error{Op: "open", Rank: rank, Peer: about, Host: name, Step: step, Err: err}

@@ -52,6 +52,9 @@ func (v *View) End(ctx context.Context, w *team.Work) error {
 	case w != &v.Comm.team.Work:
 		return v.submitOne(ctx, w)
 	case v.Stream != nil && !v.Comm.SpansHosts(): // else all ranks are to hear that there is none between hosts
+		if t := v.Tracer; t != nil {
+			defer t.Begin(ctx, w.Kind.String()).End()
+		}
 		return v.Stream.device.Launch(ctx, v.Comm)
 	}
 	err := v.Comm.run(ctx)
@@ -84,6 +87,9 @@ func (v *View) SubmitAll(ctx context.Context, op string, ws []team.Work, after f
 			after()
 		}
 		return err
+	}
+	if t := v.Tracer; t != nil && v.Recorder == nil && (v.Stream == nil || v.Stream.device != nil) {
+		defer t.Begin(ctx, op).End()
 	}
 	if v.Stream != nil && v.Recorder == nil && (v.Stream.device == nil || !v.Comm.SpansHosts()) {
 		return v.Stream.enqueue(v.Comm, ctx, ws, true, after)
@@ -188,6 +194,9 @@ func (c *Comm) runAll(ctx context.Context, ws []team.Work, together bool) (err e
 // run does the operation Team.Work; it is this communicator's turn.
 func (c *Comm) run(ctx context.Context) error {
 	w := &c.team.Work
+	if c.Tracer != nil {
+		defer c.Tracer.Begin(ctx, w.Kind.String()).End()
+	}
 	err := c.perform(ctx, w)
 	if err != nil && c.stage != nil && c.broken.Load() != nil {
 		c.sever()

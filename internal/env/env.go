@@ -127,6 +127,9 @@ var (
 		Default: "ssh -x -o BatchMode=yes -o ConnectTimeout=10",
 		Doc:     "The command by which ubcoll launch runs another on a host, in place of ssh: host and command come behind its words."},
 		fields)
+	Trace = define(Info{Name: "UBCOLL_TRACE", Kind: "0|1", Default: "0",
+		Doc: "Whether operations are regions in traces of runtime/trace, and goroutines have their rank's labels in profiles."},
+		choice("0", "1"))
 	Log = define(Info{Name: "UBCOLL_LOG", Kind: "error|warn|info|debug", Default: "warn",
 		Doc: "The least severe message that the library writes to standard error, unless the program gives it a logger."},
 		choice("error", "warn", "info", "debug"))

@@ -28,7 +28,7 @@ var layers = [][]string{
 	{"internal/reason"},
 	{"internal/env"},
 	{"internal/testkit"},
-	{"internal/logs"},
+	{"internal/logs", "internal/tracing"},
 	{"hw/*"},
 	{"internal/mem", "internal/tuning"},
 	{"bootstrap"},

@@ -1,0 +1,30 @@
+package coll_test
+
+import (
+	"context"
+	"fmt"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/ubcoll/ubcoll"
+	"github.com/ubcoll/ubcoll/coll"
+)
+
+// BenchmarkCall is a small all-reduce: of one rank, what a call costs that waits for nobody, and of two.
+func BenchmarkCall(b *testing.B) {
+	for _, ranks := range []int{1, 2} {
+		b.Run(fmt.Sprintf("ranks=%d", ranks), func(b *testing.B) {
+			b.ReportAllocs()
+			require.NoError(b, ubcoll.Local(b.Context(), ranks, ubcoll.Options{Devices: ubcoll.DevicesOff}, func(ctx context.Context, c *ubcoll.Comm) error {
+				x := []float32{1, 2}
+				for range b.N {
+					if err := coll.AllReduce(ctx, c, ubcoll.Of(x), ubcoll.Of(x), ubcoll.Max); err != nil {
+						return err
+					}
+				}
+				return nil
+			}))
+		})
+	}
+}
