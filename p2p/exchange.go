@@ -255,9 +255,7 @@ func (r *Request) Wait(ctx context.Context) error {
 	case ctx == nil: // waiting with it would break the communicator
 		return r.c.LocalError(r.x.op, engine.ErrNilContext)
 	}
-	if t := r.c.Tracer; t != nil {
-		defer t.Begin(ctx, r.x.op).End()
-	}
+	defer r.c.Tracer.Begin(ctx, r.x.op).End()
 	if r.device != nil {
 		return r.finishDevice(r.device.Wait(ctx))
 	}

@@ -52,10 +52,10 @@ func (v *View) End(ctx context.Context, w *team.Work) error {
 	case w != &v.Comm.team.Work:
 		return v.submitOne(ctx, w)
 	case v.Stream != nil && !v.Comm.SpansHosts(): // else all ranks are to hear that there is none between hosts
-		if t := v.Tracer; t != nil {
-			defer t.Begin(ctx, w.Kind.String()).End()
-		}
-		return v.Stream.device.Launch(ctx, v.Comm)
+		queuing := v.Tracer.Begin(ctx, w.Kind.String())
+		err := v.Stream.device.Launch(ctx, v.Comm)
+		queuing.End()
+		return err
 	}
 	err := v.Comm.run(ctx)
 	v.Comm.turn.Leave()
@@ -88,8 +88,8 @@ func (v *View) SubmitAll(ctx context.Context, op string, ws []team.Work, after f
 		}
 		return err
 	}
-	if t := v.Tracer; t != nil && v.Recorder == nil && (v.Stream == nil || v.Stream.device != nil) {
-		defer t.Begin(ctx, op).End()
+	if v.Recorder == nil && (v.Stream == nil || v.Stream.device != nil) {
+		defer v.Tracer.Begin(ctx, op).End()
 	}
 	if v.Stream != nil && v.Recorder == nil && (v.Stream.device == nil || !v.Comm.SpansHosts()) {
 		return v.Stream.enqueue(v.Comm, ctx, ws, true, after)

@@ -233,9 +233,7 @@ func (g *Graph) group(s *Stream, works []team.Work) error {
 func (g *Graph) Launch(ctx context.Context, v *engine.View) error {
 	ctx = engine.Context(ctx)
 	c, d := v.Comm, g.d
-	if t := c.Tracer; t != nil {
-		defer t.Begin(ctx, "launch").End()
-	}
+	defer c.Tracer.Begin(ctx, "launch").End()
 	if err := c.Barred(&g.last, "launch"); err != nil {
 		return err
 	}

@@ -203,9 +203,7 @@ func (t *Together) messages() []*Message {
 
 // Run implements team.Operation. On a device's stream it queues them.
 func (t *Together) Run(ctx context.Context) error {
-	if tracer := t.m.c.Tracer; tracer != nil {
-		defer tracer.Begin(ctx, t.op).End()
-	}
+	defer t.m.c.Tracer.Begin(ctx, t.op).End()
 	ms := t.placed
 	t.placed = nil
 	for _, h := range ms {

@@ -67,9 +67,16 @@ type Span struct {
 	region *trace.Region
 }
 
-// Begin begins op, which the same goroutine ends. Beside what runtime/trace allocates while a trace is taken it allocates
-// only if ctx has labels of the program's own, which stay.
+// Begin begins op, which the same goroutine ends; a nil Tracer marks nothing. Beside what runtime/trace allocates while a
+// trace is taken, it allocates only if ctx has labels of the program's own, which stay.
 func (t *Tracer) Begin(ctx context.Context, op string) Span {
+	if t == nil {
+		return Span{}
+	}
+	return t.begin(ctx, op)
+}
+
+func (t *Tracer) begin(ctx context.Context, op string) Span {
 	if ctx == nil { // which the operation refuses
 		ctx = context.Background()
 	}
@@ -89,6 +96,8 @@ func (t *Tracer) Begin(ctx context.Context, op string) Span {
 
 // End ends the operation. The goroutine has the labels of the operation's context again.
 func (s Span) End() {
-	s.region.End()
-	pprof.SetGoroutineLabels(s.ctx)
+	if s.ctx != nil {
+		s.region.End()
+		pprof.SetGoroutineLabels(s.ctx)
+	}
 }
