@@ -1,4 +1,4 @@
-// Package scripts has those scripts that programs carry with them.
+// Package scripts has the scripts that programs embed.
 package scripts
 
 import _ "embed"
