@@ -21,7 +21,7 @@ func withLock(soft string) fs.FS {
 	}
 }
 
-// healthy is a machine of which every check passes.
+// healthy is a machine that passes every check.
 func healthy() *View {
 	return &View{FS: withLock("unlimited"), Getenv: func(string) string { return "" }, Room: func() (int64, error) { return 1 << 30, nil },
 		Write: func(string) error { return nil }, Processors: 8, Cores: 4, BuiltMPI: "Open MPI v4.1.4",

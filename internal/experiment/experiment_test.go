@@ -134,7 +134,7 @@ x.toml:18: extra: unknown key (known here: title, job, allreduce, options)`},
 	}
 }
 
-// What would take the parser gigabytes does not reach it.
+// Text on which the parser would spend gigabytes does not reach it.
 func TestLimits(t *testing.T) {
 	for _, c := range []struct{ name, text, want string }{
 		{"endless", strings.Repeat("#", 1<<20+1), "x.toml: longer than 65536 bytes: this is no experiment"},
@@ -163,7 +163,7 @@ func TestLimits(t *testing.T) {
 		line, msg := limits(text)
 		require.Empty(t, msg, "%d: %.80q", line, text)
 	}
-	// As much of everything as goes.
+	// As much of everything as the limits allow.
 	var b strings.Builder
 	fmt.Fprintf(&b, "[%s]\n", strings.Repeat(strings.Repeat("k", 28)+".", 7)+"k")
 	for i := 0; b.Len() < maxFile-100; i++ {
@@ -203,7 +203,7 @@ func TestConfigs(t *testing.T) {
 			b, err := os.ReadFile(f)
 			require.NoError(t, err)
 			if strings.Contains(string(b), "\n[sweep]\n") {
-				return // for internal/sweep
+				return // internal/sweep reads it
 			}
 			_, err = Load(f)
 			require.NoError(t, err)
@@ -291,7 +291,7 @@ func FuzzParseSize(f *testing.F) {
 	})
 }
 
-// Each key has its own line, however it is written.
+// Each key has the right line, however it is written.
 func TestLines(t *testing.T) {
 	text := "\ufeffa = 1 # c\r\n" + // 1
 		"b.c = [1, # ]\n" + // 2
@@ -317,7 +317,7 @@ func TestLines(t *testing.T) {
 		"strings of several lines count where they end")
 }
 
-// Whatever the text, faults have lines that it has, and what is read is written and read again.
+// For any text, faults have lines that exist in it; and an experiment that is read can be written and read again.
 func FuzzParse(f *testing.F) {
 	seeds, _ := filepath.Glob("../../configs/*.toml")
 	for _, s := range seeds {
@@ -334,7 +334,7 @@ func FuzzParse(f *testing.F) {
 		if _, msg := limits(text); msg != "" {
 			_, err := Parse("f.toml", data)
 			require.ErrorIs(t, err, fault.ErrLimit)
-			return // what follows has the parser read it
+			return // the rest of the test parses the text
 		}
 		total := strings.Count(text, "\n") + 1
 		e, err := Parse("f.toml", data)

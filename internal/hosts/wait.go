@@ -97,7 +97,7 @@ func (s *Stage) awaitLong(ctx context.Context, p *peer, over func() bool, step s
 // lost returns why p will never do what is awaited, or nil.
 func (s *Stage) lost(p *peer, over func() bool, step string) error {
 	if down := p.link.Err(); down != nil {
-		p.link.Poll() // what came before the end
+		p.link.Poll() // data that came before the end
 		if over() {
 			return nil
 		}

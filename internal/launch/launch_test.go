@@ -54,7 +54,7 @@ func TestPlace(t *testing.T) {
 		{"evenly", "a,b,c", 7, []int{3, 2, 2}, ""},
 		{"by block", "a:4,b:4", 6, []int{4, 2}, ""},
 		{"the second is not needed", "a:4,b:4", 3, []int{3, 0}, ""},
-		{"more than slots", "a:2,b:1", 7, []int{5, 2}, ""}, // 2 1, 2 1, 1
+		{"more than slots", "a:2,b:1", 7, []int{5, 2}, ""}, // in rounds: 2 1, 2 1, 1
 		{"fewer than hosts", "a,b,c", 2, []int{1, 1, 0}, ""},
 		{"too many", "a", 1 << 20, nil, "1048576 ranks, more than 65536"},
 		{"too many slots", "a:99999999", 0, nil, "99999999 ranks, more than 65536"},
@@ -76,7 +76,7 @@ func TestPlace(t *testing.T) {
 	require.ErrorContains(t, err, "no hosts")
 }
 
-// Every rank has one place.
+// Every rank is on exactly one host.
 func TestPlaceAll(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		slots := rapid.SliceOfN(rapid.IntRange(0, 5), 1, 6).Draw(t, "slots")
@@ -92,7 +92,7 @@ func TestPlaceAll(t *testing.T) {
 	})
 }
 
-// A shell makes the same words of the line.
+// A shell splits the line into the same words.
 func TestLine(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		words := rapid.SliceOfN(rapid.StringMatching(`[ -~\n]{0,8}`), 1, 4).Draw(t, "words")

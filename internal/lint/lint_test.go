@@ -18,7 +18,7 @@ func TestProject(t *testing.T) {
 	}
 }
 
-// Each rule must be able to fail, and only where it should.
+// Each rule must be able to fail, and must fail only where it should.
 func TestRules(t *testing.T) {
 	for _, c := range []struct {
 		name, file, text string
@@ -165,7 +165,7 @@ func TestRules(t *testing.T) {
 	require.Equal(t, []string{"LICENSE: must be there, with the Apache License", "README.md: must be there"}, faults)
 }
 
-// check has the rules find want, which may be nothing, in a tree with that file.
+// check requires that the rules find want, or nothing if it is "", in a tree with that file.
 func check(t *testing.T, file, text, want string) {
 	t.Helper()
 	tree := fstest.MapFS{
@@ -189,7 +189,7 @@ func check(t *testing.T, file, text, want string) {
 	require.True(t, strings.HasPrefix(faults[0], want), "%s", faults[0])
 }
 
-// Another package's variables and functions are each used in the ways that there are, by a room, a test and a program.
+// Another package's variables and functions are used in every possible way, by a room, a test and a program.
 func TestSets(t *testing.T) {
 	const (
 		sets  = "sets engine.F, a variable of another package"
@@ -229,7 +229,7 @@ func TestSets(t *testing.T) {
 			}
 			check(t, "coll/a.go", "package coll"+head+c.text, want("coll/a.go"))
 			check(t, "coll/a_test.go", "package coll"+head+c.text, "")
-			if c.want == calls { // which programs may
+			if c.want == calls { // programs may do this
 				c.want = ""
 			}
 			check(t, "cmd/x/a.go", "package main"+head+c.text, want("cmd/x/a.go"))
@@ -237,7 +237,7 @@ func TestSets(t *testing.T) {
 	}
 }
 
-// A module of its own is not entered: what it imports is its own business.
+// A folder with a module of its own is not entered: what it imports does not matter here.
 func TestOtherModule(t *testing.T) {
 	tree := fstest.MapFS{
 		"LICENSE":           {Data: []byte("Apache License")},
@@ -254,14 +254,14 @@ func TestOtherModule(t *testing.T) {
 	require.Len(t, faults, 1)
 }
 
-// A package that users hold is there: one that was moved would be looked at no more.
+// Packages that users hold must exist: one that was moved would no longer be checked.
 func TestFace(t *testing.T) {
 	tree := fstest.MapFS{
 		"LICENSE":         {Data: []byte("Apache License")},
 		"README.md":       {},
 		"go.mod":          {Data: []byte("module " + module + "\n")},
 		"a.go":            {Data: []byte("package ubcoll\n")},
-		"fault/fault.go":  {Data: []byte("package main\n")}, // which go doc shows nothing of
+		"fault/fault.go":  {Data: []byte("package main\n")}, // go doc shows nothing of it
 		"graph/a_test.go": {Data: []byte("package graph\n")},
 	}
 	for _, room := range []string{"coll", "p2p", "bootstrap", "dtype"} {
@@ -277,7 +277,7 @@ func TestFace(t *testing.T) {
 	require.Equal(t, []string{"fault" + want, "graph" + want, "the root" + want}, faults)
 }
 
-// The table of where things are names files that exist, and what they declare.
+// The table of where things are must name files that exist, and symbols that they declare.
 func TestWhere(t *testing.T) {
 	source := "package a\n\nconst c = 1\n\nvar v, w int\n\ntype s struct{ field int }\n\ntype i interface{ Method() }\n\n" +
 		"func f() {}\n\nfunc (*s) g() {}\n"

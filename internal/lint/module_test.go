@@ -13,7 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// The tree is a module that go get takes: from a proxy that has nothing but it and what this machine has fetched before,
+// go get accepts this tree as a module: from a proxy that has only this tree and what this machine has fetched before,
 // a program elsewhere gets the library and the tool, with the files that they embed.
 func TestGoGet(t *testing.T) {
 	root := filepath.Join("..", "..")
@@ -54,7 +54,7 @@ func TestGoGet(t *testing.T) {
 	}
 	for _, name := range files {
 		info, err := os.Lstat(filepath.Join(root, name))
-		if os.IsNotExist(err) || strings.HasPrefix(name, "vendor/") { // removed, and not committed yet
+		if os.IsNotExist(err) || strings.HasPrefix(name, "vendor/") { // removed, but not committed yet
 			continue
 		}
 		require.NoError(t, err)
@@ -83,7 +83,7 @@ func TestGoGet(t *testing.T) {
 	require.NoError(t, os.WriteFile(filepath.Join(elsewhere, "go.mod"), []byte("module example\n\ngo 1.26.0\n"), 0o644))
 	require.NoError(t, os.WriteFile(filepath.Join(elsewhere, "main.go"),
 		[]byte("package main\n\nimport (\n\t_ \""+module+"/coll\"\n\t_ \""+module+"/graph\"\n)\n\nfunc main() {}\n"), 0o644))
-	command(elsewhere, environ, "go", "get", module+"@"+version) // which checks names and sizes
+	command(elsewhere, environ, "go", "get", module+"@"+version) // this checks names and sizes
 	out := command(elsewhere, environ, "go", "list", "-deps", "-json=ImportPath,EmbedFiles,Error,DepsErrors", ".", module+"/cmd/ubcoll",
 		module+"/cmd/allreduce_ub")
 	embedded := 0

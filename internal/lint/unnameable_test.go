@@ -17,8 +17,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// What the packages of the face return and take, users can name: types that are exported, of packages that are not
-// internal, down to the fields and methods of each.
+// Users can name every type that the packages of the face return and take: the type is exported by a package that is
+// not internal, and so are the types of its fields and methods.
 func TestNameable(t *testing.T) {
 	arguments := []string{"list", "-export", "-deps", "-f", "{{.ImportPath}}={{.Export}}"}
 	for _, room := range face {
@@ -86,7 +86,7 @@ type only struct{ p *types.Package }
 
 func (o only) Import(string) (*types.Package, error) { return o.p, nil }
 
-// unnameable is what p exports that shows a type which others cannot name.
+// unnameable returns what p exports that shows a type which other packages cannot name.
 func unnameable(p *types.Package) []string {
 	var faults []string
 	look := func(what string, t types.Type) {
@@ -140,7 +140,7 @@ func unnameable(p *types.Package) []string {
 	return slices.Compact(faults)
 }
 
-// walk goes through a type down to the names in it.
+// walk goes through a type down to the named types in it.
 type walk struct {
 	seen map[types.Type]bool
 	bad  []string
@@ -193,7 +193,7 @@ func (w *walk) look(t types.Type) {
 	}
 }
 
-// name looks at a name where it stands: what is exported is looked at where it is declared.
+// name checks a named type where it is used. Exported ones are checked where they are declared.
 func (w *walk) name(o *types.TypeName, arguments *types.TypeList) {
 	if p := o.Pkg(); p != nil && (!o.Exported() || strings.Contains(p.Path()+"/", "/internal/")) {
 		w.bad = append(w.bad, p.Path()+"."+o.Name())

@@ -36,7 +36,7 @@ func New(c *engine.Comm, sibling engine.Attachment) engine.Attachment {
 	return m
 }
 
-// newMail makes those of a rank without peers' memory.
+// newMail makes the messages of a rank without its peers' memory.
 func newMail(rank, ranks int) *Mail {
 	m := &Mail{rank: rank, eager: eagerLimit(ranks), boxes: make([]Box, ranks), domain: &mailroom{}}
 	for r := range m.boxes {

@@ -140,7 +140,7 @@ func (m *Mail) abandon(ms []*Message, err error) error {
 // Patience is the state of a wait for messages. The zero value begins a wait.
 type Patience struct {
 	w    team.WaitState
-	turn int // of Test
+	turn int // counts calls of Test, for round
 }
 
 // poll checks for abort, deadline and dead peers, and lets other goroutines run, as Wait does. Its error says why the

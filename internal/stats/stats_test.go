@@ -26,7 +26,7 @@ func TestSpread(t *testing.T) {
 	for i := range 2000 {
 		us = append(us, float64(i))
 	}
-	require.Equal(t, []float64{1979, 1997}, []float64{SpreadOf(us).P99, SpreadOf(us).P999}) // the 1980th, the 1998th
+	require.Equal(t, []float64{1979, 1997}, []float64{SpreadOf(us).P99, SpreadOf(us).P999}) // the 1980th and the 1998th value
 }
 
 func TestMedian(t *testing.T) {
@@ -48,7 +48,7 @@ func TestMedian(t *testing.T) {
 	require.True(t, math.IsNaN(Median(nil)))
 }
 
-// The critical values are those of the tables of Mann and Whitney (1947) and of every book since: two-sided, 5 %.
+// The critical values are from the tables of Mann and Whitney (1947) and every later book: two-sided, 5 %.
 func TestBelow(t *testing.T) {
 	for _, c := range []struct{ n, m, critical int }{
 		{4, 4, 0}, {5, 5, 2}, {5, 8, 6}, {7, 7, 8}, {8, 10, 17}, {10, 10, 23}, {15, 15, 64}, {20, 20, 127},
@@ -87,7 +87,7 @@ func TestRatio(t *testing.T) {
 	require.True(t, math.IsNaN(RatioOf(nil, inf, 0.95).Value))
 }
 
-// An interval of 95 % has the true ratio in 95 of 100 draws, whatever the distribution. The seed is fixed.
+// In 95 of 100 draws, an interval of 95 % contains the true ratio, for any distribution. The seed is fixed.
 func TestRatioCovers(t *testing.T) {
 	r := rand.New(rand.NewPCG(1, 2))
 	draw := func(factor float64) []float64 {

@@ -130,7 +130,7 @@ func aside(name string) error {
 	}
 }
 
-// differs describes, in lines, the differences because of which two starts cannot belong to one run; "" if there are
+// differs lists, one on each line, the differences that keep two starts from belonging to one run; "" if there are
 // none.
 func differs(was, is Start) string {
 	var b strings.Builder

@@ -126,7 +126,7 @@ channel 8 uint8 packet explicit host ranks=2
 	require.ErrorContains(t, err, "no combination of the lists is possible:\n  skipped 1: no [sum] of [bool]")
 }
 
-// The repeats take turns, each in an order of its own, which the seed alone decides.
+// The repeats take turns, each in an order of its own, which depends only on the seed.
 func TestTurns(t *testing.T) {
 	text := "[sweep]\nbytes = '8..64K x2'\n[run]\nrepeats = 3\nseed = "
 	p := plan(t, 2, text+"5")
@@ -180,7 +180,7 @@ func TestStore(t *testing.T) {
 	whole, err := os.ReadFile(name)
 	require.NoError(t, err)
 
-	// Wherever a file is cut off in the last line, that is what is lost.
+	// If a file is cut off within its last line, only that line is lost.
 	last := bytes.LastIndexByte(whole[:len(whole)-1], '\n') + 1
 	for _, at := range []int{last, last + 1, (last + len(whole)) / 2, len(whole) - 1} {
 		require.NoError(t, os.WriteFile(name, whole[:at], 0o644))
@@ -224,7 +224,7 @@ func TestStore(t *testing.T) {
 	}
 }
 
-// Whatever a file has, what is read of it is whole lines, which are read again as they were.
+// Whatever a file contains, reading it returns complete lines, and reading those again returns the same.
 func FuzzParse(f *testing.F) {
 	for _, s := range []string{"", "{\"kind\":\"run\",\"schema_version\":1}\n{\"kind\":\"point\",\"time\":1}\n", "{}\n", "x",
 		"{\"kind\":\"run\",\"schema_version\":1}\n{\"kind\":\"poi"} {
@@ -302,7 +302,7 @@ geometric mean of 2 ratios: 1.000 (above 1: B is slower)
 	require.ErrorContains(t, err, "no point in common")
 }
 
-// Every sweep in configs/ is read, and has points.
+// Every sweep in configs/ can be read, and has points.
 func TestConfigs(t *testing.T) {
 	files, err := filepath.Glob("../../configs/*.toml")
 	require.NoError(t, err)

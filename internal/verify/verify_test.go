@@ -14,7 +14,7 @@ import (
 	"github.com/ubcoll/ubcoll/internal/testkit"
 )
 
-// elementsOf is how many elements tests take: of bools more, since few of them show what is wrong.
+// elementsOf is how many elements tests use. Bools need more, since few of them show an error.
 func elementsOf(t dtype.Type) int {
 	if t == dtype.Bool {
 		return 20000
@@ -61,7 +61,8 @@ func (d Data) div() int {
 	return 1
 }
 
-// TestExactInEveryOrder reduces at once, and from a random rank on with a rounding after every rank, as a ring does.
+// TestExactInEveryOrder reduces all at once, and also from a random rank on with a rounding after every rank, as a ring
+// does.
 func TestExactInEveryOrder(t *testing.T) {
 	each(t, []int{1, 2, 3, 4, 7, 16, 17, 300, 2100}, func(t *testing.T, d Data, srcs []unsafe.Pointer, r *rand.Rand) {
 		elements := elementsOf(d.Type)
@@ -105,7 +106,7 @@ func TestEveryFaultIsNoticed(t *testing.T) {
 			require.Equal(t, d.format(right^1<<bit), first.Got)
 			store(d.Type, p, i, right)
 		}
-		few := elements / 20 // at least so many elements must show it
+		few := elements / 20 // at least this many elements must show the error
 		notice := func(what string, x Data) {
 			wrong, _ := x.Check(p, 0, elements)
 			require.Greater(t, wrong, few, what)
@@ -165,7 +166,7 @@ func ExampleData() {
 	// 1 wrong, the first at 1
 }
 
-// TestFactor multiplies the sources first, as a pre-multiplied sum does, and forgets to.
+// TestFactor multiplies the sources first, as a pre-multiplied sum does, and checks that leaving it out shows.
 func TestFactor(t *testing.T) {
 	each(t, []int{1, 3, 16}, func(t *testing.T, d Data, srcs []unsafe.Pointer, _ *rand.Rand) {
 		if d.Op != cpu.Sum || d.Average {

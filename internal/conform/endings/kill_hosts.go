@@ -50,7 +50,7 @@ func KillHosts(ctx context.Context, c *ubcoll.Comm) error {
 }
 
 // CloseStopped makes rank 0 close its Comm after the test has stopped rank 1, on another host. Close ends all the same,
-// and says who has not taken what it sent.
+// and says which rank has not taken what it sent.
 func CloseStopped(_ context.Context, c *ubcoll.Comm) error {
 	dir, err := ready(c)
 	if err != nil {

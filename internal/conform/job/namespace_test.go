@@ -10,7 +10,7 @@ import (
 	"github.com/ubcoll/ubcoll/internal/conform"
 )
 
-// apart returns a program that runs as rank 1 in namespaces of its own, and otherwise as it is.
+// apart returns a program that runs as rank 1 in namespaces of its own, and normally as any other rank.
 func apart(t *testing.T, namespaces string) string {
 	t.Helper()
 	bin, err := program()

@@ -197,7 +197,7 @@ func (n *Node) serve() {
 	}
 }
 
-// look notes peers whose hosts do not answer, and ends wires of which a peer has closed only a part and then fallen
+// look notes peers whose hosts do not answer. It ends wires whose peer has closed only a part of them and then fallen
 // silent.
 func (n *Node) look(now time.Time) {
 	for _, w := range n.all() {
