@@ -1,12 +1,12 @@
 // Command allreduce_ub is the main job: each rank allocates two buffers, registers them, reduces over all ranks,
-// verifies every element, deregisters, frees and exits 0. Library calls and printing, nothing else.
+// verifies every element, deregisters, frees and exits 0. It consists of library calls and printing.
 //
 //	mpirun -np 4 bin/allreduce_ub
 //	NTHREADS=4 bin/allreduce_ub
 //	bin/allreduce_ub -config configs/allreduce_ub.toml -type half -op max
 //
 // Without a launcher it runs NTHREADS goroutine ranks, 4 by default. Exit codes: 0 verified, 6 bad flags or config, 7
-// wrong results, others as ubcoll.Main has them.
+// wrong results; others are those of ubcoll.Main.
 package main
 
 import (

@@ -193,7 +193,7 @@ func TestLoad(t *testing.T) {
 	require.Equal(t, 3, e.Job.Ranks)
 }
 
-// Every file in configs/ must be read as it stands.
+// Every file in configs/ must be readable.
 func TestConfigs(t *testing.T) {
 	files, err := filepath.Glob("../../configs/*.toml")
 	require.NoError(t, err)

@@ -81,7 +81,7 @@ func TestUnnameable(t *testing.T) {
 	}
 }
 
-// only is an importer of one package.
+// only is an importer that knows one package.
 type only struct{ p *types.Package }
 
 func (o only) Import(string) (*types.Package, error) { return o.p, nil }

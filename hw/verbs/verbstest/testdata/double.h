@@ -13,7 +13,8 @@
 // its registration are lost, and reads return 0xdb, but a new mapping at the same address is hit). A misuse that verbs
 // leave undefined (use of a destroyed object, an event acknowledged twice or never) ends the process with a message.
 //
-// Knobs are environment variables, VERBSTEST_ and a name below, read when the library is loaded; verbstest_set sets one later.
+// Knobs are environment variables, VERBSTEST_ plus a name below. They are read when the library is loaded;
+// verbstest_set changes one later.
 //   DEVICES=n                      NICs, "double0" and so on (1); at load only
 //   LINK=InfiniBand | Ethernet     LIDs, or GIDs as RoCE has them (InfiniBand); at load only
 //   FAIL=call:n[:errno],...        the n-th call of this name ("reg_mr") from here on, or every one (*), fails (EIO)
@@ -38,7 +39,7 @@
 #include "../../abi.h"
 #include <errno.h>
 
-// Only these are seen from outside.
+// Only these are exported.
 #define EXPORT __attribute__((visibility("default")))
 #define DECLARE(result, name, params) EXPORT result ibv_##name params;
 UBV_CALLS(DECLARE)
@@ -56,7 +57,7 @@ enum {
 extern pthread_mutex_t lock;
 
 __attribute__((noreturn)) void die(const char *format, ...);
-int enter(int call); // locks, counts the call, gives the errno to fail with
+int enter(int call); // locks, counts the call, and returns the errno to fail with
 void leave(int *unused);
 
 // LOCKED is for functions some of whose answers are no failure, ENTER for those that return an errno, ENTER_MAKE for
@@ -199,7 +200,7 @@ extern struct knobs {
 	enum { WITHOUT, SHORT, WHOLE } extension;
 	char sysfs[200];
 } knob;
-extern struct counts { // work asked for so far; objects that live
+extern struct counts { // work posted so far; objects that exist
 	long work, inlined, signaled, receives, context, pd, mr, qp, cq, srq, channel, pinned, odp;
 } count;
 
