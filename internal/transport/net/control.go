@@ -30,8 +30,8 @@ const (
 	taken  = window / 4
 )
 
-// control is the connection for messages about which ranks are alive and what has failed. The window is small, so that messages that the
-// peer does not read for long still fit its socket: if its kernel is silent then, its host is dead.
+// control is the connection for messages about which ranks are alive and what has failed. The window is small, so that
+// messages that the peer does not read for long still fit its socket: if its kernel is silent then, its host is dead.
 type control struct {
 	wire *Wire
 	end  end
