@@ -34,8 +34,8 @@ type Path struct {
 	NotReady uint8
 }
 
-// DefaultPath is port 1 with NCCL's values. The device gives up a peer that does not answer after 34 s, or after some
-// two minutes, since it may take up to four times its timeout. It waits forever for a peer that has no receive posted.
+// DefaultPath is port 1 with NCCL's values. The device gives up on a silent peer after 34 s or, since it may take up to
+// four times its timeout, after some two minutes. It waits forever for a peer that has no receive posted.
 func DefaultPath() Path { return Path{Port: 1, GIDIndex: -1, Timeout: 20, Retries: 7, NotReady: 7} }
 
 func (p Path) check(ports int) error {
