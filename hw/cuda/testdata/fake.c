@@ -1,5 +1,5 @@
-// A CUDA driver that does nothing. UBCOLL_TEST_FAKE has "cuInit=100 ...", what to return from which call, and
-// UBCOLL_TEST_FAKE_LOG a file that gets the names of the calls. The calls here also give values.
+// A CUDA driver that does nothing. UBCOLL_TEST_FAKE has "cuInit=100 ...": which call returns which code.
+// UBCOLL_TEST_FAKE_LOG names a file that gets the names of the calls. The calls below also return values.
 #define _GNU_SOURCE
 #include "../driver.h"
 #include <fcntl.h>
@@ -22,7 +22,7 @@ int fake(const char *name) {
 	return 0;
 }
 
-// What an attribute is set to, by a variable.
+// The value of an attribute, if a variable sets one.
 static uint64_t number(const char *name) {
 	const char *s = getenv(name);
 	return s ? strtoull(s, 0, 0) : 0;

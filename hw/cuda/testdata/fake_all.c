@@ -1,4 +1,4 @@
-// Every call of the driver, for fake.c: it notes its name and succeeds, unless the environment says otherwise.
+// Every call of the driver, for fake.c: it logs its name, and succeeds unless the environment sets an error.
 #include "../driver.h"
 
 int fake(const char *name);

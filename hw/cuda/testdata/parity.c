@@ -1,4 +1,4 @@
-// Compares driver.h with the toolkit's header: compiles if they agree.
+// Compares driver.h with the toolkit's header: it compiles only if they agree.
 #include <cuda.h>
 #include "../driver.h"
 

@@ -1,4 +1,4 @@
-// How fibers are switched, for each kind of processor.
+// Switching between fibers, for each kind of processor.
 #ifndef UBC_CONTEXT_H
 #define UBC_CONTEXT_H
 #include <stddef.h>
@@ -9,7 +9,8 @@ namespace {
 
 const size_t stack_bytes = 64 << 10;
 
-// A context is where a fiber, or the scheduler, left off. emu_swap saves what the ABI says that a call keeps.
+// A context is where a fiber, or the scheduler, stopped. emu_swap saves the registers that a call must preserve by the
+// ABI.
 #if defined __x86_64__
 typedef void *context;
 extern "C" void emu_swap(context *from, context to);
@@ -29,11 +30,11 @@ emu_swap:
 void swap(context *from, context *to) { emu_swap(from, *to); }
 void prepare(context *c, char *stack, void (*entry)()) {
 	void **sp = (void **)(stack + stack_bytes);
-	*--sp = 0;             // the return address of entry, which never returns, and its alignment
-	*--sp = (void *)entry; // where emu_swap returns to
+	*--sp = 0;             // return address of entry, which never returns; also for alignment
+	*--sp = (void *)entry; // emu_swap returns here
 	for (int i = 0; i < 6; i++)
 		*--sp = 0;
-	uint32_t words[2] = {0x1f80, 0x37f}; // mxcsr and the x87 control word, as a process starts with
+	uint32_t words[2] = {0x1f80, 0x37f}; // mxcsr and the x87 control word, as at the start of a process
 	memcpy(--sp, words, 8);
 	*c = sp;
 }

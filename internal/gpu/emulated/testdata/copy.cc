@@ -5,7 +5,7 @@
 #include <stdio.h>
 #include <string.h>
 
-// What touches memory that is not there breaks the context, as a kernel does.
+// Touching unmapped memory breaks the context, as in a kernel.
 struct move {
 	uintptr_t dst, src;
 	size_t n;
@@ -39,13 +39,13 @@ static void do_copy(void *arg) {
 	memmove((void *)m.dst, (const void *)m.src, m.n);
 }
 
-// Zeroing gives whole pages back instead, so that large memory which is never used costs nothing.
+// Whole pages are given back instead of zeroed, so that large memory that is never used costs nothing.
 static void do_fill(void *arg) {
 	move &m = *(move *)arg;
 	const uintptr_t page_mask = page - 1;
 	uintptr_t from = (m.dst + page_mask) & ~page_mask, to = (m.dst + m.n) & ~page_mask;
 	if (!m.value && to > from) {
-		*(volatile char *)m.dst = 0; // is it there?
+		*(volatile char *)m.dst = 0; // fault now if it is not mapped
 		*(volatile char *)(m.dst + m.n - 1) = 0;
 		std::unique_lock<std::mutex> locked(lock);
 		int fd;

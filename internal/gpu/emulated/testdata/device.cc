@@ -39,7 +39,7 @@ uint64_t new_handle(void) {
 	return last += 16;
 }
 
-// "cuMemCreate:3" fails the third call from when the variable was set on; "cuMemCreate:3=1" with that code.
+// "cuMemCreate:3" fails the third call after the variable was set; "cuMemCreate:3=1" fails it with code 1.
 int injected(const char *name) {
 	struct fault {
 		std::string name;
@@ -212,7 +212,7 @@ int cuDeviceGetP2PAttribute(int *value, int attribute, int from, int to) {
 	return 0;
 }
 
-// The context's handle is the device's address; it lives while it is retained.
+// The context's handle is the device's address, and is valid while the context is retained.
 int cuDevicePrimaryCtxRetain(uintptr_t *ctx, int i) {
 	DEVICE("cuDevicePrimaryCtxRetain", i);
 	device *d = device_at(i);

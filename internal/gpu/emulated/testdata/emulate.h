@@ -1,4 +1,4 @@
-// The emulated driver, inside. It keeps all its tables under one lock, and nothing of it is ever destroyed: threads may
+// The inside of the emulated driver. One lock guards all its tables. Nothing is ever destroyed, because threads may
 // still run when the process exits.
 #ifndef UBC_EMULATE_H
 #define UBC_EMULATE_H
@@ -23,7 +23,7 @@ UBC_CALLS(DECLARE)
 #undef DECLARE
 }
 
-// CUresult, as far as it is needed.
+// The values of CUresult that are needed here.
 enum {
 	INVALID_VALUE = 1,
 	OUT_OF_MEMORY = 2,
@@ -61,33 +61,33 @@ const size_t page = 4096, granularity = 2 << 20;
 const int max_blocks_a_multiprocessor = 32, threads_a_multiprocessor = 1024;
 const size_t shared_default = 48 << 10, shared_most = 227 << 10;
 
-extern std::mutex &lock;                    // of everything below
-extern std::condition_variable &progressed; // some queued work is done
+extern std::mutex &lock;                    // guards everything below
+extern std::condition_variable &progressed; // some queued work has completed
 
 struct stream;
 
-// A device and its primary context, whose address is the context's handle.
+// A device and its primary context; the context's handle is the address of this struct.
 struct device {
 	int index;
-	int retained;           // references of the context
-	std::atomic<int> error; // what broke the context, until the last reference goes
-	uint64_t used;          // bytes that this process has made on it
-	std::set<int> peers;    // that its context has enabled
+	int retained;           // references to the context
+	std::atomic<int> error; // what broke the context, until its last reference is released
+	uint64_t used;          // bytes that this process has allocated on it
+	std::set<int> peers;    // enabled by its context
 	std::shared_ptr<stream> legacy; // stream 0
-	std::atomic<int> room;          // that blocks take of all multiprocessors, if that is counted
+	std::atomic<int> room;          // occupied by blocks, of all multiprocessors, if room_counts
 };
-const int whole = 12; // a multiprocessor's room
+const int whole = 12; // the room of a multiprocessor
 int device_count(void);
 device *device_at(int ordinal); // null if there is none
 uint64_t device_memory(void);
 int multiprocessors(void);
-bool room_counts(void); // whether kernels of a device leave each other's blocks only the room that there is
+bool room_counts(void); // whether kernels of a device share its multiprocessors, and wait for room
 
-// Asks that a call begins with: what UBCOLL_EMULATE_FAIL wants of it, and the current context, if it is in order.
+// Checks at the beginning of a call: failures by UBCOLL_EMULATE_FAIL, and that the current context is intact.
 int injected(const char *name);
 int current(device **d);
 
-// BEGIN is how a call that needs a context begins, START one that needs none. Both take the lock.
+// BEGIN begins a call that needs a context, START one that needs none. Both take the lock.
 #define START(name) \
 	std::unique_lock<std::mutex> locked(lock); \
 	if (int code = injected(name)) \
@@ -98,41 +98,40 @@ int current(device **d);
 	if (int code = current(&d)) \
 		return code
 
-int unsafe(void); // fails where a capture forbids what it does not know
+int unsafe(void); // an error if a capture forbids unsafe calls
 
-uint64_t new_handle(void); // never the same again
+uint64_t new_handle(void); // never reused
 
-// Work is queued on a stream and done by the stream's thread, which the first work starts and which ends with the
-// stream.
+// A stream's thread does the work queued on it. The first work starts the thread, which ends with the stream.
 struct capture;
 struct stream {
 	uint64_t handle;
 	device *d;
 	std::deque<std::function<void()>> queue;
 	uint64_t queued = 0, done = 0;
-	bool started = false, closing = false, ended = false; // its thread
+	bool started = false, closing = false, ended = false; // states of its thread
 	std::condition_variable wake;
 	std::shared_ptr<capture> capturing;
-	std::vector<uintptr_t> last; // nodes that a capture of it was asked for, until its next call
+	std::vector<uintptr_t> last; // result of cuStreamGetCaptureInfo_v2, valid until its next call
 };
 int stream_of(device *d, uintptr_t handle, std::shared_ptr<stream> *s);
-int enqueue(const std::shared_ptr<stream> &s, std::function<void()> work); // or captures it; it runs without the lock
-int set_node(uintptr_t exec, uintptr_t node, std::function<void()> work);  // of a graph
-void drain(std::unique_lock<std::mutex> &locked, device *d);               // waits for all that is queued on d
-void close_streams(device *d);                                             // and events: the context goes
+int enqueue(const std::shared_ptr<stream> &s, std::function<void()> work); // or captures it; work runs without the lock
+int set_node(uintptr_t exec, uintptr_t node, std::function<void()> work);  // replaces a node's work in a graph
+void drain(std::unique_lock<std::mutex> &locked, device *d);               // waits for everything queued on d
+void close_streams(device *d);                                             // also closes events: the context ends
 void close_graphs(device *d);
-void close_libraries(device *d); // what the device has of them
+void close_libraries(device *d); // forgets what the device has of libraries
 void free_memory(device *d);
 
-// STREAM is the stream of a handle in a call that began with BEGIN.
+// STREAM defines s, the stream of a handle, in a call that began with BEGIN.
 #define STREAM(s, handle) \
 	std::shared_ptr<stream> s; \
 	if (int code = stream_of(d, handle, &s)) \
 		return code
 
-bool reachable(device *d, uintptr_t p, bool by_kernel); // whether d's kernels, or its copies, reach p
+bool reachable(device *d, uintptr_t p, bool by_kernel); // whether d's kernels, or its copies, can access p
 
-// Whether n bytes at p are the device memory of one mapping; if so, and asked, where they are in its file.
+// Whether n bytes at p are device memory of one mapping. If so, and requested, where they are in the mapping's file.
 bool file_of(uintptr_t p, size_t n, int *fd, size_t *offset);
 
 struct emulated_kernel {

@@ -31,10 +31,10 @@ struct fiber {
 	unsigned thread;
 	state what;
 	unsigned patience; // turns that it keeps when it yields
-	bool slow;         // it seldom gets a turn
+	bool slow;         // it rarely gets a turn
 };
 
-struct splitmix { // enough of a random number
+struct splitmix { // random enough
 	uint64_t x;
 	uint64_t operator()() {
 		uint64_t z = x += 0x9e3779b97f4a7c15;
@@ -44,7 +44,7 @@ struct splitmix { // enough of a random number
 	}
 };
 
-// A grid that is running, on one thread.
+// A grid that runs on one thread.
 struct grid {
 	const emu_kernel &k;
 	context scheduler;
@@ -57,7 +57,7 @@ struct grid {
 
 thread_local grid *here;
 
-// Stacks are kept, with a page below each that faults.
+// Stacks are reused. Below each is a page that faults.
 std::mutex stacks_lock;
 std::vector<char *> &stacks = *new std::vector<char *>;
 
@@ -78,7 +78,7 @@ char *new_stack() {
 	return (char *)p + page;
 }
 
-// The seed of each kernel run differs; UBCOLL_EMULATE_SEED makes the run of a process with one stream repeatable.
+// Each kernel run has another seed. With UBCOLL_EMULATE_SEED, the runs of a process with one stream are repeatable.
 uint64_t next_seed() {
 	static std::mutex lock;
 	static uint64_t seed, count;
@@ -95,7 +95,7 @@ void start() {
 	g->k.f(g->k.params);
 	g->now->what = ENDED;
 	swap(&g->now->at, &g->scheduler);
-	abort(); // an ended fiber has no more turns
+	abort(); // an ended fiber gets no more turns
 }
 
 void begin(grid &g, unsigned index) {
@@ -123,7 +123,7 @@ void forget(fiber *f) {
 	delete f;
 }
 
-// rest is for a thread all of whose fibers seem to poll: what they wait for is another thread's work.
+// rest is for a thread whose fibers all seem to poll: they wait for the work of another thread.
 void rest(uint64_t idle_since) {
 	if (emu_now() - idle_since < 50'000'000) {
 		sched_yield();
@@ -147,7 +147,7 @@ emu_result schedule(grid &g) {
 	size_t yields = 0, looks = 0;
 	uint64_t idle_since = 0;
 	while (!g.ready.empty() || begun < k.blocks) {
-		if (g.ready.empty()) { // other kernels take all the room
+		if (g.ready.empty()) { // other kernels occupy all the room
 			if (++looks % 16 == 0 && k.stop && k.stop(k.stop_arg)) {
 				result = EMU_STOPPED;
 				break;
@@ -166,7 +166,7 @@ emu_result schedule(grid &g) {
 		if (f->what == READY) {
 			if (++yields < g.ready.size())
 				continue;
-			yields = 0; // a whole round of nothing but waiting
+			yields = 0; // all fibers have yielded once: all of them wait
 			if (!idle_since)
 				idle_since = emu_now();
 			if (++looks % 16 == 0 && k.stop && k.stop(k.stop_arg)) {
@@ -210,7 +210,7 @@ emu_result schedule(grid &g) {
 			b->waiting = 0;
 		}
 	}
-	// What is left was stopped in the middle; it holds nothing but its stack and its block.
+	// The fibers left were stopped in the middle. They own nothing but their stacks and blocks.
 	std::map<block *, bool> blocks;
 	held.insert(held.end(), g.ready.begin(), g.ready.end());
 	for (fiber *f : held)
@@ -228,7 +228,7 @@ emu_result emu_run(const emu_kernel &k) {
 		grid g;
 		emu_result result;
 	};
-	// Not on this frame: a fault comes back here past the scheduler's. What was running then is lost, which is little.
+	// Not on this frame: after a fault, emu_try returns here without unwinding the scheduler. What it held is leaked.
 	run *r = new run{grid(k), EMU_DONE};
 	r->g.random.x = next_seed();
 	here = &r->g;

@@ -4,7 +4,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-// A graph runs once at a time.
+// Launches of a graph never overlap.
 struct graph {
 	device *d;
 	uint64_t capture;
@@ -12,7 +12,7 @@ struct graph {
 	std::shared_ptr<std::mutex> running = std::make_shared<std::mutex>();
 };
 
-// The places of nodes that were asked for.
+// Nodes that callers have asked for.
 struct place {
 	uint64_t capture;
 	size_t index;
@@ -27,8 +27,8 @@ void close_graphs(device *d) {
 	forget(execs, d, [](auto &g) { return g->d; });
 }
 
-// Captures in global mode, and what this thread thinks of them. As the driver has it, what is unsafe fails on a thread that
-// is not relaxed, and ends them.
+// Captures in global mode, and this thread's mode. As in the driver, an unsafe call on a thread that is not relaxed
+// fails, and breaks these captures.
 static std::set<capture *> global;
 static thread_local int capture_mode;
 enum { GLOBAL = 0, RELAXED = 2 };
@@ -154,7 +154,7 @@ int cuGraphDestroy(uintptr_t handle) {
 	return graphs.erase(handle) ? 0 : INVALID_VALUE;
 }
 
-// running is a graph while it runs.
+// running is a graph that runs.
 struct running {
 	graph *g;
 	std::mutex m;
@@ -192,7 +192,7 @@ static void *branch_thread(void *arg) {
 	return 0;
 }
 
-// Branches run at the same time, as kernels that wait for each other need.
+// Branches run at the same time, because kernels may wait for each other.
 static void run_graph(graph *g) {
 	std::lock_guard<std::mutex> once(*g->running);
 	running r = {g, {}, {}, std::vector<bool>(g->nodes.size())};
@@ -224,13 +224,13 @@ int cuGraphLaunch(uintptr_t handle, uintptr_t on) {
 	return enqueue(s, [g] { run_graph(g.get()); });
 }
 
-// Launches that are queued keep what they have.
+// Queued launches keep their parameters.
 int set_node(uintptr_t handle, uintptr_t node, std::function<void()> f) {
 	auto e = execs.find(handle);
 	auto p = places.find(node);
 	if (e == execs.end() || p == places.end() || p->second.capture != e->second->capture)
 		return INVALID_VALUE;
-	bool alive = false; // what it was made of, whose nodes go with it
+	bool alive = false; // the captured graph still exists: nodes belong to it
 	for (auto &g : graphs)
 		alive = alive || g.second->capture == p->second.capture;
 	if (!alive)

@@ -1,4 +1,4 @@
-// Faults of guarded code: touches of memory that is not there, and traps.
+// Faults of guarded code: accesses to unmapped memory, and traps.
 #include "fiber.h"
 #include <mutex>
 #include <setjmp.h>
@@ -8,7 +8,7 @@
 
 namespace {
 
-// The handler takes those of guarded code and hands all others to whoever was there before.
+// The handler takes the faults of guarded code, and passes all others to the previous handler.
 thread_local sigjmp_buf *guarded;
 thread_local void *fault_at;
 thread_local int fault_signal;
@@ -27,7 +27,7 @@ void on_fault(int sig, siginfo_t *info, void *uc) {
 	else if (b.sa_handler != SIG_DFL && b.sa_handler != SIG_IGN)
 		b.sa_handler(sig);
 	else
-		sigaction(sig, &b, 0); // returning there is deadly
+		sigaction(sig, &b, 0); // the default action: to return repeats the fault, and kills the process
 }
 
 } // namespace

@@ -1,5 +1,5 @@
-// Memory of cuMemAlloc and of the host. A device's memory is files in memory (memfd), mapped at addresses of a reserved
-// range, where what is not mapped faults.
+// Memory of cuMemAlloc and of the host. A device's memory is memory files (memfd), mapped at addresses of a reserved
+// range; unmapped addresses there fault.
 #include "memory.h"
 #include <stdio.h>
 #include <stdlib.h>
@@ -7,14 +7,14 @@
 #include <sys/mman.h>
 #include <sys/stat.h>
 
-static const char file_name[] = "emulated-gpu-"; // and the device's number
+static const char file_name[] = "emulated-gpu-"; // followed by the device's number
 
 size_t round_up(size_t n, size_t to) { return (n + to - 1) / to * to; }
 
 std::map<uintptr_t, mapping> &mappings = *new std::map<uintptr_t, mapping>;
 std::map<uintptr_t, size_t> &reserved = *new std::map<uintptr_t, size_t>;
 
-// Addresses come from one range, lowest first, so that they are soon used again, as the driver does.
+// Addresses come from one range, lowest first, so that they are soon reused, as with the driver.
 static std::map<uintptr_t, size_t> &unused = *new std::map<uintptr_t, size_t>;
 
 uintptr_t take_addresses(size_t n) {
@@ -30,7 +30,7 @@ uintptr_t take_addresses(size_t n) {
 			break;
 		}
 	}
-	n = round_up(n + page, granularity); // at least a page that faults
+	n = round_up(n + page, granularity); // leaves at least a page that faults
 	for (auto i = unused.begin(); i != unused.end(); ++i)
 		if (i->second >= n) {
 			uintptr_t p = i->first;
@@ -90,8 +90,8 @@ bool file_of(uintptr_t p, size_t n, int *fd, size_t *offset) {
 	return true;
 }
 
-// A GPU reaches its own memory, others' to which it was given access, and host memory that is page-locked. Copies get
-// everywhere but to what was mapped without access.
+// A GPU can access its own memory, other GPUs' memory to which it was given access, and page-locked host memory. Copies
+// can access everything except memory mapped without access.
 bool reachable(device *d, uintptr_t p, bool by_kernel) {
 	mapping *m = find(p);
 	if (!m)
@@ -150,7 +150,7 @@ mapping &add(kind what, uintptr_t at, size_t size, device *d, memory m) {
 	return mappings[at] = mapping{what, at, size, at, size, new_handle() / 16, m, d, 1, {}, 0};
 }
 
-// The end of the memory is the end of a page: who goes past it by more than 511 bytes faults.
+// The memory ends at the end of a page, so that an access more than 511 bytes behind it faults.
 int cuMemAlloc_v2(uintptr_t *p, size_t n) {
 	BEGIN("cuMemAlloc_v2");
 	if (int code = unsafe())
@@ -180,7 +180,7 @@ void drop(mapping *m) {
 	give_addresses(at, size);
 }
 
-// It waits for the device, as the driver's does.
+// It waits for the device, as the driver does.
 int cuMemFree_v2(uintptr_t p) {
 	BEGIN("cuMemFree_v2");
 	mapping *m = find(p);
@@ -191,7 +191,7 @@ int cuMemFree_v2(uintptr_t p) {
 		return d->error;
 	m = find(p);
 	if (!m)
-		return INVALID_VALUE; // freed twice, at once
+		return INVALID_VALUE; // another thread has freed it meanwhile
 	drop(m);
 	return 0;
 }
@@ -203,7 +203,7 @@ void free_memory(device *d) {
 			gone.push_back(m.first);
 	for (uintptr_t p : gone)
 		drop(&mappings[p]);
-	// Host memory that it has page-locked is let go of.
+	// Also forgets host memory that the device has page-locked.
 	for (auto m = mappings.begin(); m != mappings.end();)
 		m = m->second.d == d && m->second.what == REGISTERED ? mappings.erase(m) : std::next(m);
 }
@@ -212,7 +212,7 @@ int cuMemHostRegister_v2(void *p, size_t n, unsigned flags) {
 	BEGIN("cuMemHostRegister_v2");
 	(void)flags;
 	uintptr_t at = (uintptr_t)p / page * page, end = round_up((uintptr_t)p + n, page);
-	if (!p || !n || msync((void *)at, end - at, MS_ASYNC)) // nothing is there
+	if (!p || !n || msync((void *)at, end - at, MS_ASYNC)) // not mapped
 		return INVALID_VALUE;
 	for (auto &m : mappings)
 		if (m.second.at < end && at < m.second.at + m.second.size)
@@ -260,7 +260,7 @@ int cuPointerGetAttributes(unsigned n, const int *attributes, void **values, uin
 		case UBC_PTR_RANGE_SIZE: {
 			uintptr_t from = m ? m->user : 0;
 			size_t size = m ? m->user_size : 0;
-			if (m && vmm) { // the reserved range
+			if (m && vmm) { // the driver reports the reserved range
 				auto r = --reserved.upper_bound(p);
 				from = r->first, size = r->second;
 			}

@@ -1,5 +1,5 @@
-// Libraries and launches. PTX is not read beyond its version and the names of its kernels, which stand in two tables:
-// that of the kernels' source, compiled for the host, and that of the tests' own kernels.
+// Libraries and launches. Of the PTX, only its version and the names of its kernels are read. The kernels are in two
+// tables: the kernels' source compiled for the host, and the tests' own kernels.
 #include "../../kernels/src/abi.h"
 #include "emulate.h"
 #include "fiber.h"
@@ -7,16 +7,16 @@
 #include <stdlib.h>
 #include <string.h>
 
-// Null where the kernels are not linked in: for up to 8 ranks, and for more.
+// The kernels for up to 8 ranks, and for more; null if they are not linked in.
 extern "C" __attribute__((weak)) const emulated_kernel ubc_emulated[], ubc_wide_emulated[];
 
-// A library belongs to no context; a device has it from the first function on that is got there.
+// A library belongs to no context. A device has it after the first function of it was obtained there.
 struct library {
 	std::map<std::string, int> entries; // by name: .minnctapersm, or 0
 	std::set<device *> on;
 };
 struct kernel {
-	uintptr_t in; // library
+	uintptr_t in; // its library
 	std::string name;
 };
 struct function {
@@ -24,13 +24,13 @@ struct function {
 	uintptr_t kernel;
 	const emulated_kernel *k;
 	int threads, shared;
-	int grids; // blocks that find room on a multiprocessor for sure, or 0
+	int grids; // blocks that fit on a multiprocessor according to .minnctapersm, or 0
 };
 static std::map<uintptr_t, library> &libraries = *new std::map<uintptr_t, library>;
 static std::map<uintptr_t, kernel> &kernels = *new std::map<uintptr_t, kernel>;
 static std::map<uintptr_t, function> &functions = *new std::map<uintptr_t, function>;
 
-// drop forgets what is true of the second of a map's pairs.
+// drop erases the pairs whose second satisfies which.
 template <class M, class F> static void drop(M &all, F which) {
 	for (auto i = all.begin(); i != all.end();) {
 		auto at = i++;
@@ -109,8 +109,8 @@ int cuKernelGetFunction(uintptr_t *handle, uintptr_t of) {
 	if (at == kernels.end())
 		return INVALID_HANDLE;
 	kernel k = at->second;
-	// Few threads a block keep the number of fibers small where many ranks share a few processors. There are as many as
-	// there can be ranks.
+	// Few threads per block keep the number of fibers small, because many ranks share a few processors. There are at
+	// least as many threads as ranks.
 	bool many = wide(k.name.c_str());
 	function f = {d, of, look(many ? ubc_wide_emulated : ubc_emulated, k.name.c_str()), many ? 96 : 64, shared_default,
 		libraries[k.in].entries[k.name]};
@@ -121,7 +121,7 @@ int cuKernelGetFunction(uintptr_t *handle, uintptr_t of) {
 		return NOT_FOUND;
 	}
 	if (!libraries[k.in].on.count(d))
-		drain(locked, d); // as the driver, which may have to, even if what runs never ends
+		drain(locked, d); // like the driver, which may have to wait, even if a kernel never ends
 	auto l = libraries.find(k.in);
 	if (l == libraries.end()) // unloaded meanwhile
 		return INVALID_HANDLE;
@@ -171,8 +171,7 @@ int cuOccupancyMaxActiveBlocksPerMultiprocessor(int *n, uintptr_t handle, int th
 	return 0;
 }
 
-// What a kernel of the library is to work on must be within reach of its device. The tests' own kernels have
-// other parameters.
+// A kernel's memory must be accessible to its device. The tests' own kernels have other parameters.
 static bool check(device *d, const emulated_kernel *k, const std::vector<char> &params) {
 	ubc_params p;
 	ubc_channel_params c;
@@ -212,7 +211,8 @@ static bool check(device *d, const emulated_kernel *k, const std::vector<char> &
 			}
 		return good("the area of rank", m.rank, m.area) && good("the status of rank", m.rank, m.status);
 	}
-	for (unsigned r = 0; r < p.ranks && r < (many ? 1 : UBC_PARAM_RANKS); r++) // the others of many stand in the area
+	for (unsigned r = 0; r < p.ranks && r < (many ? 1 : UBC_PARAM_RANKS); r++) // with many ranks, the area lists the
+	                                                                           // others
 		if (!good("the area at distance", r, p.area[r]) || !good("the table at distance", r, p.table[r]))
 			return false;
 	bool sends = p.count != 0, receives = sends;
@@ -227,7 +227,7 @@ static bool check(device *d, const emulated_kernel *k, const std::vector<char> &
 		(!receives || good("the destination of rank", p.rank, p.dst));
 }
 
-// room is what a kernel's blocks take of a device's multiprocessors.
+// room is what a kernel's blocks occupy of a device's multiprocessors.
 struct room {
 	device *d;
 	int block, taken, all;
@@ -270,7 +270,7 @@ static void run(device *d, const emulated_kernel *k, const std::vector<char> &pa
 	d->room -= r.taken; // of blocks that were given up
 }
 
-// launched is a kernel with all that it takes.
+// launched makes the work of a launch, with a copy of its parameters.
 static int launched(device *d, uintptr_t handle, const unsigned *grid, const unsigned *block, unsigned shared, void **params,
 	void **extra, std::function<void()> *work) {
 	FUNCTION(f, handle);
@@ -290,7 +290,7 @@ static int launched(device *d, uintptr_t handle, const unsigned *grid, const uns
 			return INVALID_VALUE;
 	if (n > page || (n && !from))
 		return INVALID_VALUE;
-	std::vector<char> copy(page, (char)0xa5); // parameters that are missing have any value
+	std::vector<char> copy(page, (char)0xa5); // missing parameters have arbitrary values
 	if (n)
 		memcpy(copy.data(), from, n);
 	auto *k = f.k;
@@ -303,7 +303,7 @@ static int launched(device *d, uintptr_t handle, const unsigned *grid, const uns
 int cuLaunchKernelEx(const ubc_launch_config *c, uintptr_t handle, void **params, void **extra) {
 	BEGIN("cuLaunchKernelEx");
 	STREAM(s, c->stream);
-	for (unsigned i = 0; i < c->count; i++) // whether it comes early makes no difference here: no kernel lets it
+	for (unsigned i = 0; i < c->count; i++) // an early launch makes no difference here: kernels run one after the other
 		if (c->attributes[i].id != UBC_LAUNCH_PROGRAMMATIC_SERIALIZATION)
 			return INVALID_VALUE;
 	std::function<void()> work;

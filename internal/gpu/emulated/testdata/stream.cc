@@ -3,17 +3,17 @@
 #include "stream.h"
 #include <signal.h>
 
-// An event's state outlives it, for those who wait.
+// An event's state may outlive it, for waiting threads.
 struct event_state {
 	uint64_t recorded = 0, completed = 0; // numbers of records
-	uint64_t at = 0;                      // when the last was done
+	uint64_t at = 0;                      // when the last one completed
 };
 struct event {
 	device *d;
 	bool timing;
 	std::shared_ptr<event_state> state;
-	std::shared_ptr<capture> captured; // where it was recorded last, if in a capture
-	std::set<size_t> tail;             // and after what
+	std::shared_ptr<capture> captured; // the capture of its last record, if any
+	std::set<size_t> tail;             // the nodes before that record
 };
 
 static std::map<uintptr_t, std::shared_ptr<stream>> &streams = *new std::map<uintptr_t, std::shared_ptr<stream>>;
@@ -46,7 +46,7 @@ static void *work(void *arg) {
 	return 0;
 }
 
-// The process's signals are not for these threads, which know nothing of Go.
+// These threads know nothing of Go, so they block the process's signals.
 int start_thread(pthread_t *t, bool detached, void *(*f)(void *), void *arg) {
 	sigset_t all, before;
 	sigfillset(&all);
@@ -102,9 +102,9 @@ static std::shared_ptr<stream> new_stream(device *d) {
 	return s;
 }
 
-// Streams of the caller never wait for the default stream here, nor it for them.
+// Here, streams of the caller and the default stream never wait for each other.
 int stream_of(device *d, uintptr_t handle, std::shared_ptr<stream> *s) {
-	if (handle <= 2) { // the default stream, and its two names
+	if (handle <= 2) { // the default stream, by any of its names
 		if (!d->legacy)
 			d->legacy = new_stream(d);
 		*s = d->legacy;
@@ -162,7 +162,7 @@ int cuStreamGetCtx(uintptr_t handle, uintptr_t *ctx) {
 	return 0;
 }
 
-// What is queued is still done; the thread goes with it, or before the call returns.
+// Queued work still runs. The thread ends after it, or before the call returns.
 int cuStreamDestroy_v2(uintptr_t handle) {
 	BEGIN("cuStreamDestroy_v2");
 	if (handle <= 2)
@@ -253,7 +253,7 @@ int cuEventSynchronize(uintptr_t handle) {
 	EVENT(e, handle);
 	if (e.captured)
 		return CAPTURED_EVENT;
-	auto state = e.state; // e may be gone before it is done
+	auto state = e.state; // e may be destroyed before it completes
 	for (uint64_t upto = state->recorded; state->completed < upto;)
 		progressed.wait(locked);
 	return d->error;
@@ -288,7 +288,7 @@ int cuStreamWaitEvent(uintptr_t handle, uintptr_t what, unsigned flags) {
 			s->capturing->broken = e.captured->broken = true;
 			return CAPTURE_MERGE;
 		}
-		s->capturing = e.captured; // it joins
+		s->capturing = e.captured; // s joins the capture
 		e.captured->members.insert(s.get());
 		e.captured->tails[s.get()].insert(e.tail.begin(), e.tail.end());
 		return 0;

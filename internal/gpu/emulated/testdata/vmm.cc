@@ -1,4 +1,4 @@
-// Memory of other processes, and memory apart from its addresses: legacy IPC and virtual memory management.
+// Memory of other processes, and memory that is separate from its addresses: legacy IPC and virtual memory management.
 #include "memory.h"
 #include <fcntl.h>
 #include <stdio.h>
@@ -7,12 +7,12 @@
 
 static std::map<uint64_t, memory> &handles = *new std::map<uint64_t, memory>;
 
-// What a ubc_ipc holds.
+// The content of a ubc_ipc.
 struct ipc {
 	char magic[8];
 	int pid, fd, owner;
 	ino_t inode;
-	size_t size, from; // of the file, and where the user's memory begins in it
+	size_t size, from; // size of the file, and offset of the user's memory in it
 	size_t user_size;
 };
 static_assert(sizeof(ipc) <= sizeof(ubc_ipc), "a handle has 64 bytes");
@@ -41,7 +41,7 @@ int cuIpcOpenMemHandle_v2(uintptr_t *p, ubc_ipc h, unsigned flags) {
 		return INVALID_VALUE;
 	if (x.pid == getpid())
 		return INVALID_CONTEXT;
-	for (auto &m : mappings) // once mapped, the same address again
+	for (auto &m : mappings) // a second open returns the same address
 		if (m.second.what == OPENED && m.second.d == d && m.second.inode == x.inode) {
 			m.second.opened++;
 			*p = m.second.user;
@@ -119,7 +119,7 @@ int cuMemExportToShareableHandle(void *fd, uint64_t h, int type, uint64_t flags)
 	auto m = handles.find(h);
 	if (m == handles.end() || type != UBC_HANDLE_POSIX_FD || flags || !m->second->exportable)
 		return INVALID_VALUE;
-	int copy = dup(m->second->fd); // without FD_CLOEXEC, as the driver does
+	int copy = dup(m->second->fd); // without FD_CLOEXEC, like the driver
 	if (copy < 0)
 		return UNKNOWN;
 	*(int *)fd = copy;
@@ -142,7 +142,7 @@ int cuMemImportFromShareableHandle(uint64_t *h, void *fd, int type) {
 
 int cuMemAddressReserve(uintptr_t *p, size_t n, size_t align, uintptr_t at, uint64_t flags) {
 	START("cuMemAddressReserve");
-	(void)at; // a wish
+	(void)at; // only a hint
 	if (!n || n % granularity || align > granularity || flags)
 		return INVALID_VALUE;
 	if (!(*p = take_addresses(n)))
@@ -159,7 +159,7 @@ static bool is_reserved(uintptr_t p, size_t n) {
 	return p - r->first <= r->second && n <= r->second - (p - r->first);
 }
 
-// covered says whether whole mappings of cuMemMap fill n bytes at p, or with any whether one touches them.
+// covered reports whether whole mappings of cuMemMap fill n bytes at p or, with any, whether a mapping touches them.
 static bool covered(uintptr_t p, size_t n, bool any) {
 	uintptr_t end = p + n, at = p;
 	for (auto i = mappings.begin(); i != mappings.end(); ++i) {
@@ -206,7 +206,8 @@ int cuMemUnmap(uintptr_t p, size_t n) {
 	return 0;
 }
 
-// Access of one device lets all touch the memory, but launches and copies check whose it is (reachable).
+// With access for one device, every device could touch the memory. Launches and copies check for whom it is
+// (reachable).
 int cuMemSetAccess(uintptr_t p, size_t n, const ubc_access *desc, size_t count) {
 	BEGIN("cuMemSetAccess");
 	if (!n || !is_reserved(p, n) || !covered(p, n, false))

@@ -1,11 +1,11 @@
-// Random operations of the kernels against a reference that is written another way: check SEED RANKS OPERATIONS
-// SECONDS, or check SEED RANKS errors SECONDS. Prints what went wrong and fails; after so many seconds, what it was at.
+// Runs random operations of the kernels against a separately written reference: check SEED RANKS OPERATIONS SECONDS, or
+// check SEED RANKS errors SECONDS. Prints errors and fails. After so many seconds it prints its state and fails.
 #include "operations.h"
 
 #include <signal.h>
 #include <unistd.h>
 
-// expected is element i of rank r's destination.
+// expected returns element i of rank r's destination.
 static uint64_t expected(const operation &o, unsigned r, size_t i) {
 	if (vectors(o.kind)) {
 		unsigned s = 0;
@@ -31,7 +31,8 @@ static uint64_t expected(const operation &o, unsigned r, size_t i) {
 		uint64_t x = get(o.type, o.input[s].data(), i + (o.kind == UBC_REDUCE_SCATTER ? r * o.count : 0));
 		v.push_back(o.op == UBC_PREMULSUM ? multiplied(o.type, x, o.factor[s]) : x);
 	}
-	if (o.name.find("ring") != std::string::npos && N > 1) { // from the slice's rank on, with a rounding for each step
+	if (o.name.find("ring") != std::string::npos && N > 1) { // starts at the slice's rank, with a rounding for each
+	                                                         // step
 		size_t size = sizes[o.type], slice = ((o.count * size + N - 1) / N + 15) / 16 * 16, first = i * size / slice;
 		uint64_t a = v[first];
 		bool carries = o.op == UBC_AVG && (o.type == FLOAT16 || o.type == BFLOAT16);
@@ -93,7 +94,7 @@ static void verify(const operation &o, unsigned r) {
 	memset(&ranks[r].status, 0, sizeof(ubc_status));
 }
 
-// What runs, for who has to say so when the time is over. A kernel that does not even yield is not heard of any more.
+// State for the message when time is over. A kernel that does not even yield cannot be described.
 static std::vector<operation> *running;
 static unsigned long done;
 static char **arguments;
@@ -109,7 +110,7 @@ static void late(int) {
 	alarm(5);
 }
 
-// step is S.step, until the time is over.
+// step is S.step, but exits when time is over.
 static void step() {
 	S.step();
 	if (!overdue)
@@ -125,7 +126,7 @@ static void step() {
 	exit(2);
 }
 
-// run gives each rank the operations in order, at its own pace. But for absent.
+// run runs the operations on each rank in order, at the rank's own pace. Rank absent runs none.
 static void run(std::vector<operation> &ops, int absent, void (*ended)(const operation &, unsigned)) {
 	running = &ops;
 	for (;;) {
@@ -144,7 +145,7 @@ static void run(std::vector<operation> &ops, int absent, void (*ended)(const ope
 				continue;
 			left = true;
 			if (!chance(20) && !S.live.empty())
-				continue; // a rank that dawdles
+				continue; // this rank is slow
 			operation &o = ops[k.next];
 			bool odd = (int)r == o.odd;
 			S.start(&k.l, odd ? o.oddF : o.f, params(o, r), odd && o.oddF != o.f ? 1 : o.blocks, o.threads);
@@ -185,10 +186,10 @@ static void data(unsigned long operations) {
 	printf("%lu operations\n", total);
 }
 
-// --- what ends a communicator
+// --- errors that end a communicator
 
 static int absent;
-static unsigned wants; // bits of errors
+static unsigned wants; // bits of the allowed errors
 static void failed(const operation &o, unsigned r) {
 	const ubc_status &s = ranks[r].status;
 	if (!(wants >> s.error & 1) || (N == 2 && (wants & (wants - 1)) == 0 && (int)s.peer != absent))
@@ -200,7 +201,7 @@ static void failed(const operation &o, unsigned r) {
 static uint64_t limit;
 
 static void runLimited(std::vector<operation> &ops, int gone) {
-	// As run, with a deadline for all.
+	// Like run, for one operation, with a timeout.
 	running = &ops;
 	for (unsigned r = 0; r < N; r++) {
 		if ((int)r == gone)
@@ -221,8 +222,8 @@ static void runLimited(std::vector<operation> &ops, int gone) {
 			failed(ops[0], r);
 }
 
-// behind runs one more operation behind one that has failed on all ranks but the absent one: it does nothing, not even tell
-// the peers that it is there.
+// behind runs one more operation after one that has failed on all ranks except the absent one. It must do nothing, not
+// even post its descriptor.
 static void behind(std::vector<operation> &ops) {
 	std::vector<std::vector<char>> before;
 	for (rank &r : ranks) {
@@ -259,7 +260,7 @@ static void errors() {
 		behind(ops);
 		release();
 
-		// A peer names an extent that is not mapped here, or none that there can be.
+		// A peer names an extent that is not mapped here, or an impossible one.
 		reset();
 		operation o = random(0);
 		while (o.count == 0 || (o.kind != UBC_ALL_REDUCE && o.kind != UBC_ALL_GATHER) ||
@@ -283,7 +284,7 @@ static void errors() {
 		for (unsigned r = 0; r < N; r++)
 			found += ranks[r].status.error == UBC_NO_EXTENT && (int)ranks[r].status.peer == absent &&
 				UBC_EXTENT(ranks[r].status.detail) == ranks[absent].extent;
-		unsigned want = o.name.find("ring") == std::string::npos ? N - 1 : 1; // the one that writes there
+		unsigned want = o.name.find("ring") == std::string::npos ? N - 1 : 1; // only the rank that writes there
 		if (found != want)
 			FAIL("%u of %u ranks have noticed the bad extent: %s", found, want, describe(o).c_str());
 		release();

@@ -1,5 +1,5 @@
-// The emulator's interface (src/port.h) by coroutines on one thread, all ranks together: the same seed gives the same
-// interleaving.
+// The emulator's interface (src/port.h), with the threads of all ranks as coroutines on one thread. The same seed gives
+// the same interleaving.
 #ifndef COROUTINES_H
 #define COROUTINES_H
 
@@ -27,7 +27,7 @@ struct coroutine {
 	launch *of = nullptr;
 	unsigned thread = 0, block = 0;
 	bool done = false;
-	int barrier = -1; // the barrier that it waits at, -1: none
+	int barrier = -1; // the barrier at which it waits, -1: none
 	int passed = 0;
 };
 
@@ -39,7 +39,7 @@ struct block {
 
 struct launch {
 	kernel *f = nullptr;
-	ubc_vector_params params; // the longest; others are their begin
+	ubc_vector_params params; // the longest parameters; all others are a prefix of these
 	unsigned threads = 0, running = 0;
 	std::vector<block> blocks;
 };
@@ -51,7 +51,7 @@ struct scheduler {
 	uint64_t now = 1;
 	std::vector<std::unique_ptr<coroutine>> idle;
 	std::vector<coroutine *> live;
-	launch *slow = nullptr; // whose block of this number, or all of whose blocks (-1), seldom get on
+	launch *slow = nullptr; // its block slowBlock, or all its blocks if that is -1, rarely gets a turn
 	int slowBlock = -1;
 
 	unsigned below(unsigned n) { return n ? (unsigned)(random() % n) : 0; }
@@ -125,7 +125,7 @@ struct scheduler {
 		idle.emplace_back(f);
 	}
 
-	void drop() { // whatever still runs
+	void drop() { // abandons all that still run
 		for (coroutine *f : live)
 			idle.emplace_back(f);
 		live.clear();

@@ -1,5 +1,6 @@
-// Reductions of whole vectors of integers against the reference: lanes SEED. Of bytes every pair of elements, each in
-// lanes between others, of the rest pairs of edges and of random numbers. Prints what differs and fails.
+// Compares reductions of whole vectors of integers with the reference: lanes SEED. For bytes it tries every pair of
+// elements, each in lanes between others; for other types, pairs of edge cases and random numbers. Prints differences
+// and fails.
 #include "reference.h"
 #include "../src/types.h"
 
@@ -11,7 +12,7 @@ static uint64_t draw() { // xorshift
 	return state;
 }
 
-// number is an edge, or random.
+// number returns an edge case or a random number.
 static uint64_t number(int t) {
 	uint64_t top = 1ull << (8 * sizes[t] - 1), some[] = {0, 1, 2, top - 1, top, top + 1, 2 * top - 1, 2 * top - 2, 0x80, 0xff00};
 	return draw() % 3 ? draw() : some[draw() % 10];

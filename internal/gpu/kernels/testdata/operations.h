@@ -1,4 +1,4 @@
-// Random operations, with their buffers and what is in them, and with one rank that wants something else.
+// Random operations, with buffers and their content, and with one rank that does something else.
 #ifndef OPERATIONS_H
 #define OPERATIONS_H
 
@@ -30,7 +30,7 @@ struct operation {
 	std::string name;
 	unsigned blocks, threads;
 	bool push;
-	std::vector<bool> staging; // the ranks that announce some of their own
+	std::vector<bool> staging; // ranks that announce separate staging memory
 	int odd = -1; // the rank that does something else
 	bool refuses = false;
 	uint64_t sig, oddSig = 0;
@@ -38,8 +38,8 @@ struct operation {
 	std::vector<buffer> src, dst;
 	std::vector<std::vector<char>> input;
 	std::vector<double> factor;
-	std::vector<std::vector<size_t>> sent, due; // [from][to] of operations with lengths that differ
-	unsigned oddFrom = 0, oddTo = 0;            // the pair whose counts do not fit, if oddF is f and oddSig sig
+	std::vector<std::vector<size_t>> sent, due; // [from][to], for operations with parts of different lengths
+	unsigned oddFrom = 0, oddTo = 0;            // the pair with different counts, if oddF is f and oddSig is sig
 };
 
 static uint64_t signature(int kind, int type, int op, int root, uint64_t count) {
@@ -49,7 +49,7 @@ static uint64_t signature(int kind, int type, int op, int root, uint64_t count) 
 static bool reduction(int k) { return k == UBC_ALL_REDUCE || k == UBC_REDUCE_SCATTER || k == UBC_REDUCE; }
 static bool vectors(int k) { return k >= UBC_ALL_GATHER_V; }
 
-// before is how many elements the first n ranks' parts have, of what rank r sends, or is due.
+// before returns how many elements the first n ranks' parts have, of those that rank r sends, or expects.
 static size_t before(const operation &o, bool sends, unsigned r, unsigned n) {
 	size_t all = 0;
 	for (unsigned q = 0; q < n; q++)
@@ -57,7 +57,7 @@ static size_t before(const operation &o, bool sends, unsigned r, unsigned n) {
 	return all;
 }
 
-// lengths of source and destination in elements
+// Lengths of source and destination, in elements.
 static size_t sourceLen(const operation &o, unsigned r) {
 	if (vectors(o.kind))
 		return before(o, true, r, N);
@@ -110,9 +110,9 @@ static size_t counts() {
 	return below(5000);
 }
 
-// lengths draws who sends how much to whom.
+// lengths draws how much each rank sends to each.
 static void lengths(operation &o) {
-	size_t most = chance(50) ? counts() / N : 130; // of packets in the emulator
+	size_t most = chance(50) ? counts() / N : 130; // the emulator's limit for packets
 	o.sent.assign(N, std::vector<size_t>(N));
 	for (unsigned s = 0; s < N; s++) {
 		size_t same = below((unsigned)most + 1);
@@ -125,7 +125,7 @@ static void lengths(operation &o) {
 	o.due = o.sent;
 }
 
-// pick is one of these, as far as this set of kernels has it.
+// pick returns one of the names that this set of kernels has.
 static std::string pick(std::initializer_list<const char *> names) {
 	for (;;) {
 		std::string name = names.begin()[below(names.size())];
@@ -175,11 +175,11 @@ static operation random(int only) {
 	default:
 		o.name = vectors(o.kind) ? "ubc_move_v" : pick({"ubc_move", "ubc_move_packets", "ubc_move_lines"});
 	}
-	std::string elements = types[o.type == BOOL ? UINT8 : o.type + (o.type < UINT64 && o.type % 2)]; // as the host has it
+	std::string elements = types[o.type == BOOL ? UINT8 : o.type + (o.type < UINT64 && o.type % 2)]; // like the host
 	if (o.name == "ubc_ring_") {
 		o.name += elements;
 	} else if (reduction(o.kind)) {
-		// Kernels for more ranks than there are work too.
+		// Kernels for more ranks than necessary work, too.
 		unsigned up = UBC_MANY ? 0 : N <= 2 && chance(60) ? 2 : N <= 4 && chance(60) ? 4 : 8;
 		o.name += elements + (up ? "_" + std::to_string(up) : "");
 	}
@@ -226,7 +226,7 @@ static operation random(int only) {
 	return o;
 }
 
-// spoil makes one rank want something else, or refuse.
+// spoil makes one rank run another operation, or refuse.
 static void spoil(operation &o) {
 	o.odd = (int)below(N);
 	if (chance(40)) {
@@ -236,7 +236,7 @@ static void spoil(operation &o) {
 		return;
 	}
 	o.oddF = o.f;
-	if (vectors(o.kind) && chance(60)) { // a rank expects another count than what is sent, or sends another
+	if (vectors(o.kind) && chance(60)) { // one of two ranks has a wrong count
 		o.oddSig = o.sig;
 		o.oddFrom = below(N);
 		o.oddTo = below(N);
@@ -250,7 +250,7 @@ static void spoil(operation &o) {
 	}
 	switch (below(3)) {
 	case 0:
-		if (o.kind != UBC_BARRIER && !vectors(o.kind)) { // fewer, so that it stays in its buffers
+		if (o.kind != UBC_BARRIER && !vectors(o.kind)) { // fewer elements, so that they fit its buffers
 			o.oddSig = signature(o.kind, o.type, o.op, o.root, o.count + (o.count ? -1 : 1));
 			break;
 		}

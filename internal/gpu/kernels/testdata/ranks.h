@@ -1,4 +1,4 @@
-// The ranks of a check: their memory, what peers have mapped of it, and buffers in it.
+// The ranks of a check: their memory, the peers' mappings of it, and buffers in it.
 #ifndef RANKS_H
 #define RANKS_H
 
@@ -20,17 +20,18 @@ struct rank {
 	std::vector<std::vector<uint64_t>> table;
 	ubc_status status;
 	launch l;
-	unsigned next = 0; // operation
+	unsigned next = 0; // the next operation
 	bool running = false;
 };
 
 static unsigned N;
 static std::vector<rank> ranks;
 
-// Little staging, so that small operations go several rounds; rows for packets of 5000 elements, twice.
+// Little staging memory, so that small operations take several rounds. Rows have room for packets of 5000 elements,
+// twice.
 enum { LITTLE = UBC_MANY ? 64 << 10 : 4096, LARGE = 4 * LITTLE, ROW = 256 << 10 };
 
-// lines is where rows of lines are. Two turns of the largest grid find room in one, 3 blocks of 48 threads.
+// lines returns where rows of lines are. A row has room for two turns of the largest grid, 3 blocks of 48 threads.
 enum { LINE_ROW = 2 * 3 * 48 * 16 };
 static size_t lines() { return UBC_AREA_PACKETS + 2ull * (N - 1) * ROW + 4ull * LITTLE; }
 
@@ -44,8 +45,8 @@ static void fresh(char *&p, size_t n) {
 		FAIL("no memory");
 }
 
-// import maps the ranks' memory, for each operation of a batch as an extent of its own: a rank may take it away when it
-// has done the operation.
+// import maps the ranks' memory, as a separate extent for each operation of a batch: a rank may withdraw an extent when
+// it has done the operation.
 static void import() {
 	for (rank &r : ranks) {
 		r.table.assign(N, std::vector<uint64_t>(UBC_MAX_EXTENTS));
@@ -68,14 +69,14 @@ static void reset() {
 		fresh(r.area, areaBytes());
 		fresh(r.heap, HEAP);
 		fresh(r.stage, 4 * LARGE);
-		r.extent = below(UBC_MAX_EXTENTS - BATCH - 1); // the last one is the staging memory's
+		r.extent = below(UBC_MAX_EXTENTS - BATCH - 1); // the extent behind the batch's is the staging memory
 	}
 #ifdef UBC_WIDE
-	for (unsigned r = 0; r < N; r++) // where parameters do not name them
+	for (unsigned r = 0; r < N; r++) // parameters have no room for them
 		for (unsigned d = 0; d < N; d++)
 			((uint64_t *)(ranks[r].area + UBC_AREA_PEERS))[d] = (uint64_t)ranks[(r + d) % N].area;
 #endif
-	uint32_t epoch = chance(50) ? 0 : 0xfffffffc; // also around the end
+	uint32_t epoch = chance(50) ? 0 : 0xfffffffc; // also around the wrap
 	for (rank &r : ranks) {
 		for (unsigned b = 0; b < UBC_MAX_BLOCKS; b++)
 			((uint32_t *)r.area)[b] = epoch;
@@ -98,7 +99,7 @@ struct buffer {
 	bool direct = false;
 };
 
-// allocate gives n bytes with guards, at some multiple of size.
+// allocate returns n bytes with guards around them, at a random multiple of size.
 static buffer allocate(rank &r, size_t n, unsigned size) {
 	buffer b;
 	size_t at = (r.used + 15) / 16 * 16 + GUARD + (chance(50) ? 0 : below(16 / size) * size);

@@ -1,4 +1,4 @@
-// What the reductions must give, element by element: written another way than src/types.h, on doubles and wide
+// The results of the reductions, element by element: written in another way than src/types.h, with doubles and wide
 // integers.
 #ifndef REFERENCE_H
 #define REFERENCE_H
@@ -17,7 +17,7 @@ static const char *const types[] = {"", "int8", "uint8", "int16", "uint16", "int
 	"float16", "bfloat16", "float32", "float64", "bool"};
 static const unsigned sizes[] = {0, 1, 1, 2, 2, 4, 4, 8, 8, 2, 2, 4, 8, 1};
 
-// A half type by its bits of mantissa and least exponent.
+// A half type, by the number of mantissa bits and the least exponent.
 struct format { int mantissa, least, bias; };
 static format formatOf(int t) { return t == FLOAT16 ? format{10, -14, 15} : format{7, -126, 127}; }
 
@@ -124,7 +124,7 @@ static double apply(int t, int op, double x, double y) {
 	return t == FLOAT64 ? x + y : f;
 }
 
-// reduced is what v come to, divided by n if it is an average.
+// reduced returns the reduction of v; for an average it is divided by n.
 static uint64_t reduced(int t, int op, const std::vector<uint64_t> &v, size_t n) {
 	if (isFloat(t)) {
 		double a = real(t, v[0]);
@@ -167,7 +167,7 @@ static uint64_t reduced(int t, int op, const std::vector<uint64_t> &v, size_t n)
 	return a;
 }
 
-// fraction is the smallest power of two that is not smaller than n.
+// fraction returns the smallest power of two that is at least n.
 static unsigned fraction(unsigned n) {
 	unsigned k = 1;
 	while (k < n)
@@ -175,7 +175,7 @@ static unsigned fraction(unsigned n) {
 	return k;
 }
 
-// carried is a half type's sum, of which there is 1/scale, and x, divided.
+// carried returns (sum * scale + x) / div for a half type: sum is a fraction, 1/scale, of the ranks' sum.
 static uint64_t carried(int t, uint64_t sum, uint64_t x, unsigned scale, unsigned div) {
 	volatile float a = (float)half(t, (unsigned)sum) * (float)scale;
 	a = a + (float)half(t, (unsigned)x);

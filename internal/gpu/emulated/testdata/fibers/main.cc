@@ -1,4 +1,4 @@
-// Checks of the fibers. The argument says which; what is wrong is said and ends the program.
+// Checks of the fibers. The argument selects one. A failed check prints a message and exits.
 #include "../fiber.h"
 #include <atomic>
 #include <stdio.h>
@@ -23,7 +23,7 @@ static emu_result run(const char *name, void (*f)(const void *), const P &p, uns
 	return emu_run(emu_kernel{name, f, &p, blocks, threads, resident, stop, 0});
 }
 
-// Every thread of a grid runs once, with its numbers, also where not all blocks fit at once.
+// Every thread of a grid runs once, with its own numbers, even if not all blocks fit at once.
 static void all() {
 	struct params {
 		std::vector<int> *ran;
@@ -42,8 +42,8 @@ static void all() {
 	}
 }
 
-// A barrier is passed when all threads of the block are there, again and again, whatever other blocks do; and what a
-// thread has in floating point registers is its own.
+// A thread passes a barrier when all threads of its block have arrived, any number of times, whatever other blocks do.
+// Its floating point registers are preserved.
 static void barriers() {
 	int nothing = 0;
 	for (int i = 0; i < 20; i++)
@@ -54,7 +54,7 @@ static void barriers() {
 			CHECK(*other == 0);
 			double mine = emu_thread() + 0.5, sum = 0;
 			for (int step = 0; step < 100; step++) {
-				CHECK(step % 2 || arrived[step] < emu_threads()); // zero at the start, and nobody is ahead
+				CHECK(step % 2 || arrived[step] < emu_threads()); // zero at the start, and no thread is ahead
 				arrived[step]++;
 				for (unsigned n = emu_thread() % 5; n; n--)
 					emu_yield();
@@ -126,7 +126,7 @@ static void order() {
 	printf("%s\n", s.c_str());
 }
 
-// A touch of nothing or a trap ends the grid, and the next one runs; so does one that is told to stop.
+// An access to unmapped memory, or a trap, ends the grid, and the next one runs. So does a request to stop.
 static void ends() {
 	int nothing = 0;
 	for (int i = 0; i < 3; i++) {
@@ -160,7 +160,7 @@ static void ends() {
 	all();
 }
 
-// Some threads end and the others wait in a barrier: the program ends, with words.
+// Some threads end while the others wait at a barrier: the program exits with a message.
 static void lost() {
 	int nothing = 0;
 	run("lost", [](const void *) {
