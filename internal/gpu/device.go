@@ -101,7 +101,7 @@ func DeviceOf(c *engine.Comm) *Device {
 	return d
 }
 
-// The kernels' limits must be those of the engine.
+// The kernels and the engine must have the same limits.
 var (
 	_ [engine.MaxRanks]struct{}   = [kernels.MaxRanks]struct{}{}
 	_ [engine.MaxExtents]struct{} = [kernels.MaxExtents]struct{}{}

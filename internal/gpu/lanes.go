@@ -116,7 +116,7 @@ func (s *LaneShares) Take(room int, blocks LaneBlocks, keep *LaneBlocks) {
 	}
 }
 
-// heldBut returns how many blocks captured messages of a lane have, except those of graph.
+// heldBut returns how many blocks captured messages of a lane have, except the blocks of graph.
 func (s *LaneShares) heldBut(lane int, graph *LaneBlocks) (n int32) {
 	if s.kept != nil {
 		n = s.kept[lane]

@@ -9,7 +9,7 @@ const (
 	roomLeast   = 2  // and at least so many for each rank, for its lanes
 	roomRanks   = 8  // beyond so many ranks, each adds just one: room for one block of each of its two lanes
 	RoomBlocks  = 2  // blocks of messages, channels and small collectives that fit on a multiprocessor
-	roomChannel = 5  // one of so many left ones is for channels; those of ranks beyond roomRanks do not count
+	roomChannel = 5  // one of so many that are left is for channels; ranks beyond roomRanks add none
 )
 
 // CopyEngineMin is the size in bytes from which copy engines are faster than kernels.

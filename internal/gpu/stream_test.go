@@ -32,7 +32,7 @@ func (u *user) Collect() []error         { return []error{u.err} }
 func (u *user) FailDevice(string, error) {}
 func (u *user) Closed(*Stream)           {}
 
-// Errors of communicators come before those of channels, because an error may have ended the channel.
+// Errors of communicators come before errors of channels, because an error may have ended the channel.
 func TestOrderOfErrors(t *testing.T) {
 	g := &Domain{streams: map[*Stream]bool{}}
 	s := streamOn(hw.CUDA(0), &Stream{})

@@ -30,8 +30,8 @@ func (r *remote) mapping(extent uint32) *mapping {
 	return &r.maps[extent]
 }
 
-// sync follows all that the peer has exported and withdrawn. The caller holds d.importing; so do those of the functions
-// below.
+// sync follows all that the peer has exported and withdrawn. The caller holds d.importing; so do the callers of
+// the functions below.
 func (r *remote) sync(ctx context.Context) {
 	if !r.p.Live(r.at) {
 		return // what is mapped stays until Close: the peer no longer waits for this rank

@@ -206,8 +206,7 @@ int cuMemUnmap(uintptr_t p, size_t n) {
 	return 0;
 }
 
-// With access for one device, every device could touch the memory. Launches and copies check for whom it is
-// (reachable).
+// With access for one device, every device could touch the memory. Launches and copies check which devices may.
 int cuMemSetAccess(uintptr_t p, size_t n, const ubc_access *desc, size_t count) {
 	BEGIN("cuMemSetAccess");
 	if (!n || !is_reserved(p, n) || !covered(p, n, false))
