@@ -10,16 +10,16 @@
 //
 // Its devices are named "Emulated GPU (tests only)". The library takes these variables:
 //
-//	UBCOLL_EMULATE_DEVICES=4            how many devices there are
-//	UBCOLL_EMULATE_MEMORY=4294967296    bytes of each device, for each process by itself; looked at with each allocation
-//	UBCOLL_EMULATE_SMS=10               multiprocessors of each device; looked at when it is described, and with each launch.
-//	                                    If it is set, the kernels that run on a device at a time share them: a block takes
-//	                                    what its .minnctapersm says, and waits while there is no room
-//	UBCOLL_EMULATE_ATOMICS=1            whether devices say that atomic operations on each other's memory work
-//	UBCOLL_EMULATE_SEED=1               order of turns; it repeats as far as threads and processes do
-//	UBCOLL_EMULATE_FAIL=cuMemCreate:3   fails the third such call of the process, from when the variable was set on, out
-//	                                    of memory or unknown; "cuMemMap:1=1,cuEventRecord" fails two calls, one with
-//	                                    that code of the driver's
+//	UBCOLL_EMULATE_DEVICES=4            number of devices
+//	UBCOLL_EMULATE_MEMORY=4294967296    bytes of each device, for each process separately; read at each allocation
+//	UBCOLL_EMULATE_SMS=10               multiprocessors of each device; read when it is described, and at each launch. If
+//	                                    it is set, the kernels that run on a device share them: a block takes the room
+//	                                    that its .minnctapersm says, and waits until there is so much
+//	UBCOLL_EMULATE_ATOMICS=1            whether devices report atomic operations on each other's memory
+//	UBCOLL_EMULATE_SEED=1               order of turns; repeatable as far as the threads and processes are
+//	UBCOLL_EMULATE_FAIL=cuMemCreate:3   makes the third such call in the process after the variable was set fail, as out
+//	                                    of memory or unknown; "cuMemMap:1=1,cuEventRecord" makes two calls fail, the
+//	                                    first with the driver's code 1
 //
 // It needs 64-bit Linux with cgo, a C++ compiler (CXX, c++, g++ or clang++), and this source tree. It is built at the
 // first use, and kept in the user's cache folder.
