@@ -4,13 +4,18 @@ package examples
 import (
 	"bytes"
 	"context"
+	"encoding/json"
 	"fmt"
+	"io"
+	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"strconv"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -43,6 +48,7 @@ var examples = []example{
 	{name: "09-mlp", hosts: true, own: true},
 	{name: "10-gompi", mpi: true},
 	{name: "11-hosts", hosts: true},
+	{name: "12-metrics"},
 }
 
 // launchVar names the script that starts a program under mpirun. scripts/conform-examples sets it.
@@ -210,6 +216,88 @@ func TestGPU(t *testing.T) {
 	stdout, stderr := run(t, environ, e.program(t))
 	require.Empty(t, stderr)
 	require.Equal(t, e.golden(t, "gpu2.golden"), stdout)
+}
+
+// What 12-metrics serves is in Prometheus' text format, version 0.0.4, and in JSON.
+func TestMetrics(t *testing.T) {
+	cmd := exec.CommandContext(t.Context(), example{name: "12-metrics"}.program(t), "-serve", "127.0.0.1:0")
+	cmd.Env = append(os.Environ(), "UBCOLL_CUDA=off", "NTHREADS=3")
+	out, err := cmd.StdoutPipe()
+	require.NoError(t, err)
+	require.NoError(t, cmd.Start())
+	var url string
+	_, err = fmt.Fscanf(out, "serving %s\n", &url)
+	require.NoError(t, err)
+	get := func(url string) (text, kind string) {
+		r, err := http.Get(url)
+		require.NoError(t, err)
+		defer r.Body.Close()
+		require.Equal(t, http.StatusOK, r.StatusCode)
+		body, err := io.ReadAll(r.Body)
+		require.NoError(t, err)
+		return string(body), r.Header.Get("Content-Type")
+	}
+	var values map[string]map[string]float64
+	require.Eventually(t, func() bool {
+		text, kind := get(url)
+		require.Equal(t, "text/plain; version=0.0.4; charset=utf-8", kind)
+		values = exposed(t, text)
+		o := values["ubcoll_operations_total"]
+		return len(o) == 3 && o["0"] == 11 && o["1"] == 11 && o["2"] == 11
+	}, testkit.Limit, testkit.Limit/1000)
+	for rank, staged := range values["ubcoll_staged_buffers_total"] {
+		require.EqualValues(t, 2, staged, "rank %s", rank)
+	}
+
+	text, _ := get(strings.TrimSuffix(url, "metrics") + "debug/vars")
+	var vars struct {
+		Ubcoll []struct {
+			Rank  int
+			Stats struct{ Operations uint64 }
+		}
+	}
+	require.NoError(t, json.Unmarshal([]byte(text), &vars))
+	require.Len(t, vars.Ubcoll, 3)
+	for _, s := range vars.Ubcoll {
+		require.EqualValues(t, 11, s.Stats.Operations)
+	}
+
+	require.NoError(t, cmd.Process.Signal(syscall.SIGTERM))
+	cmd.Wait()
+	require.Equal(t, 128+int(syscall.SIGTERM), cmd.ProcessState.ExitCode())
+}
+
+// exposed is what text has, by metric and rank. It has each metric's help, type and samples once, and together.
+func exposed(t *testing.T, text string) map[string]map[string]float64 {
+	help := regexp.MustCompile(`^# HELP ([a-zA-Z_:][a-zA-Z0-9_:]*) ([^\\]|\\\\|\\n)+$`)
+	kind := regexp.MustCompile(`^# TYPE ([a-zA-Z_:][a-zA-Z0-9_:]*) (counter|gauge)$`)
+	line := regexp.MustCompile(`^([a-zA-Z_:][a-zA-Z0-9_:]*)\{rank="([0-9]+)",host="(?:[^"\\]|\\["\\n])*"\} (\S+)$`)
+	require.True(t, strings.HasSuffix(text, "\n"), "the last line ends, too")
+	values := map[string]map[string]float64{}
+	helped, typed := "", ""
+	for l := range strings.Lines(text) {
+		l = strings.TrimSuffix(l, "\n")
+		if m := help.FindStringSubmatch(l); m != nil {
+			require.NotContains(t, values, m[1], "twice")
+			helped = m[1]
+			values[helped] = map[string]float64{}
+			continue
+		}
+		if m := kind.FindStringSubmatch(l); m != nil {
+			require.Equal(t, helped, m[1])
+			require.Equal(t, strings.HasSuffix(m[1], "_total"), m[2] == "counter", l)
+			typed = m[1]
+			continue
+		}
+		m := line.FindStringSubmatch(l)
+		require.NotNil(t, m, "%q", l)
+		require.Equal(t, typed, m[1])
+		require.NotContains(t, values[m[1]], m[2], "twice: %s", l)
+		v, err := strconv.ParseFloat(m[3], 64)
+		require.NoError(t, err)
+		values[m[1]][m[2]] = v
+	}
+	return values
 }
 
 // The MPI of scripts/conform-examples.
