@@ -44,7 +44,7 @@ func TestWrongUse(t *testing.T) {
 		{"version: argument", "version 1", `version: unexpected argument "1"`},
 		{"version: flag", "version -jsn", "unknown flag --jsn: did you mean --json?"},
 		{"plot: no results", "plot -o x.svg", "which results? ubcoll plot RESULTS ..., as results/smoke"},
-		{"plot: nothing there", "plot no-such-results", "no-such-results: no such file"},
+		{"plot: nothing there", "plot no-such-results", "no-such-results: there is no such file: want a folder of ubcoll run"},
 		{"plot: an experiment", "plot smoke.toml", "it is an experiment: ubcoll run smoke.toml writes its results to results/smoke"},
 		{"plot: format", "plot -o x.pdf r", `"x.pdf": want a name that ends in .svg, .png, .html, .json, or in none of them`},
 		{"plot: bound", "plot -bound fast r", `"fast": want GB/s, more than 0, as 450 or NVLink=450`},

@@ -167,7 +167,7 @@ func TestFaults(t *testing.T) {
 		return file
 	}
 	for _, c := range []struct{ name, results, want string }{
-		{"nothing there", filepath.Join(dir, "x"), "no such file"},
+		{"nothing there", filepath.Join(dir, "x"), "there is no such file: want a folder of ubcoll run"},
 		{"the experiment", "configs/two.toml", "ubcoll run configs/two.toml writes its results to results/two"},
 		{"the folder above", "testdata", "did you mean testdata/sweep?"},
 		{"a folder without", dir, "there is no points.jsonl in it"},

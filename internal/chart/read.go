@@ -113,6 +113,9 @@ func (r *Run) text() ([]byte, error) {
 		}
 		return nil, r.fault("there is no %s in it: did you mean %s?", sweep.PointsFile, strings.Join(below, " "))
 	}
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, r.fault("there is no such file: %s", wanted)
+	}
 	return os.ReadFile(r.File)
 }
 
