@@ -9,8 +9,8 @@
 //	float32, float64         float32, float64              4, 8
 //	bool                     bool                          1
 //
-// Types defined on these have the same [Type], but for those on uint16, F16 and BF16, which are not element types: see
-// [Elem]. Everything here is local, never blocks and never allocates.
+// Types defined on these have the same [Type]. Exceptions are types defined on uint16, F16 and BF16, which are not
+// element types: see [Elem]. Everything here is local, never blocks and never allocates.
 package dtype
 
 import (
@@ -40,7 +40,7 @@ const (
 	BFloat16
 	Float32
 	Float64
-	Bool // a byte: 0 is false, what is not 0 true
+	Bool // a byte: 0 is false, any other value is true
 	numTypes
 )
 
@@ -89,8 +89,8 @@ func All() []Type {
 	return all
 }
 
-// Parse reads a type name. Beside the names that String gives it takes those of nccl-tests: "half", "float",
-// "double". The error of any other name lists them.
+// Parse parses a type name: one that String returns, or nccl-tests' "half", "float" or "double". The error for any
+// other name lists the names.
 func Parse(s string) (Type, error) {
 	switch s {
 	case "half":
@@ -126,16 +126,16 @@ func (t *Type) UnmarshalText(b []byte) error {
 	return err
 }
 
-// Elem is the Go types that have a [Type], and the types that programs define on them (type Celsius float32). Not those
-// defined on uint16, F16 or BF16: underneath these three are the same, and a float16 must not be summed as an integer.
-// An int is an [Int64] and a uint a [Uint64], or those of 32 bits on a machine of 32 bits: ranks of the same machine
-// may pass []int and []int64 to the same operation.
+// Elem is the set of Go types that have a [Type], and of types that programs define on them (type Celsius float32). It
+// excludes types defined on uint16, F16 or BF16: these three have the same underlying type, and a float16 must not be
+// summed as an integer. An int is an [Int64] and a uint a [Uint64], or the 32-bit types on a 32-bit machine. So ranks
+// on the same machine may pass []int and []int64 to the same operation.
 type Elem interface {
 	~int8 | ~uint8 | ~int16 | uint16 | ~int32 | ~uint32 | ~int64 | ~uint64 | ~int | ~uint | ~bool |
 		~float32 | ~float64 | F16 | BF16
 }
 
-// ofKind has the Type of each kind of Go types, 4 bits each: a table that needs no memory.
+// ofKind has the Type of each reflect.Kind, 4 bits each: a table that needs no memory.
 const ofKind = uint64(Int8)<<(4*reflect.Int8) | uint64(Uint8)<<(4*reflect.Uint8) |
 	uint64(Int16)<<(4*reflect.Int16) | uint64(Uint16)<<(4*reflect.Uint16) |
 	uint64(Int32)<<(4*reflect.Int32) | uint64(Uint32)<<(4*reflect.Uint32) |
@@ -143,7 +143,7 @@ const ofKind = uint64(Int8)<<(4*reflect.Int8) | uint64(Uint8)<<(4*reflect.Uint8)
 	uint64(Float32)<<(4*reflect.Float32) | uint64(Float64)<<(4*reflect.Float64) |
 	uint64(Bool)<<(4*reflect.Bool) | uint64(Int32+ofWord)<<(4*reflect.Int) | uint64(Uint32+ofWord)<<(4*reflect.Uint)
 
-// ofWord is how far an integer as large as a word is behind that of 32 bits.
+// ofWord is the distance from the 32-bit integer's Type to the Type of a word-sized integer.
 const ofWord = (Int64 - Int32) * (bits.UintSize / 64)
 
 // Of is the [Type] of the Go type T.

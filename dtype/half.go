@@ -8,8 +8,8 @@ type F16 uint16
 // BF16 is a bfloat16 value (the upper half of a float32) as its bits; its [Type] is BFloat16.
 type BF16 uint16
 
-// ToF16 rounds f to the nearest binary16, ties to even; overflow gives infinity and a NaN stays a (quiet) NaN, as
-// IEEE 754-2019 section 4.3.1 has it.
+// ToF16 rounds f to the nearest binary16, ties to even. Overflow gives infinity, and a NaN stays a (quiet) NaN, as in
+// IEEE 754-2019 section 4.3.1.
 func ToF16(f float32) F16 {
 	b := math.Float32bits(f)
 	sign := uint16(b >> 16 & 0x8000)

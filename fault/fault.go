@@ -1,5 +1,5 @@
-// Package fault has the reasons for failure and the one typed error of the library. Package ubcoll has the same under its
-// own name; what a program opens before it has a communicator, a bootstrap say, returns them too.
+// Package fault has the reasons for failure and the library's one error type. Package ubcoll has the same under its own
+// name; packages that a program uses before it has a communicator, such as bootstrap, return them too.
 package fault
 
 import (
@@ -26,18 +26,18 @@ var (
 	ErrClosed = errors.New("closed")
 	// ErrPeerLost: a peer died, exited, or closed its communicator.
 	ErrPeerLost = errors.New("peer lost")
-	// ErrTimeout: Options.Timeout ran out, or what Free and Close wait for did not come.
+	// ErrTimeout: Options.Timeout ran out, or Free or Close waited in vain.
 	ErrTimeout = errors.New("timed out")
 	// ErrAborted: some rank called Abort.
 	ErrAborted = errors.New("aborted")
 	// ErrLimit: a limit of the library, the process or the system.
 	ErrLimit = errors.New("limit reached")
 
-	// ErrNotSupported: what this version, this build or this machine cannot do.
+	// ErrNotSupported: not possible with this version, build or machine.
 	ErrNotSupported = hw.ErrNotSupported
 )
 
-// Error is what operations return: which operation, where, on which rank, about which peer, and why. Err wraps one of
+// Error is the error of operations: which operation, where, on which rank, about which peer, and why. Err wraps one of
 // the sentinels (or a context's error).
 type Error struct {
 	Op     string    // "all_reduce", "open", ...
@@ -50,7 +50,7 @@ type Error struct {
 	Err    error     // why: what errors.Is and errors.As look at
 }
 
-// Error reads "all_reduce #3: rank 1 (host a): agree: peer rank 2: rank 2 called ...: ranks disagree".
+// Error returns text like "all_reduce #3: rank 1 (host a): agree: peer rank 2: rank 2 called ...: ranks disagree".
 func (e *Error) Error() string {
 	var b strings.Builder
 	b.WriteString(e.Op)
@@ -76,5 +76,5 @@ func (e *Error) Error() string {
 	return b.String()
 }
 
-// Unwrap gives errors.Is and errors.As the reason.
+// Unwrap returns the reason, for errors.Is and errors.As.
 func (e *Error) Unwrap() error { return e.Err }

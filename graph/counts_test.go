@@ -15,13 +15,13 @@ import (
 	"github.com/ubcoll/ubcoll/p2p"
 )
 
-// captured is an operation with vectors of counts in a graph: this rank's counts, which launches read, and buffers of
-// which it was captured with the first each elements from and to every rank.
+// captured is a captured operation with vectors of counts: this rank's counts, which launches read, and its buffers. At
+// the capture, each elements went from and to every rank.
 type captured struct {
 	c          *ubcoll.Comm
 	kind       string
 	send, recv []int
-	src, dst   *ubcoll.Buffer[float32] // with room for what a launch must not touch
+	src, dst   *ubcoll.Buffer[float32] // with room around the part that a launch may touch
 	graph      *graph.Graph
 	sync       func() error
 }
@@ -52,7 +52,7 @@ func (k *captured) capture(ctx context.Context, view *ubcoll.Comm) (err error) {
 	return err
 }
 
-// launch poisons the destination, launches, and looks at what lies around: rank r's element i is 1000*r + i.
+// launch poisons the destination, launches, and checks the memory around it. Element i of rank r is 1000*r + i.
 func (k *captured) launch(ctx context.Context) error {
 	src, dst := make([]float32, room), make([]float32, room)
 	for i := range src {
@@ -64,7 +64,7 @@ func (k *captured) launch(ctx context.Context) error {
 	return errors.Join(k.graph.Launch(ctx), k.sync())
 }
 
-// moved checks the destination: n elements of each rank's source, from offset of it on, and nothing else.
+// moved checks that the destination has n elements of each rank's source, from offset from on, and nothing else.
 func (k *captured) moved(ctx context.Context, from, n func(rank int) int) error {
 	got := make([]float32, room)
 	if err := k.dst.CopyTo(ctx, got); err != nil {
@@ -114,13 +114,13 @@ func newCaptured(ctx context.Context, c *ubcoll.Comm, dev ubcoll.Device, kind st
 	return k, func() error { return errors.Join(k.graph.Close(), end(), src.Free(), dst.Free()) }, err
 }
 
-// TestBadCountsOfLaunch changes the counts of a graph into what the call would have refused: the launch refuses it on all
-// ranks, nothing is written anywhere, and the next launch works.
+// TestBadCountsOfLaunch changes the counts of a graph to values that the call would have refused: the launch is refused
+// on all ranks, nothing is written anywhere, and the next launch works.
 func TestBadCountsOfLaunch(t *testing.T) {
 	for _, k := range []struct {
 		name   string
 		kind   string
-		change func(k *captured) // of rank 1
+		change func(k *captured) // what rank 1 changes
 		text   string
 	}{
 		{"too many sent and expected", "all_to_all_v", func(k *captured) { k.send[1], k.recv[1] = 300, 300 }, "sendCounts are 500 elements"},
@@ -195,8 +195,8 @@ func TestBadCountsOfLaunch(t *testing.T) {
 	}
 }
 
-// TestCountsOfLaunch changes the counts of an all-to-all between launches: each moves what they say then, and leaves
-// alone what they do not reach. Ranks that differ about a pair is an error on all.
+// TestCountsOfLaunch changes the counts of an all-to-all between launches. Each launch uses the current counts and
+// leaves other elements alone. If two ranks differ about a pair, all return an error.
 func TestCountsOfLaunch(t *testing.T) {
 	onHostAndDevice(t, countsRanks, func(ctx context.Context, c *ubcoll.Comm, dev ubcoll.Device, queued bool) error {
 		g, end, err := newCaptured(ctx, c, dev, "all_to_all_v", queued)
@@ -205,7 +205,7 @@ func TestCountsOfLaunch(t *testing.T) {
 		}
 		me := c.Rank()
 		for launch := range 12 {
-			pair := func(s, d int) int { // sums of 3 are at most 300
+			pair := func(s, d int) int { // the sum of 3 is at most 300
 				return (s*7 + d*31 + launch*53) % 101 * ((launch + 1) % 4) / 3
 			}
 			for r := range countsRanks {
@@ -238,8 +238,8 @@ func TestCountsOfLaunch(t *testing.T) {
 	})
 }
 
-// TestCountsDifferAtCapture captures an all-gather with counts that do not fit, of which one would make a larger grid of
-// one rank's kernel, and launches it when they fit.
+// TestCountsDifferAtCapture captures an all-gather with counts that do not match, which give one rank's kernel a larger
+// grid, and launches it when the counts match.
 func TestCountsDifferAtCapture(t *testing.T) {
 	onHostAndDevice(t, 2, func(ctx context.Context, c *ubcoll.Comm, dev ubcoll.Device, queued bool) error {
 		const n, many = 500, 100_000
@@ -283,8 +283,8 @@ func TestCountsDifferAtCapture(t *testing.T) {
 	})
 }
 
-// TestNumberOfBadCounts has a message before the operation whose counts are bad: the refusal names the operation by its
-// number among the collectives.
+// TestNumberOfBadCounts has a message before an operation with bad counts: the error names the operation by its number
+// among the collectives.
 func TestNumberOfBadCounts(t *testing.T) {
 	gputest.Run(t, 2, ubcoll.Options{}, func(ctx context.Context, c *ubcoll.Comm, dev ubcoll.Device) error {
 		a, err := gputest.Floats(ctx, c, dev, 100, 1)

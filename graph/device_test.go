@@ -15,7 +15,7 @@ import (
 	"github.com/ubcoll/ubcoll/internal/testkit/gputest"
 )
 
-// TestReplayOnDevice launches a graph many times, blocking and on streams, with calls outside of it in between.
+// TestReplayOnDevice launches a graph many times, blocking and on streams, with other calls in between.
 func TestReplayOnDevice(t *testing.T) {
 	for _, algorithm := range []ubcoll.Algorithm{"", "two-shot"} {
 		for _, n := range []int{1, 2, 3} {
@@ -89,7 +89,7 @@ func TestReplayCounts(t *testing.T) {
 		if err != nil {
 			return err
 		}
-		want := []float32{2, 3} // of the first elements, and of the last ones
+		want := []float32{2, 3} // the first elements, and the last ones
 		for range 3 {
 			if err := g.Launch(ctx); err != nil {
 				return err
@@ -108,13 +108,14 @@ func TestReplayCounts(t *testing.T) {
 					return fmt.Errorf("element %d is %v, not %v", i, x, w)
 				}
 			}
-			want[1] = want[0] // which the last rank's first elements are now
+			want[1] = want[0] // these now have the last rank's first elements
 		}
 		return errors.Join(g.Close(), a.Free(), b.Free())
 	})
 }
 
-// TestDivergesOnDevice captures what cannot be replayed: all ranks say so, and the communicator works.
+// TestDivergesOnDevice captures calls that cannot be replayed: all ranks return an error, and the communicator stays
+// usable.
 func TestDivergesOnDevice(t *testing.T) {
 	for _, k := range []struct {
 		name   string
@@ -169,7 +170,7 @@ func TestDivergesOnDevice(t *testing.T) {
 	}
 }
 
-// TestMissingLaunch launches a graph on all ranks but one.
+// TestMissingLaunch launches a graph on all ranks except one.
 func TestMissingLaunch(t *testing.T) {
 	over := make(chan struct{})
 	gputest.Run(t, 2, ubcoll.Options{}, func(ctx context.Context, c *ubcoll.Comm, dev ubcoll.Device) error {
@@ -183,7 +184,7 @@ func TestMissingLaunch(t *testing.T) {
 		if err := coll.Barrier(ctx, c); err != nil {
 			return err
 		}
-		(*inside.Comm)(c).View().SetTimeout(3 * time.Second) // the graph's kernels have it, and the agreement on the graph
+		(*inside.Comm)(c).View().SetTimeout(3 * time.Second) // for the graph's kernels and the agreement on the graph
 		g, err := graph.Capture(ctx, c, func(c *ubcoll.Comm) error {
 			return coll.AllReduce(ctx, c, a.Vec(), a.Vec(), ubcoll.Sum)
 		})

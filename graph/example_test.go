@@ -9,7 +9,7 @@ import (
 	"github.com/ubcoll/ubcoll/graph"
 )
 
-// An all-reduce is recorded once, and runs at each launch with what its buffer holds then: 1, 2, 4, 8.
+// An all-reduce is recorded once. Each launch runs it with the current content of its buffer: 1, 2, 4, 8.
 func ExampleCapture() {
 	err := ubcoll.Local(context.Background(), 2, ubcoll.Options{}, func(ctx context.Context, c *ubcoll.Comm) error {
 		x, err := ubcoll.Alloc[float64](c, ubcoll.Host, 1)

@@ -1,6 +1,6 @@
-// Package graph records the collectives, and the messages of device memory, that a function calls and replays them.
-// Recording validates once and holds the buffers, so that a launch does nothing but the work. Buffers that a graph
-// holds cannot be freed, and are found by its launches whatever becomes of their registrations by the program.
+// Package graph records the collectives, and the messages of device memory, that a function calls, and replays them.
+// Recording validates the calls once and holds the buffers, so that a launch only does the work. Buffers that a graph
+// holds cannot be freed. Its launches find them even after the program has closed its registrations.
 package graph
 
 import (
@@ -22,35 +22,39 @@ import (
 )
 
 // Graph is a recorded sequence of calls of one communicator. It is the caller's, who closes it. Its methods may be
-// called from any goroutine; launches of one communicator run one after the other, as its operations do.
+// called from any goroutine. Launches of one communicator run one after the other, as its operations do.
 type Graph struct {
 	view   inside.View
 	works  []team.Work
 	device *gpu.Graph    // nil for calls on host memory
-	after  func()        // over, so that a launch allocates nothing for it
+	after  func()        // the method value over, made once so that launches do not allocate
 	kept   engine.Keeper // the buffers
 
 	mu       sync.Mutex
-	captured bool // Record is over
-	launches int  // that hold the buffers, beside the graph itself
+	captured bool // recording has ended
+	launches int  // launches under way, which hold the buffers as the graph itself does
 	closed   bool
 }
 
-// Capture calls record with a view of c whose collectives, and messages of device memory, are recorded and not run, and
-// returns them as a graph. Collective and blocking: all ranks capture together, and if they do not record the same
-// collectives, or one of them fails, all return an error that names the first one that differs, and nothing is kept.
-// Messages may differ, as they do between ranks; each launch sends and receives them. Those of 32 MiB and more go by
-// copy engine if the same graph has both sides of all messages between two ranks. Then they must meet each other: if
-// one meets a message from outside of the graph, that is ErrMismatch for the sender, which breaks the communicator, and
-// the memory that the graph receives to holds anything. Only memory of [ubcoll.Alloc] and [ubcoll.Adopt] can be
-// captured (a Go slice is ErrArgument): what it holds at each launch counts. Count vectors are read at each launch too,
-// and checked: their sums may be smaller than at the call, and what they do not reach is left alone; negative ones, and
-// those that reach beyond a buffer, are ErrArgument on all ranks. Nothing of that operation is moved then, and the
-// graph works on; on a device, so do the operations behind it in that launch. Calls on device memory become a CUDA
-// graph, when the peers have imported the buffers; host and device memory in one graph is ErrArgument. So is a graph
-// without operations, and a collective that anybody calls on c itself while record runs: it is refused, and the capture
-// fails on all ranks. Allowed inside: [ubcoll.Group], whose small all-reduces on a device become one kernel, as outside
-// of a capture; there the ranks must make the same groups (ErrMismatch). Not inside a group or another capture. Source: cudaStreamBeginCapture; NCCL's graph registration.
+// Capture calls record with a view of c, records its collectives and messages of device memory without running them,
+// and returns them as a graph. Collective and blocking: all ranks capture together. If they do not record the same
+// collectives, or one of them fails, all return an error that names the first difference, and nothing is kept. Not
+// inside a group or another capture. Source: cudaStreamBeginCapture; NCCL's graph registration.
+//
+// Messages may differ between ranks; each launch sends and receives them. Copy engines carry messages of 32 MiB and
+// more if the same graph has both sides of all messages between two ranks. Such messages must then match each other: if
+// one matches a message from outside the graph, the sender gets ErrMismatch, the communicator breaks, and the content
+// of the graph's receive buffer is undefined.
+//
+// Only memory of [ubcoll.Alloc] and [ubcoll.Adopt] can be captured (a Go slice is ErrArgument); a launch uses its
+// content at that time. Each launch also reads and checks the count vectors. Their sums may be smaller than at the
+// call, and bytes beyond them are not touched. Negative counts, and counts that exceed a buffer, are ErrArgument on all
+// ranks: that operation moves nothing, and the graph stays usable; on a device the later operations of that launch
+// still run.
+//
+// Calls on device memory become a CUDA graph, once the peers have imported the buffers. ErrArgument: host and device
+// memory in one graph, and a graph without operations. A collective on c itself while record runs is also ErrArgument,
+// and the capture then fails on all ranks.
 func Capture(ctx context.Context, c *ubcoll.Comm, record func(*ubcoll.Comm) error) (*Graph, error) {
 	v := (*inside.Comm)(c).View()
 	if v.Recorder != nil {
@@ -86,7 +90,7 @@ func Capture(ctx context.Context, c *ubcoll.Comm, record func(*ubcoll.Comm) erro
 
 const opCapture = "capture"
 
-// What is wrong with a graph.
+// Errors of graphs.
 var (
 	errNoGraph = engine.NilError("graph", "Capture makes one")
 	errClosed  = fmt.Errorf("the graph has been closed, by its Close; Capture makes another: %w", fault.ErrClosed)
@@ -94,7 +98,7 @@ var (
 
 func (g *Graph) nothing() bool { return g == nil || g.view.Comm == nil }
 
-// onDevice reports whether a call is one of a device.
+// onDevice reports whether any call is on a device.
 func (g *Graph) onDevice() bool {
 	for i := range g.works {
 		if g.works[i].Kernel.Name != "" || g.works[i].Kind == team.KindMessages {
@@ -104,7 +108,7 @@ func (g *Graph) onDevice() bool {
 	return false
 }
 
-// messages is how many sends and receives there are.
+// messages is the number of sends and receives.
 func (g *Graph) messages() (n int) {
 	for i := range g.works {
 		if o := g.works[i].Other; o != nil {
@@ -114,12 +118,12 @@ func (g *Graph) messages() (n int) {
 	return n
 }
 
-// capture makes the device's graph. messages is the most that a rank has.
+// capture makes the device's graph. messages is the largest number of messages on any rank.
 func (g *Graph) capture(ctx context.Context, c *ubcoll.Comm, messages int) error {
 	var mine []uint64
 	var own error
 	received := make([][]uint64, c.Size())
-	if messages > 0 { // the senders learn where the receives are
+	if messages > 0 { // tells the senders where the receives are
 		mine, own = g.view.Mail.Received(ctx, g.works)
 		n := messages*mail.ReceivedWords + 1
 		all := make([]uint64, n*c.Size())
@@ -138,13 +142,13 @@ func (g *Graph) capture(ctx context.Context, c *ubcoll.Comm, messages int) error
 	return g.together(ctx, own)
 }
 
-// together returns an error on all ranks if one has one.
+// together returns an error on all ranks if any rank has one.
 func (g *Graph) together(ctx context.Context, own error) error {
 	_, err := g.view.Comm.Exchange(ctx, team.KindCapture, nil, own)
 	return err
 }
 
-// recorder is a graph that takes what is recorded.
+// recorder is a graph that records calls.
 type recorder struct{ *Graph }
 
 // Record implements engine.Recorder.
@@ -190,7 +194,7 @@ func (g recorder) Record(c *engine.Comm, w team.Work) error {
 	return nil
 }
 
-// retain holds v's memory for the graph, once whatever the number of calls that use it.
+// retain holds v's memory for the graph, only once for any number of calls.
 func (g *Graph) retain(c *engine.Comm, v *team.Vec) error {
 	if v.Bytes() == 0 {
 		return nil
@@ -200,12 +204,12 @@ func (g *Graph) retain(c *engine.Comm, v *team.Vec) error {
 		return fmt.Errorf("[%p,+%d) is Go memory, foreign, or of another Open: only memory of Alloc or Adopt of this Comm "+
 			"can be captured: %w", v.Ptr, v.Bytes(), fault.ErrArgument)
 	}
-	v.Alloc = a // so that a launch notices if it is gone
+	v.Alloc = a // lets a launch notice that the memory is gone
 	return g.kept.Keep(c, a)
 }
 
-// compare makes sure that all ranks have recorded the same collectives. own is why this rank has not. It returns
-// whether a rank has recorded a call of a device, and how many messages the one with most of them has.
+// compare makes sure that all ranks have recorded the same collectives. own is this rank's error in recording, if any.
+// It returns whether any rank has recorded a device call, and the largest number of messages on any rank.
 func (g *Graph) compare(ctx context.Context, c *ubcoll.Comm, own error) (device bool, messages int, err error) {
 	var mine []uint64
 	for i := range g.works {
@@ -264,8 +268,8 @@ func (g *Graph) groups() (hash uint64) {
 	return hash
 }
 
-// same is an error, alike on all ranks, if they have not recorded the same calls, whose signatures are mine here, as
-// many on all. Each compares its own with rank 0's, and tells where they first differ.
+// same returns an error, alike on all ranks, if the ranks have recorded different calls. mine are this rank's
+// signatures, equally many on all ranks. Each rank compares its own with rank 0's, and tells where they first differ.
 func (g *Graph) same(ctx context.Context, c *ubcoll.Comm, mine []uint64) error {
 	of0 := slices.Clone(mine)
 	if err := coll.Broadcast(ctx, c, ubcoll.Of(of0), 0); err != nil {
@@ -299,14 +303,14 @@ func (g *Graph) same(ctx context.Context, c *ubcoll.Comm, mine []uint64) error {
 		describe(first.Here), rank, fault.ErrMismatch)
 }
 
-// difference is the first call of a rank that is another one on rank 0, with their signatures. If there is none, Call
-// is the number of calls.
+// difference is a rank's first call that differs from rank 0's, with both signatures. If there is none, Call is the
+// number of calls.
 type difference struct {
 	Call      int64
 	Of0, Here uint64
 }
 
-// told is what ranks tell each other of what they have recorded.
+// told is what ranks tell each other about what they have recorded.
 type told struct {
 	Collectives, Messages int64
 	Groups                uint64 // Graph.groups
@@ -320,7 +324,7 @@ func describe(signature uint64) string {
 	return team.Describe(signature)
 }
 
-// Len is the number of calls that were recorded.
+// Len is the number of recorded calls.
 func (g *Graph) Len() int {
 	if g == nil {
 		return 0
@@ -328,11 +332,11 @@ func (g *Graph) Len() int {
 	return len(g.works)
 }
 
-// Launch runs the recorded calls in order, as one: nothing else of the communicator comes between. Collective. Blocking
-// if the graph was captured on a plain communicator; on a view made by [ubcoll.Comm.On], it is queued on the stream. It
-// costs no look-up that a call does not, and validates nothing again but count vectors; on a device it is one call of
-// the driver, and one for each operation whose counts have changed. Its errors are those of the calls, and ErrClosed
-// after Close. Not allowed in capture.
+// Launch runs the recorded calls in order, as one: no other operation of the communicator runs between them.
+// Collective. Blocking if the graph was captured on a plain communicator; queued on the stream if it was captured on a
+// view made by [ubcoll.Comm.On]. It looks up no more than a call does, and validates only count vectors again. On a
+// device it is one driver call, and one more for each operation whose counts have changed. It returns the errors of the
+// calls, and ErrClosed after Close. Not allowed in capture.
 func (g *Graph) Launch(ctx context.Context) error {
 	if g.nothing() {
 		return errNoGraph
@@ -345,7 +349,7 @@ func (g *Graph) Launch(ctx context.Context) error {
 	g.launches++
 	g.mu.Unlock()
 	if g.device != nil {
-		defer g.over() // the streams are waited for before memory goes
+		defer g.over() // Close waits for the streams before it releases memory
 		return g.device.Launch(ctx, &g.view.View)
 	}
 	return g.view.SubmitAll(ctx, "launch", g.works, g.after)
@@ -365,7 +369,7 @@ func (g *Graph) over() {
 	}
 }
 
-// letGo gives the buffers back, once the graph is closed and the last launch is over.
+// letGo releases the buffers, once the graph is closed and the last launch is over.
 func (g *Graph) letGo() error {
 	var errs []error
 	if g.device != nil {
@@ -377,10 +381,10 @@ func (g *Graph) letGo() error {
 	return nil
 }
 
-// Close ends the graph, and lets go of its buffers when the launches that are under way or queued are over. Local: it
-// returns at once, or if it was captured on device memory waits for what is queued on this rank's device, and for peers
-// that have the buffers mapped, for five seconds at most (ErrTimeout: the graph is closed, and its buffers follow by
-// themselves). ErrClosed the second time, and after the rank's last communicator, with which the buffers have ended.
+// Close ends the graph, and releases its buffers when the launches under way or queued are over. Local. It returns at
+// once, except for a graph of device memory: then it waits for the operations queued on this rank's device, and for
+// peers that have the buffers mapped, for at most five seconds (ErrTimeout: the graph is closed, and its buffers follow
+// by themselves). ErrClosed the second time, and after the rank's last communicator, whose end has ended the buffers.
 func (g *Graph) Close() error {
 	if g.nothing() {
 		return errNoGraph
@@ -392,7 +396,7 @@ func (g *Graph) Close() error {
 	switch {
 	case was:
 		return g.view.LocalError("graph", errClosed)
-	case launched: // the last launch lets go
+	case launched: // the last launch releases the buffers
 		return nil
 	case g.device == nil:
 		return g.letGo()

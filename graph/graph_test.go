@@ -34,7 +34,7 @@ func check(c *ubcoll.Comm, what string, got, want any) error {
 	return nil
 }
 
-// TestReplay launches a graph many times, on buffers whose content changes, blocking and on a stream.
+// TestReplay launches a graph many times, on buffers with changing content, blocking and on a stream.
 func TestReplay(t *testing.T) {
 	for _, count := range []int{1, 100, 5000, 300000} {
 		for _, queued := range []bool{false, true} {
@@ -86,7 +86,7 @@ func TestReplay(t *testing.T) {
 	}
 }
 
-// TestRefused has one rank fail to record: the others' errors are of its class, and about it.
+// TestRefused makes one rank fail to record: the others' errors have the same class, and name that rank.
 func TestRefused(t *testing.T) {
 	for _, class := range []error{ubcoll.ErrStale, ubcoll.ErrArgument, ubcoll.ErrLimit, context.Canceled} {
 		run(t, 3, func(ctx context.Context, c *ubcoll.Comm) error {
@@ -109,7 +109,7 @@ func TestRefused(t *testing.T) {
 	}
 }
 
-// TestLateCalls calls on the view of a capture that is over, and closes a graph while a launch of it is queued.
+// TestLateCalls makes calls on the view of a capture that has ended, and closes a graph while a launch of it is queued.
 func TestLateCalls(t *testing.T) {
 	run(t, 2, func(ctx context.Context, c *ubcoll.Comm) error {
 		a, err := ubcoll.Alloc[float32](c, ubcoll.Host, 1000)
@@ -131,7 +131,7 @@ func TestLateCalls(t *testing.T) {
 		}
 		late := coll.Barrier(ctx, kept)
 		a.Slice()[0] = 1
-		if c.Rank() == 0 { // so that the other's launches stay queued
+		if c.Rank() == 0 { // keeps the other rank's launches queued
 			time.Sleep(20 * time.Millisecond)
 		}
 		for range 3 {
@@ -144,8 +144,8 @@ func TestLateCalls(t *testing.T) {
 	})
 }
 
-// TestHolds shows that a graph finds its buffers after the program's own registration is gone, and that calls outside
-// the graph do not find what only the graph holds.
+// TestHolds shows that a graph finds its buffers after the program has closed its registration, and that calls outside
+// the graph do not find memory that only the graph holds.
 func TestHolds(t *testing.T) {
 	err := ubcoll.Local(t.Context(), 2, ubcoll.Options{Register: 1 /* Explicit */}, func(ctx context.Context, c *ubcoll.Comm) error {
 		a, err := ubcoll.Alloc[float32](c, ubcoll.Host, 100000)
@@ -178,8 +178,8 @@ func TestHolds(t *testing.T) {
 	require.NoError(t, err)
 }
 
-// TestHoldsBeyondItsCommunicator shows that a graph keeps its buffers when its communicator has ended, and what was
-// registered with that.
+// TestHoldsBeyondItsCommunicator shows that a graph keeps its buffers after its communicator, with the registrations
+// made with it, has ended.
 func TestHoldsBeyondItsCommunicator(t *testing.T) {
 	for _, abort := range []bool{false, true} {
 		err := ubcoll.Local(t.Context(), 2, ubcoll.Options{}, func(ctx context.Context, c *ubcoll.Comm) error {
@@ -214,7 +214,7 @@ func TestHoldsBeyondItsCommunicator(t *testing.T) {
 	}
 }
 
-// TestDiverges captures what cannot be replayed: all ranks say so, and the communicator works.
+// TestDiverges captures calls that cannot be replayed: all ranks return an error, and the communicator stays usable.
 func TestDiverges(t *testing.T) {
 	for _, k := range []struct {
 		name   string
@@ -272,8 +272,9 @@ func TestDiverges(t *testing.T) {
 	}
 }
 
-// TestStrays makes a capture and a group fail on one rank or on all: by collectives on the communicator that records,
-// or by an error that the function swallows. All ranks fail, with the reason's class, and the communicator works.
+// TestStrays makes a capture and a group fail on one rank or on all: by collectives on the recording communicator
+// itself, or by an error that the function ignores. All ranks fail with an error of the same class, and the
+// communicator stays usable.
 func TestStrays(t *testing.T) {
 	ways := []struct {
 		name string
@@ -290,7 +291,7 @@ func TestStrays(t *testing.T) {
 	}
 	for _, k := range []struct {
 		name string
-		// call returns what the trap returned, on the rank that ran into it; inner is the function's own argument.
+		// call returns the error of the wrong call, on the rank that makes it; inner is the function's own argument.
 		call func(ctx context.Context, outer, inner *ubcoll.Comm, v ubcoll.Vec) error
 		want error
 		text string
@@ -334,11 +335,11 @@ func TestStrays(t *testing.T) {
 		}, ubcoll.ErrArgument, "call it on the *Comm that"},
 		{"bad arguments", func(ctx context.Context, _, inner *ubcoll.Comm, v ubcoll.Vec) error {
 			err := coll.AllReduce(ctx, inner, v, v, ubcoll.Op{})
-			return errors.Join(err, ubcoll.ErrArgument) // in a group the call itself is nil
+			return errors.Join(err, ubcoll.ErrArgument) // in a group the call itself returns nil
 		}, ubcoll.ErrArgument, "zero Op"},
 	} {
 		for _, way := range ways {
-			for _, only := range []int{-1, 1} { // the rank that runs into it; -1: all do
+			for _, only := range []int{-1, 1} { // the rank that makes the wrong call; -1: all ranks
 				t.Run(fmt.Sprintf("%s/%s/only=%d", k.name, way.name, only), func(t *testing.T) {
 					on := func(ctx context.Context, c *ubcoll.Comm, dev ubcoll.Device) error {
 						a, err := gputest.Floats(ctx, c, dev, 100, 1)
@@ -354,7 +355,7 @@ func TestStrays(t *testing.T) {
 							}
 							return coll.AllReduce(ctx, inner, a.Vec(), a.Vec(), ubcoll.Sum)
 						})
-						// On devices a refusal comes without its text.
+						// On devices the peers get the class of a refusal, but not its text.
 						if !errors.Is(err, k.want) || (trapped || dev.IsHost()) && !strings.Contains(err.Error(), k.text) {
 							return fmt.Errorf("rank %d: %w", c.Rank(), err)
 						}
@@ -370,7 +371,7 @@ func TestStrays(t *testing.T) {
 	}
 }
 
-// TestMessagesMeanwhile sends messages on a communicator that captures or groups: they are independent of that.
+// TestMessagesMeanwhile sends messages on a communicator during a capture and a group, which must not affect them.
 func TestMessagesMeanwhile(t *testing.T) {
 	run(t, 2, func(ctx context.Context, c *ubcoll.Comm) error {
 		a, err := gputest.Floats(ctx, c, ubcoll.Host, 100, 1)
@@ -420,12 +421,12 @@ func TestNothing(t *testing.T) {
 	})
 }
 
-// TestMembers asks what a group and launches of a graph, blocking and queued, consisted of.
+// TestMembers checks OpInfo.Members of a group, and of launches of a graph, blocking and queued.
 func TestMembers(t *testing.T) {
 	f := func(ctx context.Context, c *ubcoll.Comm, dev ubcoll.Device, queued bool) error {
-		n := 200000 // elements of what is not small
+		n := 200000 // elements of an operation that is not small
 		if !dev.IsHost() {
-			n = 2200000 // nor goes by lines
+			n = 2200000 // and does not go by lines
 		}
 		a, err1 := gputest.Floats(ctx, c, dev, n, 1)
 		b, err2 := gputest.Floats(ctx, c, dev, n, 1)
@@ -462,14 +463,14 @@ func TestMembers(t *testing.T) {
 			for i, op := range []string{"all_reduce", "all_gather", "barrier", "all_reduce"} {
 				m := o.Members[i]
 				number := o.Seq - uint64(3-i)
-				if !dev.IsHost() && !queued { // a barrier may be one of the host, which counts apart
+				if !dev.IsHost() && !queued { // a barrier may be one of the host, which is counted apart
 					number = m.Seq
 				}
 				if err := errors.Join(check(c, "its name", m.Op, op), check(c, "its number", m.Seq, number),
 					check(c, "its buffer is used", m.Src.Used, op != "barrier"),
 					check(c, "its buffer is direct", m.Src.Direct || m.Dst.Direct, op != "barrier" && (i > 0 || !dev.IsHost())),
 					check(c, "it has members", m.Members == nil, true),
-					// What is small is not measured, nor what the host only queues.
+					// Small operations are not measured, nor are those that the host only queues.
 					check(c, "it was measured", m.Took > 0, (i == 1 || i == 3) && (dev.IsHost() || !queued && !launch)),
 					check(c, "it waited", m.Waited > 0, m.Took > 0 && dev.IsHost()),
 					check(c, "it waited longer than it took", m.Waited > m.Took, false)); err != nil {
@@ -499,7 +500,7 @@ func TestMembers(t *testing.T) {
 	}
 }
 
-// TestLaunchAllocates counts what a launch allocates once it has been launched before: nothing.
+// TestLaunchAllocates checks that a launch after the first one allocates nothing.
 func TestLaunchAllocates(t *testing.T) {
 	if race.Enabled {
 		t.Skip("the race detector allocates")

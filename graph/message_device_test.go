@@ -29,7 +29,7 @@ func newRing(c *ubcoll.Comm, dev ubcoll.Device, n int) (*ring, error) {
 	return &ring{src, dst, more, (c.Rank() + 1) % c.Size(), (c.Rank() + c.Size() - 1) % c.Size()}, errors.Join(err1, err2, err3)
 }
 
-// round launches g on new data, and looks at what has come.
+// round launches on new data, and checks what has arrived.
 func (r *ring) round(ctx context.Context, c *ubcoll.Comm, round int, launch func() error) error {
 	n := r.src.Len()
 	mine := bytes.Repeat([]byte{byte(16*round + c.Rank() + 1)}, n)
@@ -94,7 +94,7 @@ func TestReplayMessages(t *testing.T) {
 			g.Recv(r.from, d.Slice(0, small))
 			g.Send(r.to, s.Slice(small, huge))
 			g.Recv(r.from, d.Slice(small, huge))
-			g.Send(other, s.Slice(0, small)) // beside what copy engines do
+			g.Send(other, s.Slice(0, small)) // beside the messages of copy engines
 			g.Send(c.Rank(), s.Slice(0, 1))
 			g.Recv((c.Rank()+1)%3, more.Slice(0, small))
 			g.Recv(c.Rank(), more.Slice(small, small+1))
@@ -111,7 +111,7 @@ func TestReplayMessages(t *testing.T) {
 	} {
 		for _, queued := range []bool{false, true} {
 			if k.n == huge && (queued && k.ranks == 3 || race.Enabled && k.name != "copy engine") {
-				continue // it takes long
+				continue // takes too long
 			}
 			t.Run(fmt.Sprintf("%s/queued=%v", k.name, queued), func(t *testing.T) {
 				gputest.Run(t, k.ranks, ubcoll.Options{}, func(ctx context.Context, c *ubcoll.Comm, dev ubcoll.Device) error {
@@ -142,7 +142,7 @@ func TestReplayMessages(t *testing.T) {
 								return fmt.Errorf("between: %w", err)
 							}
 						}
-						if err := coll.Barrier(ctx, c); err != nil { // the sources are the next round's
+						if err := coll.Barrier(ctx, c); err != nil { // from here on, the sources belong to the next round
 							return err
 						}
 					}
@@ -159,8 +159,8 @@ func TestReplayMessages(t *testing.T) {
 	}
 }
 
-// TestLaunchOnHostStream captures nothing but a barrier on a stream of the host, and device memory on another rank: it
-// is a graph of the device on both, and its launch on that stream is refused.
+// TestLaunchOnHostStream captures only a barrier on a host stream, and device memory on another rank: the graph is a
+// device graph on both, and its launch on that stream is refused.
 func TestLaunchOnHostStream(t *testing.T) {
 	gputest.Run(t, 2, ubcoll.Options{}, func(ctx context.Context, c *ubcoll.Comm, dev ubcoll.Device) error {
 		r, err := newRing(c, dev, 1000)
@@ -196,7 +196,7 @@ func TestLaunchOnHostStream(t *testing.T) {
 	})
 }
 
-// TestSomeCapture has ranks that record nothing, or only collectives, beside those that record messages.
+// TestSomeCapture has ranks that record nothing, or only collectives, beside ranks that record messages.
 func TestSomeCapture(t *testing.T) {
 	gputest.Run(t, 3, ubcoll.Options{}, func(ctx context.Context, c *ubcoll.Comm, dev ubcoll.Device) error {
 		r, err := newRing(c, dev, 100)
@@ -221,7 +221,7 @@ func TestSomeCapture(t *testing.T) {
 				return err
 			}
 		}
-		// Rank 0 sends in the graph, and rank 1 receives in no graph.
+		// Rank 0 sends in the graph, and rank 1 receives outside of any graph.
 		h, err := graph.Capture(ctx, c, func(c *ubcoll.Comm) error {
 			if c.Rank() == 0 {
 				return p2p.Send(ctx, c, 1, r.src.Vec())
@@ -245,8 +245,8 @@ func TestSomeCapture(t *testing.T) {
 	})
 }
 
-// TestAstray receives a large message elsewhere than where it was captured, since another one came before: nobody takes
-// it for the right one.
+// TestAstray makes a large message match another receive than in the capture, because another message came first: no
+// rank takes it for the right one.
 func TestAstray(t *testing.T) {
 	const n = 33 << 20
 	gputest.Run(t, 2, ubcoll.Options{}, func(ctx context.Context, c *ubcoll.Comm, dev ubcoll.Device) error {
@@ -281,7 +281,7 @@ func TestAstray(t *testing.T) {
 		if err := s.Sync(ctx); !errors.Is(err, ubcoll.ErrMismatch) {
 			return fmt.Errorf("rank %d: %w", c.Rank(), err)
 		}
-		s.Close() // says it again
+		s.Close() // returns the error again
 		return g.Close()
 	})
 }

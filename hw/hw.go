@@ -1,6 +1,5 @@
-// Package hw names devices and says what the hardware of this host can do. The bindings themselves live in its
-// sub-packages. Of this package only what the root re-exports, [Device], is promised to stay; of those below it
-// nothing.
+// Package hw names devices and says what the hardware of this host can do. Its sub-packages are the bindings. Only what
+// the root package re-exports, [Device], is promised to stay, and nothing of the sub-packages.
 package hw
 
 import (
@@ -13,13 +12,13 @@ import (
 var ErrNotSupported = errors.New("not supported")
 
 // Device is where memory lives: the host or a CUDA device. The zero Device is the host.
-type Device struct{ cuda int } // 0 is the host, i+1 is CUDA device i, what is negative is no device
+type Device struct{ cuda int } // 0 is the host, i+1 is CUDA device i, a negative number is no device
 
 // Host is host memory.
 var Host Device
 
-// CUDA is the i-th CUDA device of this process, in the driver's order. For a negative i it is no device, which everything
-// that takes one refuses.
+// CUDA is the i-th CUDA device of this process, in the driver's order. A negative i gives no device, which every
+// function that takes a Device refuses.
 func CUDA(i int) Device {
 	if i < 0 {
 		return Device{cuda: i}
@@ -33,7 +32,7 @@ func (d Device) Valid() bool { return d.cuda >= 0 }
 // IsHost reports whether d is host memory.
 func (d Device) IsHost() bool { return d.cuda == 0 }
 
-// Index is the CUDA device's ordinal, as CUDA was told, or -1 for the host.
+// Index is the number that CUDA was given, or -1 for the host.
 func (d Device) Index() int {
 	if d.cuda < 0 {
 		return d.cuda
@@ -49,14 +48,14 @@ func (d Device) String() string {
 	return fmt.Sprintf("cuda:%d", d.Index())
 }
 
-// Probe is the answer to "can this machine do it": a nil Err means available, an Err that wraps ErrNotSupported means
-// that it cannot and says what is missing, any other Err means that the probe itself could not tell and says why.
+// Probe is the answer to "can this machine do it". A nil Err means yes. An Err that wraps ErrNotSupported means no, and
+// says what is missing. Any other Err means that the probe could not tell, and says why.
 type Probe struct {
 	Name string
 	Err  error
 }
 
-// String is one line for people: "memfd: available".
+// String is one line, such as "memfd: available".
 func (p Probe) String() string {
 	switch {
 	case p.Err == nil:

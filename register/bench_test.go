@@ -17,7 +17,7 @@ func benchMemory(i int) Memory {
 func benchCache(b *testing.B, regions int) *Cache {
 	b.Helper()
 	c := fill(b, regions)
-	runtime.GC() // now, not while measuring
+	runtime.GC() // not while measuring
 	return c
 }
 
@@ -45,7 +45,7 @@ func xorshift(x uint64) uint64 {
 
 var benchSizes = []int{1, 1000, 10000, 100000, 1000000}
 
-// hit looks rounds random regions up, of n beginning with first.
+// hit looks up rounds random regions among the n from first on.
 func hit(b *testing.B, c *Cache, first, n, rounds int, x uint64) {
 	for range rounds {
 		x = xorshift(x)
@@ -59,7 +59,7 @@ func hit(b *testing.B, c *Cache, first, n, rounds int, x uint64) {
 	}
 }
 
-// BenchmarkHit is one lookup of a random region: find, in-flight acquire, release.
+// BenchmarkHit measures one lookup of a random region: find, in-flight acquire, release.
 func BenchmarkHit(b *testing.B) {
 	for _, n := range benchSizes {
 		b.Run(fmt.Sprintf("regions=%d", n), func(b *testing.B) {
@@ -71,9 +71,9 @@ func BenchmarkHit(b *testing.B) {
 	}
 }
 
-// BenchmarkHitTwo is BenchmarkHit on one goroutine and then on two, in turns of which the least times count, so that a
-// busy machine does not decide; speedup is the ratio of the throughputs. With own buffers each goroutine looks up its
-// half of the regions; with shared ones both look up all, and where those fit into the cores' caches, the in-flight
+// BenchmarkHitTwo is BenchmarkHit on one goroutine and then on two, in turns; the shortest turns count, so that a busy
+// machine does not matter. speedup is the ratio of the throughputs. With own buffers each goroutine looks up its half
+// of the regions. With shared ones both look up all regions; where these fit into the cores' caches, the in-flight
 // counts travel between the cores.
 func BenchmarkHitTwo(b *testing.B) {
 	for _, n := range benchSizes[1:] {
@@ -86,7 +86,7 @@ func BenchmarkHitTwo(b *testing.B) {
 }
 
 func hitTwo(b *testing.B, c *Cache, n int, own bool) {
-	lookups := min(max(5000, 5*n), 50000) // warm where caches can be, and if possible shorter than a time slice
+	lookups := min(max(5000, 5*n), 50000) // enough to warm the caches, and if possible shorter than a time slice
 	one, two := time.Hour, time.Hour
 	b.ResetTimer()
 	for i := range uint64(b.N) {
@@ -125,7 +125,7 @@ func hitTwo(b *testing.B, c *Cache, n int, own bool) {
 	b.ReportMetric(float64(one)/float64(lookups), "one-ns")
 }
 
-// BenchmarkInsert registers regions until there are so many; the time is of one.
+// BenchmarkInsert registers n regions; the time is that of one.
 func BenchmarkInsert(b *testing.B) {
 	const n = 1000000
 	b.Run(fmt.Sprintf("regions=%d", n), func(b *testing.B) {
@@ -136,7 +136,7 @@ func BenchmarkInsert(b *testing.B) {
 	})
 }
 
-// BenchmarkMiss is a lookup between two regions.
+// BenchmarkMiss measures a lookup between two regions.
 func BenchmarkMiss(b *testing.B) {
 	for _, n := range benchSizes {
 		b.Run(fmt.Sprintf("regions=%d", n), func(b *testing.B) {

@@ -13,7 +13,7 @@ import (
 
 // Cache is a registration cache. Make one with New. Its methods are local and safe for concurrent use.
 type Cache struct {
-	local, graph *index // claims with local references or automatic ones; claims with graph references
+	local, graph *index // local: claims with local references, and automatic ones; graph: claims with graph references
 
 	config   Config
 	pageSize uint64
@@ -21,32 +21,32 @@ type Cache struct {
 	slot     [kinds]int
 
 	_     [64]byte
-	clock atomic.Uint64 // moves when a claim is made; every lookup reads it
+	clock atomic.Uint64 // rises when a claim is made; every lookup reads it
 	_     [64]byte
 
 	counters counters
 
-	mu      sync.Mutex // everything below, the indexes' writers, and what Claim and extent say
+	mu      sync.Mutex // guards everything below, writes to the indexes, and the fields that Claim and extent name
 	closed  bool
-	extents map[uint64]*extent // by Memory.ID: alive, or the memory of a failure
-	places  *index             // those extents' exact bytes, which do not overlap
-	leaving []*extent          // gone with uses still in flight, or dead and not deregistered yet
+	extents map[uint64]*extent // by Memory.ID: alive, or kept to remember a failure
+	places  *index             // the exact bytes of these extents, which do not overlap
+	leaving []*extent          // retired with uses still in flight, or dead and not deregistered yet
 	queue   queue              // automatic claims without references
 	regions int                // claims alive or registering
 	live    int                // extents with claims
 	pinned  int64              // their bytes, rounded to pages
 
-	hits, made, over, evictions int64 // hits: of claims that no index has any more; over: claims that have ended
+	hits, made, over, evictions int64 // hits: of claims no longer in an index; made, over: claims made and ended
 }
 
-// counters are those that are counted without the mutex.
+// counters are updated without the mutex.
 type counters struct {
 	misses, failures, registerTime, deregisterTime, locked atomic.Int64
 	kinds                                                  [kinds]struct{ complete, registered, unsupported, failures atomic.Int64 }
 	_                                                      [64]byte
 }
 
-// New makes an empty cache, or says with ErrArgument what is wrong with config.
+// New makes an empty cache, or returns ErrArgument with all that is wrong with config.
 func New(config Config) (*Cache, error) {
 	if err := config.Validate(); err != nil {
 		return nil, err
@@ -66,11 +66,11 @@ func New(config Config) (*Cache, error) {
 	return c, nil
 }
 
-// FindLocal is a claim that contains the n bytes at addr and that the program registered or an operation did
-// automatically, with its in-flight count raised: the caller calls Release. It is nil when there is none, when only a
-// graph holds one, when n is not positive, or when generation is neither 0 (unknown) nor that of the claim's memory:
-// the caller's memory was freed and other memory took its place. It takes no lock, does not wait for writers and does
-// not allocate.
+// FindLocal returns a claim that contains the n bytes at addr and that the program registered or an operation made
+// automatically, with its in-flight count raised: the caller calls Release. It returns nil if there is none, if only a
+// graph holds one, or if n is not positive. It also returns nil if generation is neither 0 (unknown) nor that of the
+// claim's memory: the caller's memory was then freed, and other memory took its place. It takes no lock, does not wait
+// for writers and does not allocate.
 func (c *Cache) FindLocal(addr uintptr, n int, generation uint64) *Claim {
 	return c.find(c.local, addr, n, generation)
 }
@@ -103,13 +103,13 @@ func (c *Cache) find(ix *index, addr uintptr, n int, generation uint64) *Claim {
 	return cl
 }
 
-// Register opens a local reference to exactly the n bytes at addr, a part of m, registering m with every backend
-// unless that was done before. It may block in the backends. Registering the same bytes again opens another reference
-// to the same claim. It succeeds when a backend could register m, when all say "not supported" and when there are
-// none; Claim.Handle has the reasons of the others. To stay within a limit it evicts idle automatic claims.
+// Register opens a local reference to exactly the n bytes at addr, a part of m. It registers m with every backend
+// unless that was done before, and may block in the backends. Registering the same bytes again opens another reference
+// to the same claim. It succeeds if a backend could register m, if all say "not supported", or if there are none;
+// Claim.Handle returns the reasons of backends that could not. To stay within a limit it evicts idle automatic claims.
 //
-// Errors: ErrArgument; ErrStale when m is known in a newer generation or was freed; ErrLimit; ErrClosed; or what every
-// backend said. Memory of an older generation, or of another ID at the same addresses, becomes stale: see Invalidate.
+// Errors: ErrArgument; ErrStale if m is known in a newer generation or was freed; ErrLimit; ErrClosed; or the errors of
+// all backends. Memory of an older generation, or of another ID at the same addresses, becomes stale: see Invalidate.
 func (c *Cache) Register(m Memory, addr uintptr, n int) (*Ref, error) {
 	cl, err := c.join(m, addr, n, forLocal)
 	if err != nil {
@@ -118,7 +118,7 @@ func (c *Cache) Register(m Memory, addr uintptr, n int) (*Ref, error) {
 	return &Ref{cl: cl}, nil
 }
 
-// RetainGraph is Register for a reference that a graph holds. FindLocal does not find it.
+// RetainGraph is Register for a graph's reference. FindLocal does not find it.
 func (c *Cache) RetainGraph(m Memory, addr uintptr, n int) (*Ref, error) {
 	cl, err := c.join(m, addr, n, forGraph)
 	if err != nil {
@@ -127,14 +127,14 @@ func (c *Cache) RetainGraph(m Memory, addr uintptr, n int) (*Ref, error) {
 	return &Ref{cl: cl, graph: true}, nil
 }
 
-// RegisterAuto is Register without a reference: it returns a claim whose in-flight count is raised, which the caller
-// releases, and which FindLocal finds until it is evicted or m is freed. When every backend has failed to register m
-// before, it returns that failure without asking them again.
+// RegisterAuto is Register without a reference. It returns a claim with its in-flight count raised, which the caller
+// releases; FindLocal finds the claim until it is evicted or m is freed. If every backend has failed to register m
+// before, RegisterAuto returns that failure without asking them again.
 func (c *Cache) RegisterAuto(m Memory, addr uintptr, n int) (*Claim, error) {
 	return c.join(m, addr, n, forUse)
 }
 
-// purpose is what join takes on the claim.
+// purpose is what join adds to the claim.
 type purpose int
 
 const (
@@ -152,7 +152,7 @@ func (c *Cache) join(m Memory, addr uintptr, n int, why purpose) (*Claim, error)
 	c.mu.Lock()
 	cl, e, err := c.begin(m, start, end, why, &dead)
 	c.mu.Unlock()
-	c.tell(deregister(dead)) // before registering: what was evicted makes room
+	c.tell(deregister(dead)) // before registering, because evicted claims make room
 	if err != nil {
 		return nil, fmt.Errorf("register %s of %v: %w", span(start, end), m, err)
 	}
@@ -171,7 +171,8 @@ func (c *Cache) join(m Memory, addr uintptr, n int, why purpose) (*Claim, error)
 	return cl, nil
 }
 
-// begin returns the claim if it exists, or an extent that was counted for a claim to come and still must register.
+// begin returns the claim if it exists. Otherwise it returns an extent, already counted for the future claim, that must
+// still register.
 func (c *Cache) begin(m Memory, start, end uint64, why purpose, dead *[]*extent) (*Claim, *extent, error) {
 	if c.closed {
 		return nil, nil, fmt.Errorf("registration cache: %w", fault.ErrClosed)
@@ -185,7 +186,7 @@ func (c *Cache) begin(m Memory, start, end uint64, why purpose, dead *[]*extent)
 			c.take(cl, why)
 			return cl, nil, nil
 		}
-		e.claims++ // before evicting: not this one
+		e.claims++ // first, so that this extent is not evicted
 		if err := c.makeRoom(0, dead); err != nil {
 			c.drop(e, dead)
 			return nil, nil, err
@@ -209,7 +210,7 @@ func (c *Cache) begin(m Memory, start, end uint64, why purpose, dead *[]*extent)
 	return nil, e, nil
 }
 
-// extentOf is the extent that m has, or nil. What m proves to be stale is retired.
+// extentOf returns the extent of m, or nil. It retires extents that m proves to be stale.
 func (c *Cache) extentOf(m Memory, why purpose, dead *[]*extent) (*extent, error) {
 	for _, e := range c.leaving {
 		if e.mem.ID == m.ID && e.mem.Generation == m.Generation && e.done != nil {
@@ -236,7 +237,7 @@ func (c *Cache) extentOf(m Memory, why purpose, dead *[]*extent) (*extent, error
 	return nil, nil
 }
 
-// finish makes the claim that begin counted, unless something came between.
+// finish makes the claim that begin counted, unless something has come between.
 func (c *Cache) finish(e *extent, start, end uint64, why purpose, err error, dead *[]*extent) (*Claim, error) {
 	if why != forUse {
 		e.pending--
@@ -269,7 +270,7 @@ func (c *Cache) finish(e *extent, start, end uint64, why purpose, err error, dea
 	return cl, nil
 }
 
-// exact is the live claim of these bytes. It belongs to the live extent there: those of stale memory are in no index.
+// exact returns the live claim of exactly these bytes. Claims of stale memory are in no index.
 func (c *Cache) exact(start, end uint64) *Claim {
 	if cl := c.local.exact(start, end); cl != nil {
 		return cl
@@ -277,7 +278,7 @@ func (c *Cache) exact(start, end uint64) *Claim {
 	return c.graph.exact(start, end)
 }
 
-// take adds what why says to a claim that is in the indexes or new.
+// take adds a reference or a use, as why says, to a claim that is new or in the indexes.
 func (c *Cache) take(cl *Claim, why purpose) {
 	switch why {
 	case forLocal:
@@ -308,7 +309,7 @@ func (c *Cache) take(cl *Claim, why purpose) {
 
 func (cl *Claim) inLocal() bool { return cl.local > 0 || cl.lru != 0 }
 
-// closeRef takes back what take gave.
+// closeRef takes back the reference that take added.
 func (c *Cache) closeRef(r *Ref) error {
 	cl := r.cl
 	var dead []*extent
@@ -341,8 +342,8 @@ func (c *Cache) closeRef(r *Ref) error {
 	return errors.Join(deregister(dead)...)
 }
 
-// shut closes a claim that is in no index to new uses, and ends it when there are none. A late reader may still hold
-// a pointer to it: acquire fails for it.
+// shut closes a claim that is in no index to new uses, and ends it if there are none. A late reader may still hold a
+// pointer to the claim; its acquire fails.
 func (c *Cache) shut(cl *Claim, dead *[]*extent) {
 	v := cl.state.Or(closing)
 	c.hits += int64(v >> hitShift)
@@ -351,7 +352,7 @@ func (c *Cache) shut(cl *Claim, dead *[]*extent) {
 	}
 }
 
-// lastUse is for the use that was the last of a closing claim.
+// lastUse is called when the last use of a closing claim leaves.
 func (c *Cache) lastUse(cl *Claim) {
 	var dead []*extent
 	c.mu.Lock()
@@ -360,7 +361,7 @@ func (c *Cache) lastUse(cl *Claim) {
 	c.tell(deregister(dead))
 }
 
-// end ends a claim once: a reader that backs off may see the last use leave as well.
+// end ends a claim, only once: a reader that backs off may also see the last use leave.
 func (c *Cache) end(cl *Claim, dead *[]*extent) {
 	if cl.ended.Swap(true) {
 		return
@@ -370,7 +371,8 @@ func (c *Cache) end(cl *Claim, dead *[]*extent) {
 	c.drop(cl.ext, dead)
 }
 
-// drop gives up one claim's hold on e. With the last one e is dead: the caller calls deregister without the mutex.
+// drop gives up one claim's hold on e. After the last one e is dead, and the caller must call deregister without the
+// mutex.
 func (c *Cache) drop(e *extent, dead *[]*extent) {
 	e.claims--
 	if e.claims > 0 {
@@ -381,7 +383,7 @@ func (c *Cache) drop(e *extent, dead *[]*extent) {
 	switch {
 	case e.gone.Load():
 	case e.ready && e.failed != nil:
-		return // stays, as the memory of the failure
+		return // stays, to remember the failure
 	default:
 		c.unplace(e)
 		c.leaving = append(c.leaving, e)
@@ -389,7 +391,7 @@ func (c *Cache) drop(e *extent, dead *[]*extent) {
 	*dead = append(*dead, e)
 }
 
-// left ends e, which has been deregistered, and returns whom Forget promised to tell.
+// left removes e, which has been deregistered, and returns the function that Forget promised to call.
 func (c *Cache) left(e *extent) (done func(failed error)) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -404,7 +406,8 @@ func (c *Cache) unplace(e *extent) {
 	c.places.remove(&e.place)
 }
 
-// deregister is what the backends said and nobody has been told. Who has no caller to return it to tells it.
+// deregister deregisters the extents and returns the backends' errors that no owner has been told. A caller that cannot
+// return them passes them to tell.
 func deregister(dead []*extent) (errs []error) {
 	for _, e := range dead {
 		errs = append(errs, e.deregister()...)
@@ -424,7 +427,7 @@ func (c *Cache) report(err error) {
 	}
 }
 
-// pages is the size of a range rounded out to pages.
+// pages is the size of a range, rounded out to whole pages.
 func (c *Cache) pages(start, end uint64) int64 {
 	mask := c.pageSize - 1
 	return int64((end+mask)&^mask - start&^mask)

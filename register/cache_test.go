@@ -105,7 +105,7 @@ func TestClaimAccessors(t *testing.T) {
 	require.ErrorIs(t, err, fault.ErrArgument)
 }
 
-// TestNoAllocation: the path of an operation makes no garbage.
+// TestNoAllocation: the path of an operation allocates nothing.
 func TestNoAllocation(t *testing.T) {
 	c := newCache(t, Config{Backends: []Backend{&fake{kind: IPC}}})
 	m := mem(1, 1, 0x10000, 8192)
@@ -125,7 +125,7 @@ func TestNoAllocation(t *testing.T) {
 	}))
 }
 
-// TestWhileRegistering holds a backend's Register up and looks at what the others may do meanwhile.
+// TestWhileRegistering blocks a backend's Register and checks what other calls may do meanwhile.
 func TestWhileRegistering(t *testing.T) {
 	type result struct {
 		ref *Ref
@@ -171,7 +171,7 @@ func TestWhileRegistering(t *testing.T) {
 		c, b, _, res := start(t, false)
 		b.entered = nil
 		hold := b.hold
-		b.hold = nil // read by the first call already
+		b.hold = nil // the first call has read it already
 		mustRegister(t, c, mem(2, 1, 0x20000, 64), 0x20000, 64)
 		requireHit(t, c, 0x20000, 64)
 		close(hold)
@@ -210,7 +210,7 @@ func TestWhileRegistering(t *testing.T) {
 	})
 }
 
-// TestRounds: registering and closing over and over leaves nothing.
+// TestRounds: repeated registering and closing leaves nothing behind.
 func TestRounds(t *testing.T) {
 	b := &fake{kind: IPC}
 	c := newCache(t, Config{Backends: []Backend{b}})
@@ -273,7 +273,8 @@ func ExampleCache() {
 	// <nil> <nil>
 }
 
-// TestForgetDuringDeregister frees memory while another goroutine's Close still deregisters it: done comes afterwards.
+// TestForgetDuringDeregister frees memory while another goroutine's Close still deregisters it: done is called
+// afterwards.
 func TestForgetDuringDeregister(t *testing.T) {
 	b := &fake{kind: NET, enteredOut: make(chan struct{}), holdOut: make(chan struct{})}
 	c := newCache(t, Config{Backends: []Backend{b}})

@@ -7,18 +7,19 @@ import (
 	"github.com/ubcoll/ubcoll/fault"
 )
 
-// Claim is registered bytes: exactly those that were asked for. The cache owns it. Whoever got it from a lookup,
-// [Cache.RegisterAuto] or [Ref.Acquire] has its in-flight count raised, which keeps the backends' handles alive, and
-// calls Release once. Its methods are safe for concurrent use, local, and do not block unless said.
+// Claim stands for registered bytes, exactly those that were asked for. The cache owns it. A caller that got it from a
+// lookup, [Cache.RegisterAuto] or [Ref.Acquire] has raised its in-flight count, which keeps the backends' handles
+// alive, and must call Release once. Its methods are safe for concurrent use, local, and do not block unless they say
+// so.
 //
-// It is 64 bytes, one cache line: lookups write only here, so that goroutines with different buffers share nothing.
+// It is 64 bytes, one cache line. Lookups write only here, so goroutines with different buffers share nothing.
 type Claim struct {
 	start, end uint64
-	state      atomic.Uint64 // closing, in-flight count, hit count: one atomic addition acquires and counts
+	state      atomic.Uint64 // closing bit, in-flight count, hit count: one atomic addition both acquires and counts
 	used       atomic.Uint64 // the cache's clock at the last lookup
 	ext        *extent
 
-	// Under the cache's mutex.
+	// Guarded by the cache's mutex.
 	local, graph int32 // open references
 	lru          int32 // position in the eviction queue plus 1; 0: not automatic
 
@@ -27,14 +28,14 @@ type Claim struct {
 
 // The fields of Claim.state. Hits are counted modulo 2^40.
 const (
-	closing  = 1 // no more use is let in
+	closing  = 1 // no new use may enter
 	oneUse   = 1 << 1
 	useMask  = 1<<24 - oneUse
 	oneHit   = 1 << 24
 	hitShift = 24
 )
 
-// minus is what to add to Claim.state to take x away.
+// minus is the number to add to Claim.state to subtract x.
 func minus(x uint64) uint64 { return -x }
 
 // acquire raises the in-flight count unless the claim is closing, and counts a hit.
@@ -47,8 +48,8 @@ func (cl *Claim) acquire() bool {
 	return false
 }
 
-// Release ends one use. The last one of a claim that is closing deregisters on this goroutine, which may then block;
-// errors of that go to Config.OnError. One Release too many is refused and reported there too.
+// Release ends one use. The last Release of a closing claim deregisters on this goroutine, and may then block; its
+// errors go to Config.OnError. One Release too many is refused, and reported there too.
 func (cl *Claim) Release() {
 	const low = useMask | closing
 	v := cl.state.Add(minus(oneUse))
@@ -60,18 +61,18 @@ func (cl *Claim) Release() {
 	}
 }
 
-// Handle is what the backend of kind k made of the claim's memory. It stays the cache's, is valid until Release, and
-// covers the whole allocation: see Offset. The error says why there is none, and wraps fault.ErrNotSupported when there
-// is no such backend or it cannot use this memory.
+// Handle is the handle that the backend of kind k made for the claim's memory. It stays the cache's, is valid until
+// Release, and covers the whole allocation: see Offset. The error says why there is none; it wraps
+// fault.ErrNotSupported if there is no such backend or it cannot use this memory.
 func (cl *Claim) Handle(k BackendKind) (any, error) { return cl.ext.handle(k) }
 
-// Memory is the allocation that the claim lies in.
+// Memory is the allocation that contains the claim.
 func (cl *Claim) Memory() Memory { return cl.ext.mem }
 
 // Generation is the generation of Memory.
 func (cl *Claim) Generation() uint64 { return cl.ext.mem.Generation }
 
-// Offset is where addr lies in Memory: what a peer that has mapped all of it adds to its own base.
+// Offset is the offset of addr in Memory. A peer that has mapped all of Memory adds it to its own base.
 func (cl *Claim) Offset(addr uintptr) int { return int(addr - cl.ext.mem.Base) }
 
 // Addr is the first byte of the claim.
@@ -80,7 +81,7 @@ func (cl *Claim) Addr() uintptr { return uintptr(cl.start) }
 // Len is the claim's size in bytes.
 func (cl *Claim) Len() int { return int(cl.end - cl.start) }
 
-// Valid is nil, or an ErrStale that says that the memory was freed, replaced or vanished.
+// Valid returns nil, or ErrStale if the memory was freed, replaced or unmapped.
 func (cl *Claim) Valid() error {
 	if cl.ext.gone.Load() {
 		return fmt.Errorf("%v: its memory was freed, unmapped or replaced: %w", cl, fault.ErrStale)
@@ -93,7 +94,7 @@ func (cl *Claim) String() string { return span(cl.start, cl.end) + " of " + cl.e
 
 func (cl *Claim) inFlight() int { return int(cl.state.Load() & useMask / oneUse) }
 
-// idleClose sets closing if nobody uses the claim, and returns its hits.
+// idleClose sets closing if the claim is unused, and returns its hits.
 func (cl *Claim) idleClose() (hits int64, ok bool) {
 	for {
 		v := cl.state.Load()
@@ -106,14 +107,14 @@ func (cl *Claim) idleClose() (hits int64, ok bool) {
 	}
 }
 
-// Ref is one open reference to a claim: a local one or a graph's. Its methods are local and safe for concurrent use.
+// Ref is one open reference to a claim, a local one or a graph's. Its methods are local and safe for concurrent use.
 type Ref struct {
 	cl     *Claim
 	graph  bool
 	closed atomic.Bool
 }
 
-// Claim is what r refers to, without a use: Acquire before touching memory. Nil after Close.
+// Claim is the claim that r refers to, without a use: Acquire before touching memory. Nil after Close.
 func (r *Ref) Claim() *Claim {
 	if r.closed.Load() {
 		return nil
@@ -121,8 +122,8 @@ func (r *Ref) Claim() *Claim {
 	return r.cl
 }
 
-// Acquire raises the claim's in-flight count; the caller calls Release on the claim. It does not block or allocate on
-// success. The error is ErrClosed after Close and ErrStale when the memory was freed, replaced or vanished.
+// Acquire raises the claim's in-flight count; the caller calls Release on the claim. On success it neither blocks nor
+// allocates. The error is ErrClosed after Close, and ErrStale if the memory was freed, replaced or unmapped.
 func (r *Ref) Acquire() (*Claim, error) {
 	if !r.closed.Load() && r.cl.acquire() {
 		return r.cl, nil
@@ -133,10 +134,10 @@ func (r *Ref) Acquire() (*Claim, error) {
 	return nil, fmt.Errorf("registration of %v: %w", r.cl, fault.ErrClosed)
 }
 
-// Close gives the reference up. It returns at once: when it was the last reference to the claim, lookups miss from now
-// on and the backends deregister when the last in-flight use leaves, here if there is none. The error joins what they
-// said in that case. A second Close, or one after the cache's, is ErrClosed. Closing a registration whose memory went
-// stale succeeds.
+// Close gives the reference up. It does not wait for uses in flight: after the last reference to the claim, lookups
+// miss from now on, and the backends deregister when the last in-flight use leaves, or here if there is none; the error
+// then joins theirs. A second Close, or one after the cache's, is ErrClosed. Closing a registration of stale memory
+// succeeds.
 func (r *Ref) Close() error {
 	if r.closed.Swap(true) {
 		return fmt.Errorf("registration of %v: %w", r.cl, fault.ErrClosed)

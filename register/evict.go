@@ -7,8 +7,9 @@ import (
 	"github.com/ubcoll/ubcoll/fault"
 )
 
-// queue has the automatic claims that no reference holds, as a heap by the last use that the queue knows of. Lookups
-// only stamp their claim: the queue looks at the stamp when a claim comes to its top, and puts it back if it was used.
+// queue holds the automatic claims without references, as a heap ordered by the last use that the queue knows of.
+// Lookups only stamp their claim. When a claim reaches the top, the queue compares the stamp, and puts the claim back
+// if it was used meanwhile.
 type queue []queued
 
 type queued struct {
@@ -16,7 +17,7 @@ type queued struct {
 	used uint64
 }
 
-// The values of Claim.lru that are no position in the queue.
+// Values of Claim.lru that are not positions in the queue.
 const (
 	notAutomatic = 0
 	held         = -1 // automatic, but references hold it
@@ -43,7 +44,7 @@ func (q *queue) Pop() any {
 
 func (q *queue) push(cl *Claim) { heap.Push(q, queued{cl, cl.used.Load()}) }
 
-// remove takes cl out, and it is automatic no more.
+// remove takes cl out; cl is no longer automatic.
 func (q *queue) remove(cl *Claim) {
 	if cl.lru > 0 {
 		heap.Remove(q, int(cl.lru-1))
@@ -59,7 +60,7 @@ func (q *queue) hold(cl *Claim) {
 	}
 }
 
-// makeRoom evicts until another claim, and bytes more, are within the limits.
+// makeRoom evicts until one more claim with bytes more fits the limits.
 func (c *Cache) makeRoom(bytes int64, dead *[]*extent) error {
 	most, mostBytes := c.config.MaxRegions, c.config.MaxBytes
 	for {
@@ -100,7 +101,7 @@ func (c *Cache) evict(dead *[]*extent) bool {
 		}
 		c.queue.remove(cl)
 		hits, ok := cl.idleClose()
-		if !ok { // in use, which is as recent as can be
+		if !ok { // in use: it counts as used now
 			cl.used.Store(c.clock.Load())
 			busy = append(busy, cl)
 			continue

@@ -9,32 +9,32 @@ import (
 	"github.com/ubcoll/ubcoll/fault"
 )
 
-// Stats is what a cache has done and has.
+// Stats counts what a cache has done and holds.
 type Stats struct {
 	Hits, Misses     int64         // lookups that found a claim, or found none
 	Registrations    int64         // claims made
-	Deregistrations  int64         // claims whose last use has left
-	Evictions        int64         // of those, automatic ones that made room
+	Deregistrations  int64         // claims that ended, after their last use
+	Evictions        int64         // automatic claims among them that were evicted
 	BackendFailures  int64         // errors of backends other than "not supported"
 	Regions, Extents int           // claims and backend registrations alive
 	PinnedBytes      int64         // the extents' bytes, rounded to pages
-	LockedBytes      int64         // of those, what is locked in memory
-	RegisterTime     time.Duration // in the backends, in all
+	LockedBytes      int64         // the part of PinnedBytes that is locked in memory
+	RegisterTime     time.Duration // total time in the backends
 	DeregisterTime   time.Duration
 
 	NET, NVLS, COLLNET, IPC BackendStats // by kind; zero where there is no such backend
 }
 
-// BackendStats is what a backend has done and has.
+// BackendStats counts what a backend has done and holds.
 type BackendStats struct {
-	Complete    int   // allocations that are registered with it now
-	Registered  int64 // those it has registered
-	Unsupported int64 // those it cannot use for what they are, each time that it was asked
-	Failures    int64 // its other errors, of registering and of deregistering
+	Complete    int   // allocations that are registered now
+	Registered  int64 // registrations that succeeded
+	Unsupported int64 // refusals of memory that it cannot use
+	Failures    int64 // other errors, of registering and deregistering
 }
 
-// Stats adds up the counters. It takes the time of a walk over all claims, in which registrations wait and lookups do
-// not; what runs meanwhile may be counted in part.
+// Stats adds up the counters. It walks over all claims; registrations wait meanwhile, lookups do not. Concurrent calls
+// may be counted in part.
 func (c *Cache) Stats() Stats {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -63,7 +63,7 @@ func (c *Cache) Stats() Stats {
 	return s
 }
 
-// Explain says in a few lines for people why lookups of the n bytes at addr hit or miss.
+// Explain says in a few lines why lookups of the n bytes at addr hit or miss.
 func (c *Cache) Explain(addr uintptr, n int) string {
 	var b strings.Builder
 	start, end := uint64(addr), uint64(addr)+uint64(n)
@@ -92,11 +92,12 @@ func (c *Cache) Explain(addr uintptr, n int) string {
 	return b.String()
 }
 
-// containing is the claim that contains [start, end) and starts last, or nil. The caller holds the cache's mutex.
+// containing is the claim that contains [start, end), the last to start if there are several, or nil. The caller holds
+// the cache's mutex.
 func (ix *index) containing(start, end uint64) *Claim {
 	cl := ix.stab(&query{addr: start, end: end})
 	if cl != nil {
-		cl.state.Add(minus(oneHit | oneUse)) // explaining is no use and no hit
+		cl.state.Add(minus(oneHit | oneUse)) // explaining counts neither as a use nor as a hit
 	}
 	return cl
 }
@@ -109,7 +110,7 @@ func (c *Cache) describe(b *strings.Builder, cl *Claim) {
 	b.WriteString("\n")
 }
 
-// describeNear says of the nearest claims on both sides how far they are and whether a page is shared.
+// describeNear describes the nearest claims on both sides: how far they are, and whether they share a page.
 func (c *Cache) describeNear(b *strings.Builder, start, end uint64) {
 	before, after := c.local.nearest(start), c.local.after(start)
 	if before == after {
@@ -152,7 +153,7 @@ func (ix *index) after(addr uint64) (found *Claim) {
 	return found
 }
 
-// describeExtent says what the backends made of the allocations there.
+// describeExtent describes the allocations there, and what the backends made of them.
 func (c *Cache) describeExtent(b *strings.Builder, start, end uint64) {
 	places := c.overlapping(start, end)
 	if len(places) == 0 {
@@ -194,7 +195,7 @@ func (c *Cache) describeExtent(b *strings.Builder, start, end uint64) {
 	}
 }
 
-// describeStates says what each kind of backend made of an allocation.
+// describeStates describes what each kind of backend made of an allocation.
 func (c *Cache) describeStates(b *strings.Builder, e *extent) {
 	for k := range kinds {
 		i := c.slot[k]

@@ -10,39 +10,39 @@ import (
 	"github.com/ubcoll/ubcoll/fault"
 )
 
-// extent is one registration of a whole allocation with the backends. The claims in it hold it; with the last one it
-// goes. An extent that no backend could register is kept without holds, as the memory of that failure.
+// extent is the registration of a whole allocation with the backends. It lives as long as claims in it do. An extent
+// that no backend could register is kept without claims, to remember the failure.
 type extent struct {
 	cache  *Cache
 	mem    Memory
 	pinned int64       // bytes, rounded to pages
-	gone   atomic.Bool // freed, vanished or replaced: takes no new claim; set under the cache's mutex
+	gone   atomic.Bool // freed, unmapped or replaced: takes no new claim; set under the cache's mutex
 
-	// Under the cache's mutex.
+	// Guarded by the cache's mutex.
 	place   Claim              // stands for the allocation's exact bytes in the cache's index of extents
-	claims  int                // alive: until their last use has left, or still registering
-	pending int                // of those, registering for a local or graph reference
+	claims  int                // number of claims, until their last use has left; registering ones included
+	pending int                // of these, the ones that register for a local or graph reference
 	ready   bool               // register has returned
-	done    func(failed error) // whom Forget promised to tell
+	done    func(failed error) // the function that Forget promised to call
 
 	// Set by the first register, then constant.
 	once   sync.Once
 	states []state // one for each of Cache.backends
-	failed error   // no backend could register it, and not because that is not supported
+	failed error   // no backend could register it, and at least one error is not "not supported"
 	loose  error   // why it is not locked in memory; nil if it is
 }
 
 var errNoLocker = fmt.Errorf("nobody locks it: %w", fault.ErrNotSupported)
 
-// state is what one backend made of an extent.
+// state is the result of one backend for an extent.
 type state struct {
 	handle any
 	err    error // nil: complete
-	why    error // what the backend said; err has it
+	why    error // the backend's own error, which err wraps
 	took   time.Duration
 }
 
-// errAbsent answers for a backend that the cache does not have.
+// errAbsent is the error for a backend that the cache does not have.
 var errAbsent [kinds]error
 
 func init() {
@@ -51,7 +51,7 @@ func init() {
 	}
 }
 
-// absent is why the cache has no backend of a kind.
+// absent returns why the cache has no backend of a kind.
 func (c *Cache) absent(k BackendKind) error {
 	if k == NET && c.config.NoNet != nil {
 		return c.config.NoNet
@@ -71,9 +71,9 @@ func (e *extent) handle(k BackendKind) (any, error) {
 }
 
 // register asks every backend once. It is called without the cache's mutex; concurrent calls wait for the first.
-// Registration succeeds when a backend is complete, when there is none, or when all of them say "not supported" (then
-// transports stage, with that reason). A backend that fails where another one is complete is no failure: what would
-// have gone its way goes another, and Handle, Explain and Stats tell. Otherwise the failure is remembered.
+// Registration succeeds if a backend is complete, if there is none, or if all of them say "not supported" (transports
+// then stage, with that reason). If one backend fails but another is complete, that is no failure: data goes the other
+// way, and Handle, Explain and Stats tell. Any other failure is remembered.
 func (e *extent) register() error {
 	e.once.Do(func() {
 		var failures []error
@@ -114,7 +114,7 @@ func (e *extent) register() error {
 	return e.failed
 }
 
-// lock locks it in memory, if that can be.
+// lock locks the extent in memory, if possible.
 func (e *extent) lock() {
 	e.loose = errNoLocker
 	l := e.cache.config.Locker
@@ -128,9 +128,9 @@ func (e *extent) lock() {
 	e.cache.counters.registerTime.Add(int64(time.Since(begin)))
 }
 
-// deregister undoes what is complete, in the order of BackendKind, unlocks the memory, and tells the owner of forgotten memory.
-// It is called once, without the cache's mutex. No failure keeps the next backend from its turn; those that the owner has
-// not been told are returned.
+// deregister deregisters from the complete backends, in the order of BackendKind, unlocks the memory, and tells the
+// owner of forgotten memory. It is called once, without the cache's mutex. A failure does not keep the next backend
+// from its turn. deregister returns the failures, unless it has told them to the owner.
 func (e *extent) deregister() (failures []error) {
 	begin := time.Now()
 	for i, b := range e.cache.backends {

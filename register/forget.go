@@ -8,14 +8,14 @@ import (
 	"github.com/ubcoll/ubcoll/fault"
 )
 
-// Forget is for the owner of m, who wants to free it. While local or graph references are open it is ErrInUse, with
-// their number, and changes nothing. Otherwise lookups miss from now on, automatic claims go, and done is called once,
-// when the last in-flight use has left and the backends have deregistered, with what those said: before Forget returns
-// if that is now, else on the goroutine that ends the last use. done is called without locks; it may free the memory.
-// When the cache knows nothing of m, done is called at once. Freed twice, or known in a newer generation, is ErrStale:
-// done is not called.
+// Forget is called by the owner of m before it frees m. While local or graph references are open it returns ErrInUse
+// with their number and changes nothing. Otherwise lookups miss from now on, and automatic claims end. When the last
+// in-flight use has left and the backends have deregistered, done is called once with their errors: before Forget
+// returns if nothing is in flight, else on the goroutine that ends the last use. done is called without locks; it may
+// free the memory. If the cache knows nothing of m, done is called at once. If m was forgotten before or is known in a
+// newer generation, Forget returns ErrStale and does not call done.
 //
-// Forget works after Close too: memory outlives the cache while operations still use it.
+// Forget works after Close too, because memory outlives the cache while operations still use it.
 func (c *Cache) Forget(m Memory, done func(failed error)) error {
 	end, err := c.Leave(m, done)
 	if err == nil {
@@ -24,8 +24,8 @@ func (c *Cache) Forget(m Memory, done func(failed error)) error {
 	return err
 }
 
-// Leave is Forget for who does not want to wait for the backends yet: it decides, and what is left to do is end, which
-// the caller calls once.
+// Leave is Forget for callers that do not want to wait for the backends yet: it decides, and returns end, which the
+// caller must call once to do the rest.
 func (c *Cache) Leave(m Memory, done func(failed error)) (end func(), err error) {
 	var dead []*extent
 	c.mu.Lock()
@@ -42,7 +42,7 @@ func (c *Cache) Leave(m Memory, done func(failed error)) (end func(), err error)
 	}, nil
 }
 
-// forget returns how many extents of m, one but for invalidated ones, must go before done is called.
+// forget returns how many extents of m must end before done is called: one at most, except after Invalidate.
 func (c *Cache) forget(m Memory, done func(error), dead *[]*extent) (int, error) {
 	var waiting []*extent
 	for _, e := range c.leaving {
@@ -95,7 +95,7 @@ func (c *Cache) forget(m Memory, done func(error), dead *[]*extent) (int, error)
 	return left, nil
 }
 
-// claimsOf is every claim in e, a live extent, that is in an index.
+// claimsOf returns every claim in e, a live extent, that is in an index.
 func (c *Cache) claimsOf(e *extent) []*Claim {
 	claims := c.local.claimsIn(e.place.start, e.place.end)
 	for _, cl := range c.graph.claimsIn(e.place.start, e.place.end) {
@@ -106,7 +106,7 @@ func (c *Cache) claimsOf(e *extent) []*Claim {
 	return claims
 }
 
-// references counts the open references to e; a registration that is still under way is one.
+// references counts the open references to e; a registration under way counts as one.
 func (c *Cache) references(e *extent) (locals, graphs int) {
 	locals = e.pending
 	for _, cl := range c.claimsOf(e) {
@@ -116,10 +116,11 @@ func (c *Cache) references(e *extent) (locals, graphs int) {
 	return locals, graphs
 }
 
-// Invalidate is for memory that vanished without Forget: somebody unmapped adopted memory. Every allocation that
-// overlaps the n bytes at addr goes as a whole, since a backend cannot tell a part of a registration from the rest: its
-// claims are stale, lookups miss from now on, and the backends deregister when the last in-flight use leaves, here if
-// there is none. Open references stay to be closed. The error joins what the backends said here.
+// Invalidate is for memory that vanished without Forget, such as adopted memory that its owner unmapped. Every
+// allocation that overlaps the n bytes at addr ends as a whole, since a backend cannot separate a part of a
+// registration. Its claims become stale, lookups miss from now on, and the backends deregister when the last in-flight
+// use leaves, or here if there is none. Open references must still be closed. The error joins the backends' errors of
+// this call.
 func (c *Cache) Invalidate(addr uintptr, n int) error {
 	if n <= 0 || uint64(addr) >= maxAddr || uint64(n) >= maxAddr {
 		return fmt.Errorf("invalidate %d bytes at %#x: %w", n, addr, fault.ErrArgument)
@@ -133,7 +134,7 @@ func (c *Cache) Invalidate(addr uintptr, n int) error {
 	return errors.Join(deregister(dead)...)
 }
 
-// overlapping is the places of the extents that overlap [start, end).
+// overlapping returns the places of the extents that overlap [start, end).
 func (c *Cache) overlapping(start, end uint64) []*Claim {
 	var all []*Claim
 	if p := c.places.nearest(start); p != nil && p.start < start && p.end > start {
@@ -142,12 +143,12 @@ func (c *Cache) overlapping(start, end uint64) []*Claim {
 	return append(all, c.places.claimsIn(start, end)...)
 }
 
-// retire makes an extent and its claims stale. What has no use in flight is dead.
+// retire makes an extent and its claims stale. Claims without a use in flight end at once.
 func (c *Cache) retire(e *extent, dead *[]*extent) {
 	c.unplace(e)
 	e.gone.Store(true)
 	if e.claims == 0 {
-		return // the memory of a failure
+		return // it only remembered a failure
 	}
 	c.leaving = append(c.leaving, e)
 	for _, cl := range c.claimsOf(e) {
@@ -162,8 +163,8 @@ func (c *Cache) retire(e *extent, dead *[]*extent) {
 	}
 }
 
-// End is Close for who ends with the cache: that registrations are still open is no failure, and only what the backends
-// say is one.
+// End is Close for an owner that ends together with the cache: open registrations are no error, only the backends'
+// errors count.
 func (c *Cache) End() error {
 	joined, ok := c.Close().(interface{ Unwrap() []error })
 	if !ok {
@@ -178,9 +179,9 @@ func (c *Cache) End() error {
 	return errors.Join(errs...)
 }
 
-// Close ends the cache: everything that is left is deregistered when its last in-flight use leaves, here if there is
-// none. The error names the references that were still open, with ErrInUse, and joins what the backends said here.
-// Later calls are ErrClosed, lookups miss; releasing claims and Forget go on working.
+// Close ends the cache. Everything left is deregistered when its last in-flight use leaves, or here if there is none.
+// The error names the references that were still open, with ErrInUse, and joins the backends' errors of this call.
+// Later calls are ErrClosed, and lookups miss; Claim.Release and Forget still work.
 func (c *Cache) Close() error {
 	var dead []*extent
 	var errs []error

@@ -5,50 +5,51 @@ import (
 	"unsafe"
 )
 
-// The index is a B+-tree of claims ordered by start. Readers take no lock: leaves never change, a writer (there is one,
-// under the cache's mutex) copies a leaf and stores the copy into the parent's slot; inner nodes are copied only when
-// a child is added or removed. Claims may overlap, so a reader may have to look left of the nearest start; reach, the
-// largest end of everything up to an entry, tells it where looking is worth while.
+// The index is a B+-tree of claims ordered by start. Readers take no lock. Leaves never change: the one writer, which
+// holds the cache's mutex, copies a leaf and stores the copy into the parent's slot. It copies inner nodes only to add
+// or remove a child. Claims may overlap, so a reader may have to look left of the nearest start. reach, the largest end
+// of all entries up to one, tells where that is worthwhile.
 //
-// Only an empty node is unlinked, none is merged: every leaf holds a claim, so the size is bound by the live claims.
+// Only empty nodes are unlinked, and none are merged. So every leaf holds a claim, and the live claims bound the size.
 const (
-	leafFan  = 16 // starts in two cache lines, claims in two; an insert copies no more than that
+	leafFan  = 16 // two cache lines of starts and two of claims; an insert copies no more
 	innerFan = 64 // eight groups of eight, each one cache line
 	unused   = 1<<63 - 1
 
-	// maxAddr bounds what may be registered: searching subtracts, and the sign bit must tell.
+	// maxAddr bounds the addresses: search subtracts them, and the sign bit must show the result.
 	maxAddr = 1 << 62
 )
 
-// leaf is immutable once it is reachable, but for a private index. It is 384 bytes, a size class that keeps each array on its own cache lines.
+// leaf is immutable once it is reachable, except in a private index. It is 384 bytes, a size class that keeps each
+// array on its own cache lines.
 type leaf struct {
 	starts [leafFan]uint64 // ascending, then unused
 	claims [leafFan]*Claim
 	reach  [leafFan]uint64 // reach[i] is the largest end of claims[0..i]
 }
 
-// inner has n children. kids and reach are changed in place (reach first when it rises), the rest never.
+// inner has n children. kids and reach are changed in place (reach first when it rises), the other fields never.
 type inner struct {
 	n     int
-	_     [6]uint64        // with Go's 8 byte header before a large object, guide starts a cache line
+	_     [6]uint64        // padding: after Go's 8-byte header of a large object, guide starts a cache line
 	guide [8]uint64        // guide[g] is keys[8*g], the group's first key
-	keys  [innerFan]uint64 // keys[i] bounds child i from below, keys[0] is never looked at; then unused
+	keys  [innerFan]uint64 // keys[i] is the lower bound of child i, keys[0] is never read; then unused
 	kids  [innerFan]unsafe.Pointer
-	reach [innerFan]uint64 // at least the largest end below child i; exact while no writer runs
+	reach [innerFan]uint64 // the largest end below child i; may be too large while a writer runs
 }
 
-// root is the tree of one moment: top is a *leaf when height is 0, else an *inner.
+// root is one version of the tree: top is a *leaf if height is 0, else an *inner.
 type root struct {
 	top    unsafe.Pointer
 	height int
 }
 
 type index struct {
-	private bool // nobody reads without the mutex: leaves are changed in place, and there are no hints
+	private bool // all readers hold the mutex: leaves are changed in place, and there are no hints
 	hints   atomic.Pointer[hints]
 	root    atomic.Pointer[root]
-	version atomic.Uint64 // rises after every change: a miss that overlapped a change looks again
-	n       int           // claims, under the cache's mutex
+	version atomic.Uint64 // rises after every change: a miss that overlapped a change searches again
+	n       int           // number of claims; guarded by the cache's mutex
 }
 
 func newIndex(private bool) *index {
@@ -77,10 +78,11 @@ func newInner() *inner {
 	return nd
 }
 
-// le is 1 if k <= a and 0 otherwise, where a1 is a+1: no branch, since a random address mispredicts every one.
+// le is 1 if k <= a and 0 otherwise, where a1 is a+1. It has no branch, because random addresses would mispredict every
+// one.
 func le(k, a1 uint64) uint64 { return (k - a1) >> 63 }
 
-// search is the last child whose key is at most addr, or child 0.
+// search returns the last child whose key is at most addr, or child 0.
 func (nd *inner) search(addr uint64) int {
 	a := addr + 1
 	g := &nd.guide
@@ -89,7 +91,7 @@ func (nd *inner) search(addr uint64) int {
 	return int(i&7*8 + le(k[1], a) + le(k[2], a) + le(k[3], a) + le(k[4], a) + le(k[5], a) + le(k[6], a) + le(k[7], a))
 }
 
-// search is the last entry whose start is at most addr, or entry 0.
+// search returns the last entry whose start is at most addr, or entry 0.
 func (l *leaf) search(addr uint64) int {
 	a := addr + 1
 	k := &l.starts
@@ -97,8 +99,8 @@ func (l *leaf) search(addr uint64) int {
 		le(k[8], a) + le(k[9], a) + le(k[10], a) + le(k[11], a) + le(k[12], a) + le(k[13], a) + le(k[14], a) + le(k[15], a))
 }
 
-// nearest is the claim with the greatest start at or before addr: nearly always the one that contains it, if any does.
-// It may be nil, or begin after addr when every claim does.
+// nearest returns the claim with the greatest start at or before addr, which is nearly always the one that contains
+// addr, if any does. It may return nil, or a claim that starts after addr if every claim does.
 func (ix *index) nearest(addr uint64) *Claim {
 	r := ix.root.Load()
 	p := r.top
@@ -110,7 +112,7 @@ func (ix *index) nearest(addr uint64) *Claim {
 	return l.claims[l.search(addr)&(leafFan-1)]
 }
 
-// find is some claim that contains [addr, end), with its in-flight count raised, or nil.
+// find returns some claim that contains [addr, end), with its in-flight count raised, or nil.
 func (ix *index) find(addr, end uint64) *Claim {
 	cl := ix.hints.Load().slot(addr).Load()
 	if cl != nil && cl.start <= addr && end <= cl.end && cl.acquire() {
@@ -123,13 +125,13 @@ func (ix *index) find(addr, end uint64) *Claim {
 	return ix.stab(&query{addr: addr, end: end})
 }
 
-// query is one search for a claim that contains [addr, end); visits counts nodes, for the tests of its cost.
+// query is one search for a claim that contains [addr, end). visits counts nodes, for tests of the cost.
 type query struct {
 	addr, end uint64
 	visits    int
 }
 
-// stab is some claim that contains q's range and whose in-flight count could be raised, or nil.
+// stab returns some claim that contains q's range, with its in-flight count raised, or nil.
 func (ix *index) stab(q *query) *Claim {
 	for {
 		v := ix.version.Load()
@@ -147,8 +149,8 @@ func (q *query) stab(p unsafe.Pointer, height int) *Claim {
 		return q.stabLeaf((*leaf)(p))
 	}
 	nd := (*inner)(p)
-	// Everything below the children left of the first one looked at starts at or before addr, so a sufficient reach is
-	// a claim that contains the range, unless it is closing: at most two paths down are walked for each such claim.
+	// All entries left of the first child that is searched start at or before addr. So a sufficient reach there means a
+	// claim that contains the range, unless that claim is closing: each closing claim costs at most two paths down.
 	for i := nd.search(q.addr); i >= 0; i-- {
 		if atomic.LoadUint64(&nd.reach[i]) < q.end {
 			continue
@@ -193,7 +195,7 @@ func (ix *index) insert(cl *Claim) {
 	}
 }
 
-// insertBelow returns what replaces p: one node, or two of which the right one begins at key.
+// insertBelow returns the replacement of p: one node, or two, where the right one starts at key.
 func (ix *index) insertBelow(p unsafe.Pointer, height int, cl *Claim) (left, right unsafe.Pointer, key uint64) {
 	if height == 0 {
 		return ix.insertLeaf((*leaf)(p), cl)
@@ -210,8 +212,8 @@ func (ix *index) insertBelow(p unsafe.Pointer, height int, cl *Claim) (left, rig
 		}
 		return p, nil, 0
 	}
-	// A child was split: rebuild this node with one child more, in two halves when it is full. A split at the very
-	// end leaves the left half full, so that ascending inserts, as arenas make them, fill the nodes.
+	// A child was split: rebuild this node with one child more, as two halves if it is full. A split at the very end
+	// leaves the left half full, so that ascending inserts, as arenas make them, fill the nodes.
 	a, b := newInner(), (*inner)(nil)
 	cut := nd.n + 1
 	if nd.n == innerFan {
@@ -255,7 +257,7 @@ func (nd *inner) add(at int, key uint64, kid unsafe.Pointer, reach uint64) {
 }
 
 func (ix *index) insertLeaf(l *leaf, cl *Claim) (left, right unsafe.Pointer, key uint64) {
-	// Among equal starts the longest comes last, where nearest finds it.
+	// Among claims with the same start the longest comes last, where nearest finds it.
 	n := l.len()
 	at := n
 	for at > 0 && (l.starts[at-1] > cl.start || l.starts[at-1] == cl.start && l.claims[at-1].end > cl.end) {
@@ -287,7 +289,7 @@ func (ix *index) insertLeaf(l *leaf, cl *Claim) (left, right unsafe.Pointer, key
 	return unsafe.Pointer(a), unsafe.Pointer(b), b.starts[0]
 }
 
-// fill makes l of some claims, one more unless it is nil, and the rest.
+// fill sets l's entries to before, cl unless it is nil, and after.
 func (l *leaf) fill(before []*Claim, cl *Claim, after []*Claim) {
 	n := copy(l.claims[:], before)
 	if cl != nil {
@@ -326,7 +328,7 @@ func reachOf(p unsafe.Pointer, height int) uint64 {
 	return reach
 }
 
-// remove takes cl out and reports whether it was there. The caller holds the cache's mutex.
+// remove takes cl out and reports whether it was in the index. The caller holds the cache's mutex.
 func (ix *index) remove(cl *Claim) bool {
 	r := ix.root.Load()
 	p, ok := removeBelow(r.top, r.height, cl)
@@ -352,7 +354,7 @@ func (ix *index) remove(cl *Claim) bool {
 	return true
 }
 
-// removeBelow returns what replaces p (nil: nothing is left of it) and whether cl was below it.
+// removeBelow returns the replacement of p (nil if it is empty) and whether cl was below it.
 func removeBelow(p unsafe.Pointer, height int, cl *Claim) (unsafe.Pointer, bool) {
 	if height == 0 {
 		l := (*leaf)(p)
@@ -398,7 +400,7 @@ func removeBelow(p unsafe.Pointer, height int, cl *Claim) (unsafe.Pointer, bool)
 	return p, false
 }
 
-// ascend calls f for the claims with lo <= start < hi in order until it returns false. The caller holds the cache's
+// ascend calls f for the claims with lo <= start < hi, in order, until f returns false. The caller holds the cache's
 // mutex, and f must not change the index.
 func (ix *index) ascend(lo, hi uint64, f func(*Claim) bool) {
 	r := ix.root.Load()
@@ -417,7 +419,7 @@ func ascendBelow(p unsafe.Pointer, height int, lo, hi uint64, f func(*Claim) boo
 	}
 	nd := (*inner)(p)
 	first := nd.search(lo)
-	for first > 0 && nd.keys[first] == lo { // equal starts may begin in the child before
+	for first > 0 && nd.keys[first] == lo { // equal starts may begin in an earlier child
 		first--
 	}
 	for i := first; i < nd.n; i++ {
@@ -428,7 +430,7 @@ func ascendBelow(p unsafe.Pointer, height int, lo, hi uint64, f func(*Claim) boo
 	return true
 }
 
-// exact is the claim of exactly [start, end), or nil. The caller holds the cache's mutex.
+// exact returns the claim of exactly [start, end), or nil. The caller holds the cache's mutex.
 func (ix *index) exact(start, end uint64) (found *Claim) {
 	ix.ascend(start, start+1, func(cl *Claim) bool {
 		if cl.end == end {
@@ -439,7 +441,7 @@ func (ix *index) exact(start, end uint64) (found *Claim) {
 	return found
 }
 
-// claimsIn is every claim that starts in [lo, hi). The caller holds the cache's mutex.
+// claimsIn returns every claim that starts in [lo, hi). The caller holds the cache's mutex.
 func (ix *index) claimsIn(lo, hi uint64) (all []*Claim) {
 	ix.ascend(lo, hi, func(cl *Claim) bool {
 		all = append(all, cl)

@@ -12,7 +12,7 @@ import (
 	"github.com/ubcoll/ubcoll/internal/testkit"
 )
 
-// checkIndex walks the whole tree and fails when an invariant does not hold.
+// checkIndex walks the whole tree and fails if an invariant does not hold.
 func checkIndex(t *testing.T, ix *index) {
 	t.Helper()
 	r := ix.root.Load()
@@ -67,7 +67,7 @@ func checkBelow(t *testing.T, p unsafe.Pointer, height int, lo, hi uint64, isRoo
 	return n, reach
 }
 
-// TestIndex inserts, removes and looks up at random and compares with a scan over a list.
+// TestIndex inserts, removes and looks up at random, and compares with a scan of a list.
 func TestIndex(t *testing.T) {
 	for _, shape := range []struct {
 		name   string
@@ -91,7 +91,7 @@ func TestIndex(t *testing.T) {
 				var all []*Claim
 				for step := range shape.steps {
 					start, size := shape.random(r)
-					grow := step/2000%2 == 0 // waves, so that the tree gets deep and empty again
+					grow := step/2000%2 == 0 // in waves, so that the tree gets deep and then empty again
 					switch k := r.IntN(10); {
 					case k < 5 && grow || k < 2:
 						cl := &Claim{start: start, end: start + size}
@@ -134,7 +134,7 @@ func TestIndex(t *testing.T) {
 	}
 }
 
-// TestIndexClosing looks for the claim behind claims that are closing: they are no reason to miss.
+// TestIndexClosing looks for a claim behind closing claims, which must not cause a miss.
 func TestIndexClosing(t *testing.T) {
 	ix := newIndex(false)
 	want := &Claim{start: 0, end: 1 << 20}
@@ -157,7 +157,7 @@ func TestNCCL_LinearScan(t *testing.T) {
 			for i := range uint64(n) {
 				ix.insert(&Claim{start: i * 8192, end: i*8192 + 4096})
 			}
-			ix.insert(&Claim{start: 100, end: uint64(n) * 8192}) // far left of most it contains
+			ix.insert(&Claim{start: 100, end: uint64(n) * 8192}) // starts far left of most addresses that it contains
 			bound := 2 * (ix.root.Load().height + 1)
 			r := testkit.Random(t)
 			for range 1000 {

@@ -10,7 +10,7 @@ import (
 	"github.com/ubcoll/ubcoll/hw"
 )
 
-// vault is a Locker for tests: it has room for some bytes.
+// vault is a Locker for tests, with room for a number of bytes.
 type vault struct {
 	room   int
 	locked map[Memory]bool
@@ -74,7 +74,7 @@ func TestLocked(t *testing.T) {
 	require.True(t, done)
 }
 
-// What cannot be locked is registered all the same.
+// Memory that cannot be locked is registered all the same.
 func TestNotLocked(t *testing.T) {
 	gpu := mem(3, 1, 0x90000, 4096)
 	gpu.Device = hw.CUDA(0)
@@ -122,7 +122,7 @@ func TestNotLocked(t *testing.T) {
 	})
 }
 
-// The limit of what is registered is one of what is locked.
+// A limit on registered memory also limits locked memory.
 func TestLockedWithinTheLimit(t *testing.T) {
 	v := newVault(1 << 30)
 	c := newCache(t, Config{Locker: v, PageSize: 4096, MaxBytes: 3 * 4096})

@@ -15,21 +15,21 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	testkit.Rapid("checks=300", "steps=100") // longer runs than by default; testdata has the scripts only
+	testkit.Rapid("checks=300", "steps=100") // longer runs than by default; testdata has only the scripts
 	os.Exit(testkit.Main(m))
 }
 
-// fake is a backend for tests only: it moves nothing, and remembers what is registered.
+// fake is a backend for tests: it moves nothing, and remembers what is registered.
 type fake struct {
 	kind           BackendKind
-	log            func(string)  // told every call; or nil
-	hold           chan struct{} // Register waits for it to be closed; or nil
-	entered        chan struct{} // told when Register is called; or nil
+	log            func(string)  // called for every call; or nil
+	hold           chan struct{} // Register waits until it is closed; or nil
+	entered        chan struct{} // receives a value when Register is called; or nil
 	mu             sync.Mutex
 	regErr, derErr error
 	live           map[*fakeHandle]bool
 	registers      int
-	enteredOut     chan struct{} // Deregister says so here, and waits for holdOut, if that is not nil
+	enteredOut     chan struct{} // if not nil, Deregister sends here and waits for holdOut
 	holdOut        chan struct{}
 	deregisters    int
 }
@@ -37,7 +37,7 @@ type fake struct {
 type fakeHandle struct {
 	kind BackendKind
 	mem  Memory
-	gone bool // under no lock: the race detector sees a use after Deregister
+	gone bool // without a lock, so that the race detector sees a use after Deregister
 }
 
 var errFake = errors.New("fake failure")
@@ -115,7 +115,7 @@ func (f *fake) calls() [2]int {
 	return [2]int{f.registers, f.deregisters}
 }
 
-// errList is an OnError that keeps what it is told.
+// errList is an OnError that keeps the errors.
 type errList struct {
 	mu   sync.Mutex
 	errs []error
@@ -137,7 +137,7 @@ func (l *errList) String() string {
 	return strings.Join(s, "\n")
 }
 
-// mem is an allocation of the tests: two pages or so, wherever.
+// mem is an allocation for tests.
 func mem(id, generation uint64, base uintptr, bytes int) Memory {
 	return Memory{ID: id, Generation: generation, Base: base, Bytes: bytes, Device: hw.Host, Kind: "arena"}
 }

@@ -9,7 +9,7 @@ import (
 )
 
 // Memory describes one allocation. Its owner makes it, vouches that the bytes stay mapped until [Cache.Forget] says
-// that nobody uses them, and gives a new generation whenever an ID is used again. (ID, Generation) is its identity: the
+// that they are unused, and gives a new generation whenever it uses an ID again. (ID, Generation) is its identity: the
 // same bytes under another identity are other memory.
 type Memory struct {
 	ID         uint64
@@ -17,7 +17,7 @@ type Memory struct {
 	Base       uintptr
 	Bytes      int
 	Device     hw.Device
-	Kind       string // what made it, for people and backends: "arena", "adopted"
+	Kind       string // its origin, for people and backends: "arena", "adopted"
 }
 
 // String is like "memory 3 generation 1 (arena, host)".
@@ -27,7 +27,7 @@ func (m Memory) String() string {
 
 func (m Memory) end() uint64 { return uint64(m.Base) + uint64(m.Bytes) }
 
-// check says what is wrong with m, or with [addr, addr+n) as a part of it.
+// check returns what is wrong with m, or with [addr, addr+n) as a part of it.
 func (m Memory) check(addr uintptr, n int) error {
 	switch {
 	case m.Bytes <= 0 || uint64(m.Base) >= maxAddr || uint64(m.Bytes) >= maxAddr:
@@ -45,10 +45,10 @@ func (m Memory) check(addr uintptr, n int) error {
 
 func span(start, end uint64) string { return fmt.Sprintf("[%#x,+%d)", start, end-start) }
 
-// BackendKind is what a backend reaches. Deregistration goes in this order.
+// BackendKind is what a backend reaches. Deregistration runs in this order.
 type BackendKind int
 
-// The kinds of backends; ubcoll has some of NET and IPC in this version.
+// The kinds of backends. In this version ubcoll has backends of NET and IPC.
 const (
 	NET     BackendKind = iota // other hosts
 	NVLS                       // multicast within a switch domain
@@ -65,31 +65,31 @@ func (k BackendKind) String() string {
 	return [kinds]string{"NET", "NVLS", "COLLNET", "IPC"}[k]
 }
 
-// Backend registers whole allocations with one kind of transport. Register and Deregister may block, are called
-// without any lock that lookups or other allocations need, possibly from several goroutines at once but once per
-// registration, and must not call the cache. An error that wraps fault.ErrNotSupported says that this memory can never be
-// used that way, and why; it is no failure. The handle belongs to the backend again when Deregister is called,
-// whatever that returns.
+// Backend registers whole allocations with one kind of transport. Register and Deregister may block. They are called
+// without any lock that lookups or other allocations need, once per registration, but possibly for several
+// registrations at once from several goroutines. They must not call the cache. An error that wraps
+// fault.ErrNotSupported says that this memory can never be used that way, and why; it is no failure. When Deregister is
+// called, the handle belongs to the backend again, whatever Deregister returns.
 type Backend interface {
 	Kind() BackendKind
 	Register(m Memory) (handle any, err error)
 	Deregister(m Memory, handle any) error
 }
 
-// Config is how a cache is made. The zero Config is a cache without backends and limits.
+// Config configures a cache. The zero Config makes a cache without backends and limits.
 type Config struct {
 	MaxRegions int         // claims at most; 0 = no limit
-	MaxBytes   int64       // pinned at most: the sum of the page-rounded allocations that are registered; 0 = no limit
+	MaxBytes   int64       // pinned bytes at most: the page-rounded sizes of all registered allocations; 0 = no limit
 	PageSize   int         // a power of two; 0 = the system's
 	Backends   []Backend   // at most one of a kind, in any order
-	NoNet      error       // why there is no backend NET, for who asks; or nil
-	OnError    func(error) // told each failure to deregister, and each misuse, that nobody else is; or nil.
-	// OnError is called without locks, from whichever goroutine ended the last use, and must not block.
-	Locker Locker // keeps registered host memory in memory; or nil
+	NoNet      error       // why there is no NET backend, for errors; or nil
+	OnError    func(error) // gets each failure to deregister, and each misuse, that no caller gets; or nil.
+	// OnError is called without locks, on the goroutine that ended the last use, and must not block.
+	Locker Locker // locks registered host memory in RAM; or nil
 }
 
-// Locker keeps host memory from being paged out while it is registered. It is called as a Backend is. Lock fails no
-// registration: its error is for Explain, and such memory is not unlocked.
+// Locker keeps host memory from being paged out while it is registered. It is called as a Backend is. A failed Lock
+// fails no registration: its error only goes to Explain, and such memory is not unlocked.
 type Locker interface {
 	Lock(m Memory) error
 	Unlock(m Memory) error

@@ -10,19 +10,19 @@ import (
 	"github.com/ubcoll/ubcoll/fault"
 )
 
-// model is the cache as a list that is scanned. It predicts every answer of the cache, eviction included.
+// model is the cache as a plain list. It predicts every answer of the cache, eviction included.
 type model struct {
 	cache      *Cache
 	backend    *fake
 	maxRegions int
 	maxBytes   int64
 	clock      uint64
-	claims     []*modelClaim // until their last use has left
+	claims     []*modelClaim // kept until their last use has left
 	refs       []*modelRef
 	uses       []modelUse
 	mems       []Memory // the newest description of each ID
 	freed      map[[2]uint64]*int
-	extents    int // ever
+	extents    int // made so far
 	hits       int64
 	misses     int64
 	evicted    int64
@@ -31,7 +31,7 @@ type model struct {
 type modelClaim struct {
 	real         *Claim
 	mem          Memory
-	extent       int // numbered: after Invalidate a memory may have a second one
+	extent       int // its number: after Invalidate a memory may have a second extent
 	start, end   uintptr
 	local, graph int
 	auto         bool
@@ -55,7 +55,7 @@ type modelUse struct {
 
 func (cl *modelClaim) held() bool { return cl.local+cl.graph > 0 }
 
-// sweep drops what has ended.
+// sweep drops claims that have ended.
 func (m *model) sweep() {
 	var left []*modelClaim
 	for _, cl := range m.claims {
@@ -90,7 +90,7 @@ func (m *model) retire(bad func(Memory) bool) {
 	m.sweep()
 }
 
-// live is the extent that mem has, or 0.
+// live is the number of mem's extent, or 0.
 func (m *model) live(mem Memory) int {
 	for _, cl := range m.claims {
 		if cl.mem == mem && !cl.stale {
@@ -100,7 +100,7 @@ func (m *model) live(mem Memory) int {
 	return 0
 }
 
-// reserve predicts eviction, and whether a limit is reached.
+// reserve predicts evictions, and whether a limit is reached.
 func (m *model) reserve(mem Memory) bool {
 	keep := m.live(mem) != 0
 	need := int64((mem.Base+uintptr(mem.Bytes)+4095)&^4095 - mem.Base&^4095)
@@ -154,7 +154,7 @@ func (m *model) evict() bool {
 func (m *model) join(t *rapid.T, mem Memory, addr uintptr, n int, why purpose) {
 	done := m.freed[[2]uint64{mem.ID, mem.Generation}]
 	if done != nil && *done > 0 {
-		return // given back: nobody may
+		return // the memory has been given back: it must not be registered
 	}
 	var ref *Ref
 	var use *Claim
@@ -256,7 +256,7 @@ func (m *model) find(t *rapid.T, addr uintptr, n int, generation uint64, graph b
 	m.uses = append(m.uses, modelUse{real, found})
 }
 
-// TestModel does everything at random and compares with the list after each step.
+// TestModel makes all calls at random and compares with the model after each step.
 func TestModel(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		m := &model{
@@ -271,14 +271,14 @@ func TestModel(t *testing.T) {
 			Backends: []Backend{m.backend}, OnError: errs.add})
 		require.NoError(t, err)
 		// Two IDs share addresses, so that one replaces the other; one is not page aligned.
-		describe := func(id, generation uint64) Memory { // every third generation lies elsewhere
+		describe := func(id, generation uint64) Memory { // every third generation is at another address
 			base := []uintptr{0x10000, 0x12000, 0x20000, 0x30010, 0x11000}[id-1]
 			return mem(id, generation, base+4096*uintptr(generation%3/2), 8192)
 		}
 		for id := range uint64(5) {
 			m.mems = append(m.mems, describe(id+1, 1))
 		}
-		addr := func(mem Memory) (uintptr, int) { // few distinct ranges, so that claims nest, overlap and repeat
+		addr := func(mem Memory) (uintptr, int) { // only a few distinct ranges, so that claims nest, overlap and repeat
 			off := rapid.SampledFrom([]int{0, 0, 64, 1024, 4096, 5000}).Draw(t, "offset")
 			n := rapid.SampledFrom([]int{1, 64, 1024, 3192, 8192}).Draw(t, "bytes")
 			return mem.Base + uintptr(off), min(n, mem.Bytes-off)
@@ -333,7 +333,7 @@ func TestModel(t *testing.T) {
 				u.cl.uses--
 				m.sweep()
 			},
-			"quiet": func(t *rapid.T) { // so that there is something to evict
+			"quiet": func(t *rapid.T) { // leaves idle claims that can be evicted
 				for _, u := range m.uses {
 					u.real.Release()
 					u.cl.uses--
@@ -405,7 +405,7 @@ func TestModel(t *testing.T) {
 		for _, u := range m.uses {
 			u.real.Release()
 		}
-		_ = m.cache.Close() // names what is open: other tests look at that
+		_ = m.cache.Close() // other tests check the open references that it names
 		require.Zero(t, m.backend.count(), "something is still registered")
 		for mem, done := range m.freed {
 			require.Equal(t, 1, *done, "memory %v", mem)
@@ -414,7 +414,7 @@ func TestModel(t *testing.T) {
 	})
 }
 
-// check compares what can be seen from outside.
+// check compares everything that is visible from outside.
 func (m *model) check(t *rapid.T, errs *errList) {
 	bytes, extents := m.pinned()
 	s := m.cache.Stats()

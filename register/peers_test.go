@@ -13,8 +13,9 @@ import (
 	"github.com/ubcoll/ubcoll/internal/testkit"
 )
 
-// The tests named after NCCL show that what is a weakness of its registration cache is none here, the ones named after
-// UCX give the guarantee of the test of that name in its test_rcache.cc, where it needs merging or hooks an equal one.
+// Tests named after NCCL show that this cache does not have a weakness of NCCL's registration cache. Tests named after
+// UCX check the guarantee of the test of that name in its test_rcache.cc, or an equivalent one where that test needs
+// merging or hooks.
 
 // TestNCCL_UnregisterInFlight: NCCL has no in-use guard.
 func TestNCCL_UnregisterInFlight(t *testing.T) {
@@ -31,7 +32,7 @@ func TestNCCL_UnregisterInFlight(t *testing.T) {
 	require.Zero(t, b.count())
 }
 
-// TestNCCL_AddressReuse: NCCL has no identity of an allocation, and hits after free and a new one at the same address.
+// TestNCCL_AddressReuse: NCCL does not identify allocations, and hits for a new one at the address of a freed one.
 func TestNCCL_AddressReuse(t *testing.T) {
 	b := &fake{kind: NET}
 	c := newCache(t, Config{Backends: []Backend{b}})
@@ -104,8 +105,8 @@ func TestNCCL_Explain(t *testing.T) {
 	require.Contains(t, c.Explain(m.Base+1090, 20), "ends 10 bytes before its end")
 }
 
-// TestNCCL_GraphShadowsLocal: NCCL returns the record that starts first, even if only a graph holds it, and loses the
-// user's own.
+// TestNCCL_GraphShadowsLocal: NCCL returns the record that starts first, even if only a graph holds it, and so misses
+// the user's own.
 func TestNCCL_GraphShadowsLocal(t *testing.T) {
 	for _, first := range []string{"local", "graph"} {
 		t.Run(first+" first", func(t *testing.T) {
@@ -134,8 +135,8 @@ func TestNCCL_GraphShadowsLocal(t *testing.T) {
 	}
 }
 
-// TestNCCL_RefUnderflow: one deregistration too many while a graph holds the record makes NCCL's count -1, which reads
-// as registered for ever.
+// TestNCCL_RefUnderflow: in NCCL, one deregistration too many while a graph holds the record makes the count -1, which
+// reads as registered forever.
 func TestNCCL_RefUnderflow(t *testing.T) {
 	b := &fake{kind: NET}
 	c := newCache(t, Config{Backends: []Backend{b}})
@@ -154,7 +155,7 @@ func TestNCCL_RefUnderflow(t *testing.T) {
 	require.Nil(t, r.Claim())
 }
 
-// TestNCCL_PageNeighbour: rounding to pages makes NCCL hit a neighbour that was not registered.
+// TestNCCL_PageNeighbour: because NCCL rounds to pages, it hits for a neighbour that was not registered.
 func TestNCCL_PageNeighbour(t *testing.T) {
 	c := newCache(t, Config{})
 	m := mem(1, 1, 0x10000, 4096)
@@ -164,7 +165,7 @@ func TestNCCL_PageNeighbour(t *testing.T) {
 		requireMiss(t, c, m.Base+uintptr(miss[0]), miss[1])
 	}
 	require.Contains(t, c.Explain(m.Base+192, 64), "on the same page: only exact bytes hit")
-	// Two allocations on one page are no conflict.
+	// Two allocations may share a page.
 	n := mem(2, 1, 0x10000+4096, 100)
 	o := mem(3, 1, 0x10000+4196, 100)
 	mustRegister(t, c, n, n.Base, 100)
@@ -174,7 +175,7 @@ func TestNCCL_PageNeighbour(t *testing.T) {
 	requireMiss(t, c, n.Base, 200)
 }
 
-// TestNCCL_StaleHandle: NCCL's handle is a pointer, and names another record once malloc has used it again.
+// TestNCCL_StaleHandle: NCCL's handle is a pointer, which names another record once malloc reuses the memory.
 func TestNCCL_StaleHandle(t *testing.T) {
 	c := newCache(t, Config{})
 	m := mem(1, 1, 0x10000, 4096)
@@ -188,7 +189,7 @@ func TestNCCL_StaleHandle(t *testing.T) {
 	require.NoError(t, now.Close())
 }
 
-// TestNCCL_ManyCommunicators: k communicators with one buffer are k registrations in NCCL.
+// TestNCCL_ManyCommunicators: in NCCL, one buffer of k communicators is registered k times.
 func TestNCCL_ManyCommunicators(t *testing.T) {
 	b := &fake{kind: NET}
 	c := newCache(t, Config{Backends: []Backend{b}})
@@ -213,8 +214,8 @@ func TestNCCL_ManyCommunicators(t *testing.T) {
 	require.Equal(t, [2]int{1, 1}, b.calls())
 }
 
-// TestNCCL_OrderAfterRemove: NCCL's cache of memory regions moves the last entry into the hole, which breaks the order:
-// later lookups miss what is there.
+// TestNCCL_OrderAfterRemove: NCCL's cache of memory regions moves the last entry into the hole, which breaks the order,
+// so later lookups miss existing entries.
 func TestNCCL_OrderAfterRemove(t *testing.T) {
 	c := newCache(t, Config{})
 	refs := map[int]*Ref{}
@@ -237,7 +238,7 @@ func TestNCCL_OrderAfterRemove(t *testing.T) {
 	checkIndex(t, c.local)
 }
 
-// TestNCCL_CleanupGoesOn: what NCCL cannot deregister is a line in its log, and nobody is told.
+// TestNCCL_CleanupGoesOn: when NCCL cannot deregister, it only writes a line to its log.
 func TestNCCL_CleanupGoesOn(t *testing.T) {
 	var order []string
 	var backends []Backend
@@ -263,8 +264,8 @@ func TestNCCL_CleanupGoesOn(t *testing.T) {
 	}
 }
 
-// TestNCCL_CloseWithLeftovers: NCCL cleans leftovers up after what they need is gone. Here Close names them, and what
-// is in flight keeps its handle.
+// TestNCCL_CloseWithLeftovers: NCCL cleans leftovers up after what they need is gone. Here Close names them, and claims
+// in flight keep their handles.
 func TestNCCL_CloseWithLeftovers(t *testing.T) {
 	b := &fake{kind: NET}
 	c := newCache(t, Config{Backends: []Backend{b}})
@@ -311,7 +312,7 @@ func TestUCX_get_unmapped(t *testing.T) {
 	now.Release()
 }
 
-// TestUCX_put_and_invalidate: what is invalidated after the last put goes at once.
+// TestUCX_put_and_invalidate: a region that is invalidated after the last put ends at once.
 func TestUCX_put_and_invalidate(t *testing.T) {
 	b := &fake{kind: NET}
 	c := newCache(t, Config{Backends: []Backend{b}})
@@ -324,7 +325,7 @@ func TestUCX_put_and_invalidate(t *testing.T) {
 	require.Zero(t, b.count())
 }
 
-// TestUCX_release_inuse: what is invalidated in use goes with the last put.
+// TestUCX_release_inuse: a region that is invalidated in use ends with the last put.
 func TestUCX_release_inuse(t *testing.T) {
 	b := &fake{kind: NET}
 	c := newCache(t, Config{Backends: []Backend{b}})
@@ -338,8 +339,8 @@ func TestUCX_release_inuse(t *testing.T) {
 	require.Zero(t, b.count())
 }
 
-// TestUCX_merge: overlapping regions share one registration that contains both, and so does the gap between adjacent
-// ones. (UCX registers their union anew; here the allocation is registered as a whole from the start.)
+// TestUCX_merge: overlapping regions, and adjacent ones with the gap between them, share one registration that contains
+// both. (UCX registers their union anew; here the whole allocation is registered from the start.)
 func TestUCX_merge(t *testing.T) {
 	b := &fake{kind: NET}
 	c := newCache(t, Config{Backends: []Backend{b}})
@@ -355,7 +356,7 @@ func TestUCX_merge(t *testing.T) {
 	require.Equal(t, [2]int{1, 0}, b.calls())
 }
 
-// TestUCX_merge_inv: invalidating a part of what was merged invalidates all of it, in use or not.
+// TestUCX_merge_inv: invalidating a part of merged regions invalidates all of them, in use or not.
 func TestUCX_merge_inv(t *testing.T) {
 	b := &fake{kind: NET}
 	c := newCache(t, Config{Backends: []Backend{b}})
@@ -376,8 +377,8 @@ func TestUCX_merge_inv(t *testing.T) {
 	require.Zero(t, b.count())
 }
 
-// TestUCX_merge_expand_prot: a region grows while the smaller one is in use; the one in use keeps working. (Protections
-// do not differ here: an allocation is registered for everything or fails.)
+// TestUCX_merge_expand_prot: a region grows while the smaller one is in use, which keeps working. (Protections do not
+// differ here: an allocation is registered for all access, or registration fails.)
 func TestUCX_merge_expand_prot(t *testing.T) {
 	b := &fake{kind: NET}
 	c := newCache(t, Config{Backends: []Backend{b}})
@@ -395,8 +396,8 @@ func TestUCX_merge_expand_prot(t *testing.T) {
 	require.Equal(t, [2]int{1, 1}, b.calls())
 }
 
-// TestUCX_register_failure: a failed registration is an error, leaves nothing behind, and automatic registration does
-// not try for ever; a second backend still counts.
+// TestUCX_register_failure: a failed registration is an error and leaves nothing behind, and automatic registration
+// does not retry forever; a second backend still counts.
 func TestUCX_register_failure(t *testing.T) {
 	b := &fake{kind: NET, regErr: errFake}
 	c := newCache(t, Config{Backends: []Backend{b}})
@@ -423,7 +424,7 @@ func TestUCX_limits(t *testing.T) {
 		name   string
 		config Config
 		inUse  bool
-		live   int // of 4 registered one after the other
+		live   int // how many of 4, registered one after the other, stay
 		err    error
 	}{
 		{"by_count", Config{MaxRegions: 2}, false, 2, nil},
@@ -460,7 +461,7 @@ func TestUCX_stats(t *testing.T) {
 	require.Equal(t, Stats{Hits: 1, Registrations: 1, Deregistrations: 1, NET: BackendStats{Registered: 1}}, s)
 }
 
-// TestUCX_inv_q: what waits to be invalidated does not pile up.
+// TestUCX_inv_q: regions that wait to be invalidated do not pile up.
 func TestUCX_inv_q(t *testing.T) {
 	c := newCache(t, Config{})
 	for i := range uint64(40000) {

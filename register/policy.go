@@ -6,12 +6,12 @@ import (
 	"github.com/ubcoll/ubcoll/fault"
 )
 
-// Policy is when operations use the cache for the buffers they are given.
+// Policy decides when operations use the cache for the buffers that they are given.
 type Policy int
 
-// The policies. All ranks of a job have the same one.
+// The policies. All ranks of a job use the same one.
 const (
-	Auto     Policy = iota // what the user registered, and exportable memory is registered at its first use
+	Auto     Policy = iota // what the user registered, and exportable memory, which is registered at its first use
 	Explicit               // only what the user registered; everything else is staged
 	Off                    // everything is staged
 )
@@ -24,7 +24,7 @@ func (p Policy) String() string {
 	return [...]string{"auto", "explicit", "off"}[p]
 }
 
-// MarshalText is String for a known policy.
+// MarshalText returns String of a known policy.
 func (p Policy) MarshalText() ([]byte, error) {
 	if p < Auto || p > Off {
 		return nil, fmt.Errorf("registration policy %d is unknown: %w", int(p), fault.ErrArgument)
@@ -32,7 +32,7 @@ func (p Policy) MarshalText() ([]byte, error) {
 	return []byte(p.String()), nil
 }
 
-// UnmarshalText knows "auto", "explicit" and "off".
+// UnmarshalText accepts "auto", "explicit" and "off".
 func (p *Policy) UnmarshalText(text []byte) error {
 	for q := Auto; q <= Off; q++ {
 		if q.String() == string(text) {

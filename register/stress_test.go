@@ -15,8 +15,8 @@ import (
 	"github.com/ubcoll/ubcoll/internal/testkit"
 )
 
-// TestStress looks up, registers, evicts, forgets and invalidates from several goroutines. Who holds a use reads the
-// backend's handle, which Deregister writes: a use after deregistration is a data race.
+// TestStress looks up, registers, evicts, forgets and invalidates from several goroutines. The holder of a use reads
+// the backend's handle, which Deregister writes: so a use after deregistration is a data race.
 func TestStress(t *testing.T) {
 	backend := &fake{kind: IPC}
 	var errs errList
@@ -58,7 +58,7 @@ func TestStress(t *testing.T) {
 							t.Errorf("found %v for [%#x,+%d)", cl, addr, n)
 						}
 						if r.IntN(4) == 0 {
-							runtime.Gosched() // let the others pull it away
+							runtime.Gosched() // let other goroutines end it
 						}
 						use(cl)
 					}
@@ -141,8 +141,8 @@ func requireOneOf(t *testing.T, err error, targets ...error) {
 	t.Errorf("%v is none of %v", err, targets)
 }
 
-// TestNoSpuriousMiss: some claim always contains the address, while others come and go around it and it is replaced
-// by longer and shorter ones. A lookup that is overtaken by several changes must not miss it.
+// TestNoSpuriousMiss: some claim always contains the address, while others around it come and go, and longer and
+// shorter ones replace it. A lookup during several changes must not miss it.
 func TestNoSpuriousMiss(t *testing.T) {
 	ix := newIndex(false)
 	const addr, end = 500000, 500064

@@ -10,10 +10,10 @@ import (
 	"github.com/ubcoll/ubcoll/internal/reason"
 )
 
-// StepAgree is the step of an operation in which ranks agree on it.
+// StepAgree names the step in which ranks agree on an operation.
 const StepAgree = "agree"
 
-// Publish writes what this rank calls, or that it refuses to, for the peers to see.
+// Publish writes this rank's call, or its refusal, for the peers to see.
 func (t *Team) Publish(w *Work, bad error) {
 	slot := t.Seq & 1
 	d := &t.Me.Desc[slot]
@@ -33,8 +33,8 @@ func (t *Team) Publish(w *Work, bad error) {
 	spin.Release(&d.Seq, t.Seq)
 }
 
-// Agree waits until all ranks have published this operation, and returns an error, the same fact on all of them, if
-// some rank refused or the signatures differ.
+// Agree waits until all ranks have published this operation. If some rank refused or the signatures differ, all ranks
+// return an error about the same fact.
 func (t *Team) Agree(ctx context.Context, w *Work, bad error) error {
 	if t.groups != nil {
 		return t.agreeByGroup(ctx, w, bad)
@@ -42,7 +42,7 @@ func (t *Team) Agree(ctx context.Context, w *Work, bad error) error {
 	slot := t.Seq & 1
 	mine := t.Me.Desc[slot].Sig
 	same := true
-	// From the next rank on, so that not all ranks look at one line at once.
+	// Start with the next rank, so that not all ranks read the same line at once.
 	for i := 1; i < t.size; i++ {
 		r := t.rank + i
 		if r >= t.size {
@@ -62,7 +62,8 @@ func (t *Team) Agree(ctx context.Context, w *Work, bad error) error {
 	return t.disagreement(slot, bad)
 }
 
-// disagreement says what is wrong with this rank's own arguments, or who refused, or who stands against the majority.
+// disagreement returns what is wrong with this rank's own arguments, or which rank refused or differs from the
+// majority.
 func (t *Team) disagreement(slot uint64, bad error) error {
 	if bad != nil {
 		return t.Errorf("", reason.Blamed(bad, -1), bad)
@@ -73,24 +74,24 @@ func (t *Team) disagreement(slot uint64, bad error) error {
 
 // Tally is what ranks that do not agree have published.
 type Tally struct {
-	Refused *Refusal // by the first rank that did
-	Votes   []Vote   // for each signature, in the order of the first ranks that have it
+	Refused *Refusal // the refusal of the first rank that refused
+	Votes   []Vote   // one for each signature, in the order of the first ranks that have it
 }
 
-// Refusal is why a rank refused.
+// Refusal says why a rank refused.
 type Refusal struct {
-	Rank, About int // of the communicator; About is -1 if it is about none
+	Rank, About int // ranks of the communicator; About is -1 if it is about none
 	Code        int // as of reason.Code
 	Text        string
 }
 
-// Vote is how many ranks have a signature, and which is the first.
+// Vote says how many ranks have a signature, and which is the first.
 type Vote struct {
 	Sig          uint64
 	Count, First int
 }
 
-// Tally is what the ranks of the running operation have published, on which they do not agree.
+// Tally returns what the ranks have published for the running operation, on which they do not agree.
 func (t *Team) Tally() Tally { return t.tally(t.Seq & 1) }
 
 func (t *Team) tally(slot uint64) (y Tally) {
@@ -115,7 +116,7 @@ func (y *Tally) vote(v Vote) {
 	y.Votes[i].First = min(y.Votes[i].First, v.First)
 }
 
-// Add adds what other ranks have published.
+// Add adds the tally of other ranks.
 func (y *Tally) Add(z *Tally) {
 	if z.Refused != nil && (y.Refused == nil || z.Refused.Rank < y.Refused.Rank) {
 		y.Refused = z.Refused
@@ -125,8 +126,8 @@ func (y *Tally) Add(z *Tally) {
 	}
 }
 
-// Verdict is the error that the ranks who have published y have in common: the first one that refused, or the one that
-// stands against the majority. Nil if there is none.
+// Verdict is the error that follows from y, alike for all its ranks: about the first rank that refused, or the first
+// rank that differs from the majority. It is nil if there is none.
 func (t *Team) Verdict(y *Tally) *fault.Error {
 	if k := y.Refused; k != nil {
 		about := k.About
@@ -154,7 +155,7 @@ func (t *Team) Verdict(y *Tally) *fault.Error {
 		t.describe(odd.Sig), most.Count, all, t.describe(most.Sig), fault.ErrMismatch))
 }
 
-// describe is Describe with the communicator's rank for root: a part of an operation has the team's.
+// describe is Describe with the root as a rank of the communicator: an operation's part has the team's rank.
 func (t *Team) describe(sig uint64) string {
 	if root := rootOf(sig); t.Outer != nil && root < t.size {
 		sig += uint64(t.Name(root)-root) << rootShift
@@ -162,11 +163,12 @@ func (t *Team) describe(sig uint64) string {
 	return Describe(sig)
 }
 
-// Progress words wrap around after 1<<32 operations, so that Reached must not see one that is half of that old.
+// Progress words wrap around after 1<<32 operations. Each rank refreshes its word this often, so that Reached never
+// compares with a word that is half that old.
 const progressEvery = 1 << 20
 
-// Progress says that this rank has done n steps of the running operation: what it wrote before is for its peers to
-// read, what it read before is for its peers to overwrite.
+// Progress publishes that this rank has done n steps of the running operation. Its peers may now read what it wrote
+// before, and overwrite what it read before.
 func (t *Team) Progress(n uint64) { spin.Release(&t.Me.progress, t.Seq<<32+n) }
 
 // WaitProgress waits until rank has done n steps of the running operation.

@@ -9,62 +9,62 @@ import (
 	"github.com/ubcoll/ubcoll/internal/mem"
 )
 
-// The control segment of a communicator is one area per rank, an allocation of that rank which all peers map. Only its
-// rank writes it, so that every shared cache line has one writer.
+// The control segment of a communicator is one area for each rank, an allocation of that rank which all peers map. Only
+// its own rank writes it, so every shared cache line has one writer.
 
 const (
 	areaMagic   = 0x75622d6172656106 // "ub-area", layout 6
-	areaBytes   = 4096               // the area proper; the rank's eager slots and staging memory follow
-	TextBytes   = 480                // of a text in an area
+	areaBytes   = 4096               // the area itself; the rank's eager slots and staging memory follow
+	TextBytes   = 480                // the most bytes of a text in an area
 	PayloadSize = 48                 // bytes of data that travel in a descriptor's first line
 )
 
-// BufWord says where one buffer of a call is: generation 0 means that peers cannot reach it (it is staged).
+// BufWord says where one buffer of a call is. Generation 0 means that peers cannot reach it: it is staged.
 type BufWord struct {
 	Arena, Slot uint32
 	Generation  uint64
 	Offset      uint64
 }
 
-// WordOf is the word of a location.
+// WordOf converts a location.
 func WordOf(l mem.Location) BufWord {
 	return BufWord{Arena: l.Arena, Slot: l.Slot, Generation: l.Generation, Offset: l.Offset}
 }
 
-// Location is what the word says.
+// Location is the location that w has.
 func (w *BufWord) Location() mem.Location {
 	return mem.Location{Arena: w.Arena, Slot: w.Slot, Generation: w.Generation, Offset: w.Offset}
 }
 
-// Descriptor is what a rank publishes per operation. Its first line is all that peers read when signatures agree: what
-// follows the signature there is the payload of small operations and the buffers of others.
+// Descriptor is what a rank publishes for each operation. If signatures agree, peers read only its first line: after
+// the signature it has the payload of small operations, and the buffers of others.
 type Descriptor struct {
 	Seq     atomic.Uint64 // written last
 	Sig     uint64
 	payload [PayloadSize]byte
 
-	Refusal uint64 // why the rank refused: (rank it is about)+1<<32, if any, and a code as of reason.Code
+	Refusal uint64 // why the rank refused: (the rank it is about)+1<<32, if any, and a code of reason.Code
 	_       [56]byte
 }
 
-// buffers are where the buffers of a call are, in the place of its payload.
+// buffers are the places of a call's buffers. They lie where other calls have their payload.
 type buffers struct{ Src, dst BufWord }
 
-// Buffers is where the buffers of the call are, in the place of its payload.
+// Buffers returns the places of the call's buffers, stored in place of the payload.
 func (d *Descriptor) Buffers() *buffers { return (*buffers)(unsafe.Pointer(&d.payload)) }
 
-// RefusalText explains a refusal to the peers, one for each descriptor slot.
+// RefusalText is text in an area that explains something to the peers, such as a refusal.
 type RefusalText struct {
 	N    uint64
 	text [TextBytes]byte
 }
 
-// Area is one rank's part of the control segment. The gaps keep what different peers wait for on different pairs of
-// cache lines (the adjacent-line prefetcher fetches pairs).
+// Area is one rank's part of the control segment. The gaps keep words that different peers wait for on different pairs
+// of cache lines (the adjacent-line prefetcher fetches pairs).
 type Area struct {
 	magic uint64
 	comm  uint64
-	rank  uint32 // of the communicator, and how many that has
+	rank  uint32 // the rank in the communicator; size is the communicator's
 	size  uint32
 	_     [104]byte
 
@@ -75,21 +75,22 @@ type Area struct {
 	_        [120]byte
 
 	State atomic.Uint64
-	// Lost is why the communicator broke, as its rank saw it: code<<32 | (rank it is about)+1; 0 while usable.
+	// Lost says why the communicator broke, as its rank saw it: code<<32 | (the rank it is about)+1; 0 while usable.
 	Lost atomic.Uint64
 	_    [112]byte
 
 	// queued is how many collectives the rank has queued on its device: see divergence.go. Each launch writes it, and
-	// looks at the peers' two words above.
+	// reads the two words above in the peers' areas.
 	queued atomic.Uint64
 	_      [120]byte
 
-	// waits is what the rank waits in, if that takes long: see report.go.
+	// waits says what the rank waits for, if that takes long: see report.go.
 	waits atomic.Uint64
 	_     [120]byte
 
-	Group [2]Descriptor // what a leader says for its group, sequence mod 2: see groups.go
-	// Verdict is what the team's first rank says for all hosts, sequence mod 2: Sig is 1, or 0 if it is VerdictText.
+	Group [2]Descriptor // what a leader publishes for its group, by sequence number mod 2: see groups.go
+	// Verdict is what the team's first rank publishes for all hosts, by sequence number mod 2. Sig is 1, or 0 if
+	// VerdictText has the verdict.
 	Verdict [2]Descriptor
 
 	Refusals    [2]RefusalText
@@ -97,7 +98,7 @@ type Area struct {
 	VerdictText RefusalText
 }
 
-// Place publishes where something is that its rank made later than the area.
+// Place publishes the location of something that its rank made later than the area.
 type Place struct {
 	Ready atomic.Uint64 // set last
 	_     uint64
@@ -126,8 +127,8 @@ func (a *Area) check(comm uint64, rank, size int) error {
 	return nil
 }
 
-// Set keeps the beginning of s, as much as there is room for.
+// Set stores s, cut to the room that there is.
 func (t *RefusalText) Set(s string) { t.N = uint64(copy(t.text[:], s)) }
 
-// Get is the text.
+// Get returns the text.
 func (t *RefusalText) Get() string { return string(t.text[:min(t.N, TextBytes)]) }

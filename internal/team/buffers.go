@@ -8,10 +8,10 @@ type BufferLayout struct {
 	InPlace        bool // some direct source is its rank's destination as well
 }
 
-// Buffers is where each rank's source and destination of the running operation are in this process: their first
-// srcBytes and dstBytes bytes, and nil for a buffer of another rank that is staged, and for all destinations if
-// dstBytes is 0. Ask only for what every rank keeps until this one has done its last step. The slices are the
-// communicator's, until the next operation.
+// Buffers returns the addresses in this process of each rank's source and destination of the running operation.
+// srcBytes and dstBytes must be readable there. The address is nil for another rank's buffer that is staged, and for
+// all destinations if dstBytes is 0. Ask only for buffers that every rank keeps until this rank has done its last step.
+// The slices belong to the communicator and are valid until the next operation.
 func (t *Team) Buffers(srcBytes, dstBytes int) (srcs, dsts []unsafe.Pointer, how BufferLayout, err error) {
 	how = BufferLayout{AllSrc: true, AllDst: true}
 	for r := range t.Peers {
@@ -33,8 +33,8 @@ func (t *Team) Buffers(srcBytes, dstBytes int) (srcs, dsts []unsafe.Pointer, how
 	return t.srcs, t.dsts, how, nil
 }
 
-// Source is where n bytes of a rank's source, from byte off on, are in this process; nil if it is another rank's and
-// staged.
+// Source returns the address in this process of n bytes of a rank's source, from byte off on, or nil if it is another
+// rank's and staged.
 func (t *Team) Source(rank, off, n int) (unsafe.Pointer, error) {
 	if rank == t.rank {
 		return unsafe.Add(t.Work.Src.Ptr, off), nil
@@ -42,7 +42,7 @@ func (t *Team) Source(rank, off, n int) (unsafe.Pointer, error) {
 	return t.resolve(rank, &t.Peers[rank].Area.Desc[t.Seq&1].Buffers().Src, off, n)
 }
 
-// Destination is as Source for a rank's destination.
+// Destination is Source for a rank's destination.
 func (t *Team) Destination(rank, off, n int) (unsafe.Pointer, error) {
 	if rank == t.rank {
 		return unsafe.Add(t.Work.Dst.Ptr, off), nil
@@ -71,5 +71,5 @@ func (t *Team) resolve(rank int, w *BufWord, off, n int) (unsafe.Pointer, error)
 	return p, nil
 }
 
-// Scratch is one pointer a rank for the running operation to use.
+// Scratch has one pointer for each rank, for the running operation to use.
 func (t *Team) Scratch() []unsafe.Pointer { return t.scratch }

@@ -2,14 +2,14 @@ package team
 
 import "fmt"
 
-// DevicePolicy is whether a communicator uses devices, as the root has it.
+// DevicePolicy decides whether a communicator uses devices: the root package's DevicePolicy.
 type DevicePolicy int
 
 // The policies.
 const (
-	DevicesAuto     DevicePolicy = iota // where each rank has one
-	DevicesOff                          // it does not
-	DevicesRequired                     // it does, or is not made
+	DevicesAuto     DevicePolicy = iota // if each rank has one
+	DevicesOff                          // never
+	DevicesRequired                     // always; otherwise the communicator is not made
 )
 
 // String is "auto", "off" or "required".

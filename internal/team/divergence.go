@@ -7,18 +7,19 @@ import (
 	"github.com/ubcoll/ubcoll/hw/cpu/spin"
 )
 
-// Operations on host memory and on devices are counted apart, and neither kind sees the other: a call that is one on
-// some ranks and the other on the rest would end at its deadline. But ranks that make the same calls in the same order
-// are never ahead of each other in one count and behind in the other. So whoever waits long compares the counts, which
-// are words of the areas.
+// Operations on host memory and on devices are counted separately, and neither kind sees the other. If some ranks make
+// a call on host memory and the others make it on their devices, both would wait until the deadline. But ranks that
+// make the same calls in the same order are never ahead of each other in one count and behind in the other. So a rank
+// that waits long compares the counts, which are words of the areas.
 
-// Uncounted in Area.queued: somebody captures this rank's operations on the device, and replays them as he likes.
+// Uncounted in Area.queued means that other code has captured this rank's device operations and may replay them at
+// will.
 const Uncounted = 1 << 63
 
-// PublishQueued publishes how many collectives this rank has queued on its device, or that this cannot be told.
+// PublishQueued publishes how many collectives this rank has queued on its device, or Uncounted.
 func (t *Team) PublishQueued(total uint64) { spin.Release(&t.Me.queued, total) }
 
-// published is how many operations on host memory the rank has published.
+// published returns how many operations on host memory the rank has published.
 func (a *Area) published() uint64 {
 	s, t := a.Desc[0].Seq.Load(), a.Desc[1].Seq.Load()
 	if Reached(s, t) {
@@ -27,11 +28,12 @@ func (a *Area) published() uint64 {
 	return t
 }
 
-// crossed reports whether rank a has operations on its device that b has not, and b such on host memory that a has not.
-// Both go on meanwhile: of each rank, what it must be ahead in is read first.
+// crossed reports whether rank a has operations on its device that b does not have, while b has operations on host
+// memory that a does not have. Both ranks go on meanwhile, so for each rank crossed first reads the count in which it
+// must be ahead.
 func crossed(a, b *Area) bool {
 	queued := a.queued.Load()
-	if queued == 0 { // no device; the words of operations on host memory are their writers' alone meanwhile
+	if queued == 0 { // no device; do not read the host words, whose lines their writers keep
 		return false
 	}
 	published := b.published()
@@ -39,8 +41,8 @@ func crossed(a, b *Area) bool {
 	return (queued|less)&Uncounted == 0 && queued > less && !Reached(behind, published)
 }
 
-// diverged is about a rank that has called on host memory what this one has called on its device, or the other way
-// round; nil if there is none.
+// diverged returns an error about a rank that has called on host memory what this rank has called on its device, or the
+// reverse; nil if there is none.
 func (t *Team) diverged(s *WaitState) *fault.Error {
 	for r := range t.Peers {
 		host := r

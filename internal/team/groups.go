@@ -9,29 +9,35 @@ import (
 	"github.com/ubcoll/ubcoll/hw/cpu/spin"
 )
 
-// More than 16 ranks agree by group, so that a rank looks at about as many lines as there are groups, and not at one of
-// every rank. The first rank of a group is its leader: it waits for the descriptors of its members, and then says in a
-// line of its own area that they are there, and their signature if they all have the same. Everybody waits for the
+// More than 16 ranks agree by group, so that a rank reads about as many lines as there are groups, instead of one for
+// every rank. The first rank of a group is its leader. It waits for the descriptors of its members, and then publishes
+// in a line of its own area that they are there, with their signature if all have the same. Every rank waits for the
 // leaders.
 //
-// All that agreement without groups promises holds. What a member wrote before its descriptor is seen by whoever has
-// seen its leader's word, since the leader wrote that after it had seen the descriptor. And the slot, sequence mod 2,
-// of descriptors, leaders' words, eager slots and partial results is free to be written again: who writes for s+1 has
-// seen all leaders' words for s, each written after all of the group had published s, which every rank does after it
-// has finished s-1, the operation that used the slot before. A leader's word for s+1 does not hide that for s from a
-// rank that lags: it stands in the other slot, and the one for s+2 has to wait until everybody has finished s.
+// Groups give the same guarantees as agreement without them.
+//
+// A rank that has seen a leader's word also sees what the group's members wrote before their descriptors, because the
+// leader wrote the word after it had seen the descriptors.
+//
+// Descriptors, leaders' words, eager slots and partial results have two slots each, used by sequence number mod 2. A
+// slot is free when a rank writes it for s+1: the rank has then seen all leaders' words for s. A leader writes its word
+// for s only after all ranks of its group have published s, and a rank publishes s only after it has finished s-1, the
+// previous operation that used the slot. So nobody still reads the slot.
+//
+// A rank that lags still finds the leader's word for s: the word for s+1 is in the other slot, and the word for s+2
+// must wait until every rank has finished s.
 
 const (
-	groupsBeyond  = 16 // ranks: up to here each looks at each other
-	smallestGroup = 8  // ranks that groups are cut for
+	groupsBeyond  = 16 // up to this many ranks, each reads every other's descriptor
+	smallestGroup = 8  // smallest and largest size that groups are cut to
 	largestGroup  = 16
-	mixed         = 0 // a leader's signature if those of its group differ: that of a refusal
+	mixed         = 0 // a leader's signature if its group's differ: that of a refusal
 )
 
-// makeGroups cuts ranks into groups whose sizes differ little, near the square root of the number of ranks, where
-// members and groups together are fewest: nil if there is no need. The ranks of a group share a last-level cache if the
-// caches are known (not -1) and each is shared by enough ranks; else they are neighbours by rank. Groups are in the
-// order of their first ranks, their leaders.
+// makeGroups cuts ranks into groups of about equal size, near the square root of the number of ranks, where the sum of
+// members and groups is smallest. It returns nil if no groups are needed. If the caches are known (not -1) and each is
+// shared by enough ranks, the ranks of a group share a last-level cache; otherwise they are neighbours by rank. Groups
+// are in the order of their first ranks, which are their leaders.
 func makeGroups(caches []int) (groups [][]int) {
 	n := len(caches)
 	if n <= groupsBeyond {
@@ -65,8 +71,8 @@ func makeGroups(caches []int) (groups [][]int) {
 	return groups
 }
 
-// nearOrder is all ranks in the order in which rank me turns to them: itself, those of its memory node, and then the
-// others, each time from the next rank on, so that ranks do not all crowd around one.
+// nearOrder returns all ranks in the order in which rank me accesses them: itself, the ranks of its memory node, and
+// then the others. Each part starts with the next rank, so that not all ranks access the same one at once.
 func nearOrder(nodes []int, me int) []int {
 	n := len(nodes)
 	order := make([]int, n)
@@ -86,7 +92,7 @@ func distance(a, b int) int {
 	return 1
 }
 
-// arrange sets what follows from where the ranks are.
+// arrange sets what follows from the ranks' places.
 func (t *Team) arrange() {
 	caches, nodes := make([]int, t.size), make([]int, t.size)
 	me := t.Peers[t.rank].Proc
@@ -101,12 +107,12 @@ func (t *Team) arrange() {
 	t.mine = t.groupOf(t.rank)
 }
 
-// groupOf is the group of a rank, -1 without groups.
+// groupOf returns the group of a rank, or -1 without groups.
 func (t *Team) groupOf(rank int) int {
 	return slices.IndexFunc(t.groups, func(g []int) bool { return slices.Contains(g, rank) })
 }
 
-// Near is the rank to which this one turns i-th: first itself, then those whose memory is near.
+// Near is the i-th rank that this rank accesses: first itself, then those with near memory.
 func (t *Team) Near(i int) int { return t.near[i] }
 
 // Groups is the number of groups by which the ranks agree, 0 if there are none.
@@ -115,13 +121,13 @@ func (t *Team) Groups() int { return len(t.groups) }
 // Group is this rank's group.
 func (t *Team) Group() int { return t.mine }
 
-// Members is the ranks of this rank's group, in rank order.
+// Members returns the ranks of this rank's group, in rank order.
 func (t *Team) Members() []int { return t.groups[t.mine] }
 
-// PartialBytes is the size of the largest partial result: it shares its leader's eager slot with the leader's source.
+// PartialBytes is the largest size of a partial result, which shares its leader's eager slot with the leader's source.
 const PartialBytes = EagerBytes / 2
 
-// Partial is where Path.Combine leaves n bytes for all to read, in the group's leader's area.
+// Partial is the place, in the group's leader's area, where Path.Combine writes n bytes for all ranks to read.
 func (t *Team) Partial(group, n int) unsafe.Pointer {
 	leader := t.groups[group][0]
 	if n <= PayloadSize {
@@ -141,7 +147,7 @@ func (t *Team) agreeByGroup(ctx context.Context, w *Work, bad error) error {
 	}
 	same := true
 	for i := range t.groups {
-		g := t.mine + i // from its own on, so that not all ranks look at one line at once
+		g := t.mine + i // starts with its own group, so that not all ranks read the same line at once
 		if g >= len(t.groups) {
 			g -= len(t.groups)
 		}
@@ -160,7 +166,7 @@ func (t *Team) agreeByGroup(ctx context.Context, w *Work, bad error) error {
 	return t.disagreement(slot, bad)
 }
 
-// vouch waits for the members of this leader's group and says what they have published.
+// vouch waits for the members of this leader's group and publishes their signature.
 func (t *Team) vouch(ctx context.Context, w *Work, bad error) error {
 	slot := t.Seq & 1
 	said := &t.Me.Group[slot]
@@ -189,8 +195,8 @@ func (t *Team) vouch(ctx context.Context, w *Work, bad error) error {
 	return nil
 }
 
-// absent is the communicator's rank that a wait waits for in the end: a leader's word may be missing because a member's
-// is.
+// absent is the rank of the communicator that a wait ultimately waits for: if a leader's word is missing, the reason
+// may be a member's missing descriptor.
 func (t *Team) absent(s *WaitState) int {
 	if s.Far != 0 {
 		return s.Far - 1

@@ -7,52 +7,55 @@ import (
 	"github.com/ubcoll/ubcoll/fault"
 )
 
-// Hosts is the other hosts of a team's communicator, as paths see them. What moves data is called on the team's first
-// rank, the leader, in the communicator's turn; all leaders call it alike.
+// Hosts is the other hosts of a team's communicator, as paths see them. Only the team's first rank, the leader, calls
+// the methods that move data, in the communicator's turn; all leaders make the same calls.
 type Hosts interface {
-	// Size is the number of hosts, Host this rank's, Of that of a rank of the communicator.
+	// Size is the number of hosts, Host the number of this rank's host, and Of the number of the host of a rank of the
+	// communicator.
 	Size() int
 	Host() int
 	Of(rank int) int
-	// Ranks is how many the communicator has, On how many a host has, Most how many the host with most of them has.
+	// Ranks is the number of ranks of the communicator, On that of one host, and Most the largest number on any host.
 	Ranks() int
 	On(host int) int
 	Most() int
-	// Scratch is one pointer for each host, for the running operation to use.
+	// Scratch has one pointer for each host, for the running operation to use.
 	Scratch() []unsafe.Pointer
-	// Sub runs w among the team, as a part of the running operation, on which all ranks have agreed: its root is a rank
-	// of the team. Every rank of the team calls it.
+	// Sub runs w within the team, as a part of the running operation, on which all ranks have agreed. w's root is a
+	// rank of the team. Every rank of the team calls it.
 	Sub(ctx context.Context, w *Work) error
 
-	// ExpectReduce lets the other leaders write what AllReduce receives, for w in pieces of so many elements: before the
-	// hosts have agreed, in Path.Contribute.
+	// ExpectReduce lets the other leaders write what AllReduce will receive for w, in pieces of that many elements. It
+	// is called before the hosts have agreed, in Path.Contribute.
 	ExpectReduce(w *Work, piece int)
-	// AllReduce combines n elements, from element off on, of what the leaders have at own, and leaves the result on each
-	// at the same place of w's destination, bitwise the same. own may be that. Blocks; an error breaks the communicator.
+	// AllReduce combines n elements, from element off on, of the leaders' data at own, and writes the result on each
+	// leader to the same place of w's destination, bitwise the same. own may be that destination. Blocks; an error
+	// breaks the communicator.
 	AllReduce(ctx context.Context, w *Work, own unsafe.Pointer, off, n int) error
 	// ExpectBroadcast is ExpectReduce for Broadcast.
 	ExpectBroadcast(w *Work, into unsafe.Pointer, piece int)
-	// Broadcast passes n elements, from element off on, of what the leader of the root's host has at p on to the others'
+	// Broadcast copies n elements, from element off on, from p on the leader of the root's host to the other leaders'
 	// p. Blocks; an error breaks the communicator.
 	Broadcast(ctx context.Context, w *Work, p unsafe.Pointer, off, n int) error
 }
 
-// Number is the number of the communicator's running operation: several of a team may be parts of one.
+// Number is the sequence number of the communicator's running operation. It differs from Seq because a team may run
+// several operations as parts of one.
 func (t *Team) Number() uint64 { return t.Seq - t.Parts }
 
-// Broken is why the communicator is of no more use, or nil.
+// Broken returns why the communicator is no longer usable, or nil.
 func (t *Team) Broken() *fault.Error { return t.comm.Broken() }
 
 // Fail breaks the communicator.
 func (t *Team) Fail(e *fault.Error) error { return t.comm.Fail(e) }
 
-// ErrorOf is an error of a wait, about a rank of the communicator.
+// ErrorOf makes the error of a wait, about a rank of the communicator.
 func (t *Team) ErrorOf(s *WaitState, about int, err error) *fault.Error {
 	return t.errorAt(s, about, err)
 }
 
-// Outcome is where the team's first rank leaves n bytes of the running operation's result for the others, PartialBytes at
-// most, before its word for all hosts.
+// Outcome is the place where the team's first rank writes n bytes of the running operation's result for the others,
+// before it publishes the verdict of all hosts. n is at most PartialBytes.
 func (t *Team) Outcome(n int) unsafe.Pointer {
 	if n <= PayloadSize {
 		return unsafe.Pointer(&t.Peers[0].Area.Verdict[t.Seq&1].payload)

@@ -21,7 +21,7 @@ const (
 	lostMismatch
 )
 
-// lostCode is why the communicator broke, and the rank of it that this is about.
+// lostCode returns why the communicator broke, and the communicator's rank that this is about.
 func (t *Team) lostCode(e *fault.Error) (code uint64, about int) {
 	code = lostInternal
 	switch {
@@ -38,23 +38,23 @@ func (t *Team) lostCode(e *fault.Error) (code uint64, about int) {
 	}
 	if about = e.Peer; about < 0 {
 		about = t.Name(t.rank)
-		if code == lostPeer || code == lostTimeout { // of no rank that this one could name, least of all itself
+		if code == lostPeer || code == lostTimeout { // no rank to name, and this rank itself is not lost
 			code = lostInternal
 		}
 	}
 	return code, about
 }
 
-// PublishLost publishes in this rank's area that the communicator broke, and why. The rank that e is about may be any of
-// the communicator's.
+// PublishLost publishes in this rank's area that the communicator broke, and why. e may be about any rank of the
+// communicator.
 func (t *Team) PublishLost(e *fault.Error) {
 	code, about := t.lostCode(e)
 	t.Me.lostText.Set(e.Err.Error())
 	t.Me.Lost.CompareAndSwap(0, code<<32|uint64(about+1))
 }
 
-// LostElsewhere is what ranks of other hosts are told of why the communicator broke: a text, the rank that it is about,
-// and a sentinel.
+// LostElsewhere returns what to tell ranks of other hosts about why the communicator broke: a text, the rank that it is
+// about, and a sentinel.
 func (t *Team) LostElsewhere(e *fault.Error) (text string, about int, is error) {
 	code, about := t.lostCode(e)
 	me, did := t.Name(t.rank), "failed"
@@ -74,7 +74,7 @@ func (t *Team) LostElsewhere(e *fault.Error) (text string, about int, is error) 
 	return fmt.Sprintf("rank %d %s: %s", me, did, text), me, fault.ErrAborted
 }
 
-// LostError turns what a peer, by its rank in the team, published into this rank's error.
+// LostError turns what a peer of the team has published into this rank's error.
 func (t *Team) LostError(s *WaitState, peer int, v uint64) *fault.Error {
 	s.Lost = true
 	me, from, about := t.Name(t.rank), t.Name(peer), int(uint32(v))-1
@@ -84,7 +84,7 @@ func (t *Team) LostError(s *WaitState, peer int, v uint64) *fault.Error {
 	}
 	switch v >> 32 {
 	case lostPeer:
-		if t.Index(about) < 0 || about == from { // not to be seen from here: of another host, or the way between hosts
+		if t.Index(about) < 0 || about == from { // about another host, or the connection between hosts
 			return t.errorAt(s, about, reason.Told(fmt.Sprintf("rank %d saw it: %s", from, text), fault.ErrPeerLost))
 		}
 		return t.errorAt(s, about, fmt.Errorf("rank %d saw it: %w", from, fault.ErrPeerLost))
@@ -107,14 +107,14 @@ func (t *Team) LostError(s *WaitState, peer int, v uint64) *fault.Error {
 	return t.errorAt(s, from, fmt.Errorf("rank %d failed: %s: %w", from, text, fault.ErrAborted))
 }
 
-// Reader is a peer's side of something shared: its word that says whether it has closed it, which lies in memory that
-// the peer may have given back.
+// Reader is a peer's side of something shared: the word that says whether the peer has closed it. The word lies in
+// memory that the peer may have given back.
 type Reader struct {
 	State *atomic.Uint64
 	Mem   PeerMemory
-	At    mem.Location // of that memory
+	At    mem.Location // location of that memory
 
-	Key *atomic.Uint64 // if that is not nil and not was any more, the word is another thing's
+	Key *atomic.Uint64 // if Key is set and no longer holds Was, the word belongs to something else
 	Was uint64
 }
 
@@ -123,7 +123,7 @@ func (r *Reader) Done() bool {
 	return !r.Mem.Live(r.At) || r.State.Load() == StateClosed || r.Key != nil && r.Key.Load() != r.Was || r.Mem.Dead()
 }
 
-// Readers are the other ranks, as far as they are known.
+// Readers returns the other ranks, as far as they are known.
 func (t *Team) Readers() (all []Reader) {
 	for i := range t.Peers {
 		if p := &t.Peers[i]; i != t.rank && p.Area != nil {
@@ -133,7 +133,7 @@ func (t *Team) Readers() (all []Reader) {
 	return all
 }
 
-// ClosedPeer is a peer that has closed its communicator, by its rank in the team, or -1.
+// ClosedPeer returns the team's rank of a peer that has closed its communicator, or -1.
 func (t *Team) ClosedPeer() int {
 	for r := range t.Peers {
 		if r != t.rank && t.Peers[r].Closed() {
@@ -143,7 +143,7 @@ func (t *Team) ClosedPeer() int {
 	return -1
 }
 
-// ClosedError is about a peer that has closed its communicator.
+// ClosedError returns the error about a peer that has closed its communicator.
 func (t *Team) ClosedError(w *WaitState, r int) *fault.Error {
 	return t.errorAt(w, t.Name(r), fmt.Errorf("it closed its communicator: %w", fault.ErrPeerLost))
 }

@@ -15,7 +15,7 @@ import (
 	"github.com/ubcoll/ubcoll/internal/tuning"
 )
 
-// Member is what a rank tells the others of where it runs.
+// Member is what a rank tells the others about where it runs.
 type Member struct {
 	Cache    int         `json:"cache"` // as of cpu.Near
 	Node     int         `json:"node"`
@@ -26,7 +26,7 @@ type Member struct {
 	Group    string      `json:"group"` // as of shm.Group
 }
 
-// Here is this rank.
+// Here returns this rank's Member.
 func Here() (m Member, err error) {
 	m = Member{CPUs: cpu.Affinity(), Quotas: cpu.Quotas(), Group: shm.Group()}
 	m.Cache, m.Node = cpu.Near()
@@ -38,25 +38,25 @@ func Here() (m Member, err error) {
 
 // Config is what a team takes from its communicator.
 type Config struct {
-	Timeout   time.Duration // how long a wait lasts without the peers
+	Timeout   time.Duration // how long a wait for peers may last
 	Algorithm string        // that the options ask for, or ""
 	Tuning    tuning.Table
 }
 
-// Ranks says which of a communicator's ranks are a team.
+// Ranks says which ranks of a communicator form a team.
 type Ranks struct {
-	Rank, Size int   // this rank, and how many the communicator has
-	Here       []int // the team's, this one among them, in order
+	Rank, Size int   // this rank, and the size of the communicator
+	Here       []int // the team's ranks, this one included, in order
 }
 
-// NameHosts gives the team's ranks the names that their hosts have among those of all ranks of the communicator.
+// NameHosts gives the team's ranks the host names that are unique in the communicator; all has those of all its ranks.
 func (t *Team) NameHosts(all []string) {
 	for r := range t.Peers {
 		t.Peers[r].Host = all[t.Name(r)]
 	}
 }
 
-// Gather makes t the team of members, which run in's ranks, in communicator c.
+// Gather makes t the team of ms, which are the ranks of in, in communicator c.
 func (t *Team) Gather(c Comm, in Ranks, ms []Member, o Config) {
 	t.Init(c, in)
 	t.tuning, t.algorithm = o.Tuning, o.Algorithm
@@ -78,7 +78,8 @@ func (t *Team) Gather(c Comm, in Ranks, ms []Member, o Config) {
 	t.apart = len(groups) > 1
 }
 
-// Part makes t a team of some of parent's ranks, ranks, which are in's in communicator c and ask for algorithm, or "".
+// Part makes t a team of the given ranks of parent. They are the ranks of in, in communicator c, which asks for
+// algorithm, or "".
 func (t *Team) Part(c Comm, in Ranks, parent *Team, ranks []int, algorithm string) {
 	t.Init(c, in)
 	t.tuning, t.algorithm = parent.tuning, algorithm
@@ -92,7 +93,7 @@ func (t *Team) Part(c Comm, in Ranks, parent *Team, ranks []int, algorithm strin
 	t.arrange()
 }
 
-// Init makes t the team of in's ranks, which know nothing of each other yet.
+// Init makes t the team of the ranks of in, which know nothing of each other yet.
 func (t *Team) Init(c Comm, in Ranks) {
 	size := len(in.Here)
 	t.comm, t.rank, t.size, t.names, t.all = c, slices.Index(in.Here, in.Rank), size, in.Here, in.Size
@@ -100,7 +101,7 @@ func (t *Team) Init(c Comm, in Ranks) {
 	t.srcs, t.dsts = make([]unsafe.Pointer, size), make([]unsafe.Pointer, size)
 }
 
-// exhausted reports whether some control group has more ranks than it may use processors.
+// exhausted reports whether some control group has more ranks than its processor quota.
 func exhausted(ms []Member) bool {
 	ranks := map[string]int{}
 	for _, m := range ms {
@@ -126,20 +127,20 @@ func (t *Team) MakeArea(h *mem.Heap, id uint64, extra int) error {
 	return nil
 }
 
-// lay sets where the parts of a rank's shared memory are.
+// lay sets the addresses of the parts of a rank's shared memory.
 func (p *Peer) lay(ptr unsafe.Pointer) {
 	p.Area, p.eager = (*Area)(ptr), unsafe.Add(ptr, areaBytes)
 	p.staging = unsafe.Add(p.eager, 2*EagerBytes)
 }
 
-// MapArea maps the area that rank r has at at.
+// MapArea maps rank r's area, whose location is at.
 func (t *Team) MapArea(id uint64, r int, at mem.Location) error {
 	p := &t.Peers[r]
 	ptr, err := p.Mem.Resolve(at, t.whole)
 	if err != nil {
 		return fmt.Errorf("map the control area of rank %d: %w", t.Name(r), err)
 	}
-	if t.populate { // everybody touches these pages, and page faults of one rank hold up all
+	if t.populate { // every rank touches these pages, and one rank's page faults delay all
 		shm.Populate(ptr, SharedBytes)
 	}
 	p.lay(ptr)

@@ -8,21 +8,22 @@ import (
 	"github.com/ubcoll/ubcoll/internal/race"
 )
 
-// What a rank takes before it has buffers, rounded up from what was measured: its first arena; for each of the job's
-// ranks what it learns of that one and the page tables of what it maps there, each of which is a mapping or, with
-// guards beside it, several.
+// What a rank needs before it has buffers, measured and rounded up: its first arena, and for each rank of the job what
+// it knows of that rank and the page tables of what it maps there. Each such map is one mapping or, with guards beside
+// it, several.
 const (
 	rankBytes    = 4 << 20
 	pairBytes    = 24 << 10
 	pairMappings = 4
-	spareMapping = 500 // of the Go runtime, its threads, and the libraries
+	spareMapping = 500 // for the Go runtime, its threads, and the libraries
 )
 
-// MaxRanks is what signatures have room for, less one: staging memory has a line for each rank and one for the result.
+// MaxRanks is the largest number of ranks: what signatures have room for, less one, because staging memory has a line
+// for each rank and one for the result.
 const MaxRanks = maxRoot
 
-// CheckRanks is fault.ErrLimit if this process cannot have here goroutine ranks of a job of all ranks, so that nobody
-// begins what would end for want of memory. It is local.
+// CheckRanks returns fault.ErrLimit if this process cannot hold here goroutine ranks of a job of all ranks, so that no
+// job starts that would run out of memory. Local.
 func CheckRanks(here, all, attached int) error {
 	return checkRanks(here, all, attached, shm.FreeMemory(), shm.MaxMappings())
 }
@@ -31,7 +32,7 @@ func checkRanks(here, all, attached, free, mappings int) error {
 	if all > MaxRanks {
 		return fmt.Errorf("%d ranks, more than %d: %w", all, MaxRanks, fault.ErrLimit)
 	}
-	if need := pairMappings*here*(all-1) + spareMapping; need > mappings && !race.Enabled { // there areas are on the Go heap
+	if need := pairMappings*here*(all-1) + spareMapping; need > mappings && !race.Enabled { // with it, areas are on the Go heap
 		return fmt.Errorf("%d goroutine ranks in a job of %d need about %d mappings, and a process may have %d: start fewer "+
 			"in each of more processes, or raise it (`sysctl vm.max_map_count`): %w", here, all, need, mappings, fault.ErrLimit)
 	}

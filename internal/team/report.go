@@ -6,14 +6,14 @@ import (
 	"strings"
 )
 
-// A wait that gets long says in its rank's area what it is: so whoever gives up, or reports that it still waits, can
-// tell what every rank is in, and whether ranks wait for each other.
+// A wait that gets long publishes in its rank's area what it waits for. So a rank that gives up, or reports that it
+// still waits, can tell what every rank waits for, and whether ranks wait for each other.
 
-// said is what a rank waits in, as its area says it: kind 8 bits, whether it is one of several messages that go
-// together 1, peer 16 (the communicator's rank), sequence number 39. 0: it does not wait, or not for long yet.
+// said is what a rank waits for, as its area publishes it: kind 8 bits, whether it is one of several messages that go
+// together 1, peer 16 (a rank of the communicator), sequence number 39. 0: it does not wait, or not for long yet.
 type said uint64
 
-// elsewhere stands for what a rank of another host waits in, which this one cannot see.
+// elsewhere stands for the wait of a rank on another host, which this rank cannot see.
 const elsewhere = ^said(0)
 
 const saidSeq = 1<<39 - 1
@@ -34,7 +34,7 @@ func (v said) several() bool { return v>>55&1 != 0 }
 func (v said) peer() int     { return int(uint16(v >> 39)) }
 func (v said) seq() uint64   { return uint64(v & saidSeq) }
 
-// String is what the rank is in: "send #3 to rank 1".
+// String describes the wait: "send #3 to rank 1".
 func (v said) String() string {
 	if v == 0 {
 		return "no wait"
@@ -57,7 +57,7 @@ func (v said) String() string {
 	return fmt.Sprintf("%s %s rank %d", what, to, v.peer())
 }
 
-// say publishes what the wait is.
+// say publishes what this rank waits for.
 func (t *Team) say(s *WaitState) {
 	k, seq := s.Kind, uint64(0)
 	switch {
@@ -75,7 +75,8 @@ func (t *Team) say(s *WaitState) {
 	}
 }
 
-// EndWait takes back what the wait, which is over, has said. Another one of this rank may have said something since.
+// EndWait withdraws what a wait that is over has published, unless another wait of this rank has published something
+// since.
 func (t *Team) EndWait(s *WaitState) {
 	if s.Said != 0 {
 		t.Me.waits.CompareAndSwap(uint64(s.Said), 0)
@@ -83,8 +84,8 @@ func (t *Team) EndWait(s *WaitState) {
 	}
 }
 
-// account is what all ranks of this host say, and what is to be seen in it, to be put behind an error. blame is the rank
-// for which this one waits in the end, if the one that it waits for waits itself.
+// account describes what all ranks of this host wait for, and what follows from it, to be added to an error. blame is
+// the rank that this one ultimately waits for, if the rank that it waits for waits itself.
 func (t *Team) account(s *WaitState) (text string, blame int) {
 	all := slices.Repeat([]said{elsewhere}, t.all)
 	for i, r := range t.names {
@@ -109,8 +110,8 @@ func (t *Team) account(s *WaitState) (text string, blame int) {
 	return b.String(), missing
 }
 
-// follow goes from a rank, and from the one that it waits for, to what that waits for, and so on: to the last one,
-// which waits for nobody as far as is to be seen, or to a circle.
+// follow starts at rank from, which waits for next, and follows the waits. It returns the last rank, which waits for
+// nobody as far as this host can see, or the circle of ranks that wait for each other.
 func follow(all []said, from, next int) (circle []int, last int) {
 	way := []int{from}
 	for {
@@ -150,7 +151,7 @@ func explain(all []said, circle []int) string {
 	return fmt.Sprintf("these ranks wait for each other (%s): they make their calls in different orders", ranks)
 }
 
-// list says of all ranks of this host what they are in, together where it is the same.
+// list says what all ranks of this host wait for, with equal ones together.
 func list(all []said) string {
 	const most = 6
 	var order []said
@@ -201,10 +202,10 @@ func rankList(rs []int) string {
 	return "ranks " + strings.Join(parts, ", ")
 }
 
-// WaitsIn is what a rank of the team says that it waits in.
+// WaitsIn describes what a rank of the team has published that it waits for.
 func (t *Team) WaitsIn(rank int) string { return said(t.Peers[rank].Area.waits.Load()).String() }
 
-// WaitsFor is the rank of the communicator that this one's area says that it waits for, or -1.
+// WaitsFor is the rank of the communicator that this rank has published that it waits for, or -1.
 func (t *Team) WaitsFor() int {
 	if v := said(t.Me.waits.Load()); v != 0 {
 		return v.peer()

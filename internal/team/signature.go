@@ -9,7 +9,7 @@ import (
 // OpKind is a collective operation.
 type OpKind uint8
 
-// The collective operations. KindRefused is what a rank publishes whose own arguments are bad.
+// The collective operations. A rank whose own arguments are bad publishes KindRefused.
 const (
 	KindRefused OpKind = iota
 	KindAllReduce
@@ -31,10 +31,10 @@ const (
 	KindCapture
 	KindSend // messages have no signature: for OpInfo
 	KindRecv
-	KindMessages // of a graph
+	KindMessages // those of a group or a graph
 	numKinds
 
-	// KindGroup is some of a group's all-reduces that are one kernel of a device; its signature is GroupSignature's.
+	// KindGroup is several all-reduces of a group that one kernel of a device runs; its signature is GroupSignature's.
 	KindGroup OpKind = 31
 )
 
@@ -101,8 +101,8 @@ const (
 	maxRoot   = 1<<12 - 1
 )
 
-// GroupSignature is what all ranks must agree on of works, up to 16 all-reduces of one type, that are one kernel: kind
-// 5 bits, type 4, how many beyond one 4, a hash of the signatures 27, all their counts 24.
+// GroupSignature packs what all ranks must agree on for works, up to 16 all-reduces of one type that one kernel runs:
+// kind 5 bits, type 4, their number less one 4, a hash of the signatures 27, the sum of their counts 24.
 func GroupSignature(works []Work) uint64 {
 	hash, count := uint64(0), 0
 	for i := range works {
@@ -116,16 +116,16 @@ func GroupSignature(works []Work) uint64 {
 
 const beyondShift = 51
 
-// RefusalSignature is what a rank publishes in the place of so many operations, or of AllOfThem, with a code as of
+// RefusalSignature is what a rank publishes in place of that many operations, or of AllOfThem, with a code of
 // reason.Code.
 func RefusalSignature(operations, code int) uint64 {
 	return Signature(KindRefused, 0, 0, operations-1, code)
 }
 
-// AllOfThem is as many operations as the peers have put into their kernel.
+// AllOfThem stands for as many operations as the peers have put into their kernel.
 const AllOfThem = maxRoot + 1
 
-// Operations is how many a signature is of.
+// Operations is how many operations a signature stands for.
 func Operations(sig uint64) int {
 	switch OpKind(sig >> 59) {
 	case KindGroup:
@@ -136,8 +136,8 @@ func Operations(sig uint64) int {
 	return 1
 }
 
-// Meet reports whether kernels of these signatures are of as many operations. Those behind kernels that are not would not
-// meet.
+// Meet reports whether kernels of these signatures have the same number of operations. If not, the kernels behind them
+// would not meet.
 func Meet(mine, theirs uint64) bool {
 	m, t := Operations(mine), Operations(theirs)
 	return m == t || m == AllOfThem || t == AllOfThem
@@ -145,7 +145,7 @@ func Meet(mine, theirs uint64) bool {
 
 func rootOf(sig uint64) int { return int(sig >> rootShift & maxRoot) }
 
-// Describe is a signature for people.
+// Describe describes a signature for people.
 func Describe(sig uint64) string {
 	k, t, r := OpKind(sig>>59), dtype.Type(sig>>55&15), Reduction(sig>>52&7)
 	if k == KindGroup {

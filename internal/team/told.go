@@ -13,19 +13,19 @@ type OpInfo struct {
 	Algorithm    string
 	Bytes        int // of the larger buffer
 	Src, Dst     BufferInfo
-	Took, Waited time.Duration // 0 if nobody measured
+	Took, Waited time.Duration // 0 if not measured
 
-	// Members are the operations of a group or of a graph's launch in their order, if one went last: those that were
-	// run, and the first 1024 at most. All else is the last member's. Nil for an operation by itself.
+	// Members are the operations of a group or of a graph's launch in their order, if one was last: those that ran, and
+	// the first 1024 at most. All other fields are the last member's. Nil for a single operation.
 	Members []OpInfo
 }
 
-// BufferInfo says whether peers read and wrote a buffer itself, and why not. One that was used, and is neither Direct
-// nor Alone, was staged.
+// BufferInfo says whether peers read and wrote a buffer in place, and if not, why. A buffer that is Used, but neither
+// Direct nor Alone, was staged.
 type BufferInfo struct {
 	Used   bool
 	Direct bool
-	Alone  bool   // there are no peers, who could reach it or not
+	Alone  bool   // the communicator has no peers
 	Why    string // why it was staged
 }
 
@@ -51,7 +51,8 @@ func (o OpInfo) Op() string {
 	return o.Kind.String()
 }
 
-// Text is one line about an operation of that name: algorithm, per buffer direct or staged and why, and how long it took.
+// Text is one line about an operation with that name: its algorithm, for each buffer that it was direct or why it was
+// staged, and how long it took.
 func (o OpInfo) Text(op string) string {
 	if o.Seq == 0 {
 		return "no operation yet"
@@ -70,7 +71,7 @@ func (o OpInfo) Text(op string) string {
 		o.Src.explain("source"), o.Dst.explain("destination"), took)
 }
 
-// Staged is how many buffers were.
+// Staged is how many buffers were staged.
 func (o *OpInfo) Staged() (n uint64) {
 	for _, b := range [2]*BufferInfo{&o.Src, &o.Dst} {
 		if b.staged() {
@@ -80,12 +81,12 @@ func (o *OpInfo) Staged() (n uint64) {
 	return n
 }
 
-// SmallInfo is what is told of a message that travels with its announcement.
+// SmallInfo is the OpInfo of a message that travels with its announcement.
 func SmallInfo(k OpKind, seq uint64, n int) OpInfo {
 	return MessageInfo(k, seq, n, "eager", BufferInfo{Used: true, Why: "small enough to travel with the announcement"})
 }
 
-// MessageInfo is what is told of a message.
+// MessageInfo is the OpInfo of a message.
 func MessageInfo(k OpKind, seq uint64, n int, algorithm string, b BufferInfo) OpInfo {
 	o := OpInfo{Kind: k, Seq: seq, Algorithm: algorithm, Bytes: n}
 	if k == KindRecv {

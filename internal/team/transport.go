@@ -9,8 +9,8 @@ import (
 	"github.com/ubcoll/ubcoll/register"
 )
 
-// Transport is a way to reach other ranks' memory of the host. A rank's domain has one of each kind, shared by its
-// communicators.
+// Transport is a way to reach the memory of other ranks of this host. A rank's domain has one of each kind, which its
+// communicators share.
 type Transport interface {
 	register.Backend // makes this rank's memory reachable
 
@@ -20,8 +20,8 @@ type Transport interface {
 	Attach(ctx context.Context, card json.RawMessage) (PeerMemory, error)
 	// Progress runs the control work that is pending, such as importing what peers have published. It does not wait.
 	Progress()
-	// Look looks which of the peers' processes have ended, for PeerMemory.Dead. It costs one system call, whatever their
-	// number, and does not wait.
+	// Look checks which of the peers' processes have ended, for PeerMemory.Dead. It costs one system call for any
+	// number of peers, and does not wait.
 	Look()
 	// Close detaches all peers.
 	Close() error
@@ -29,12 +29,12 @@ type Transport interface {
 
 // PeerMemory is one other rank's memory.
 type PeerMemory interface {
-	// Resolve is the address here of n bytes of the peer's memory. What it returns stays mapped until Close. The
-	// location may come from anywhere: it is checked. Resolve imports what was not imported yet.
+	// Resolve returns the local address of n bytes of the peer's memory, importing it if necessary. The address stays
+	// mapped until Close. The location may come from anywhere: Resolve checks it.
 	Resolve(l mem.Location, n int) (unsafe.Pointer, error)
 	// Live reports whether the peer's allocation still exists.
 	Live(l mem.Location) bool
-	// Dead reports whether the peer's process had ended when Look was called last.
+	// Dead reports whether the peer's process had ended at the last Look.
 	Dead() bool
 	// Close gives up the mappings.
 	Close() error

@@ -23,7 +23,7 @@ type Vec struct {
 // Bytes is the view's size.
 func (v *Vec) Bytes() int { return v.Len * v.Type.Size() }
 
-// Check is why v cannot be used, or nil.
+// Check returns why v cannot be used, or nil.
 func (v *Vec) Check() error {
 	switch {
 	case v.Err != nil:

@@ -13,31 +13,31 @@ import (
 	"github.com/ubcoll/ubcoll/internal/reason"
 )
 
-// How a wait goes: it looks at its word; every LooksPerPoll looks it passes Poll, a real Go call, so that a
-// stop-the-world is never held up; Poll looks after abort, deadline and dead peers, runs pending control work, and
-// gives the processor away the more readily the longer the wait lasts.
+// A wait reads its word in a loop. After every LooksPerPoll reads it calls Poll, a real Go call, so that it never
+// delays a stop-the-world. Poll checks for abort, deadline and dead peers and runs pending control work. It yields the
+// processor more readily the longer the wait lasts.
 const (
 	LooksPerPoll  = 256
 	looksCrowded  = 32                    // more ranks than processors: the peer needs this processor
-	yieldAfter    = 10 * time.Microsecond // processes: then sched_yield
+	yieldAfter    = 10 * time.Microsecond // between processes: then sched_yield
 	SleepAfter    = 5 * time.Millisecond  // then sleep, ever longer
 	longestSleep  = time.Millisecond      //
-	healthEvery   = 20 * time.Millisecond // between looks at the peers' processes
-	PollsPerClock = 8                     // polls between looks at the clock while a wait is young
-	goschedOften  = 4                     // polls between yields to this process' goroutines, which need this processor
-	goschedLong   = 64                    // the same where they have others
+	healthEvery   = 20 * time.Millisecond // between checks of the peers' processes
+	PollsPerClock = 8                     // polls between reads of the clock while a wait is young
+	goschedOften  = 4                     // polls between yields to goroutines that need this processor
+	goschedLong   = 64                    // the same if they have other processors
 )
 
-// ReportAfter is when a wait says once who is missing, in nanoseconds. A variable for tests.
+// ReportAfter is how long a wait lasts, in nanoseconds, before it logs once who is missing. Tests change it.
 var ReportAfter atomic.Int64
 
 func init() { ReportAfter.Store(int64(10 * time.Second)) }
 
-// Reached compares words that may wrap around.
+// Reached reports whether have is at least target; the words may wrap around.
 func Reached(have, target uint64) bool { return int64(have-target) >= 0 }
 
-// Wait waits until *w is at least target, for peer, a rank of the team, to do what step says. It ends early with an error, which breaks the
-// communicator: the peer is lost, the deadline passed, somebody aborted, ctx ended.
+// Wait waits until *w is at least target: until peer, a rank of the team, has done step. It ends early with an error,
+// which breaks the communicator, if the peer is lost, the deadline passes, some rank aborts, or ctx ends.
 func (t *Team) Wait(ctx context.Context, w *atomic.Uint64, target uint64, peer int, step string) error {
 	looks := t.Looks()
 	for i := 0; i < looks; i++ {
@@ -48,7 +48,7 @@ func (t *Team) Wait(ctx context.Context, w *atomic.Uint64, target uint64, peer i
 	return t.waitLong(ctx, w, target, peer, step, looks)
 }
 
-// Looks is how often a wait looks before it polls.
+// Looks is how often a wait reads its word before it polls.
 func (t *Team) Looks() int {
 	if t.Crowded {
 		return looksCrowded
@@ -58,27 +58,27 @@ func (t *Team) Looks() int {
 
 // WaitState is the state of one long wait.
 type WaitState struct {
-	Op       string // beside the collectives; "" = the running one
+	Op       string // an operation that is no collective; "" = the running collective
 	Ctx      context.Context
 	Peer     int  // rank of the team
-	PassOn   bool // what a peer has said is for others: it stays about this rank if it is
-	Far      int  // 1 + the communicator's rank that it waits for, if on another host; Peer is this rank itself then
+	PassOn   bool // the error is passed on to others: an error about this rank stays about it
+	Far      int  // 1 + the communicator's rank that it waits for, if on another host; then Peer is this rank
 	Step     string
 	Polls    uint
-	start    time.Time     // of the first look at the clock
-	now      time.Duration // since start, as of the last look at the clock
-	health   time.Duration // when to look at the processes next
+	start    time.Time     // first read of the clock
+	now      time.Duration // since start, at the last read of the clock
+	health   time.Duration // when to check the processes next
 	behind   time.Duration // until when Behind was set
 	reported bool
-	Lost     bool     // a peer has said that the communicator broke
-	Kind     OpKind   // what it is for, unless Op is "": KindRefused for what is neither a collective nor a message
-	Item     numbered // that, if it has a number; or nil
-	Several  bool     // and others with it
-	Behind   bool     // something of this rank's own comes first: neither the peer's close nor a deadline counts
-	Said     said     // in the area
+	Lost     bool     // a peer has published that the communicator broke
+	Kind     OpKind   // kind of Op, if that is set; KindRefused: neither a collective nor a message
+	Item     numbered // what the wait is for, if it has a number; or nil
+	Several  bool     // it waits for several of them
+	Behind   bool     // an operation of this rank must run first: neither the peer's close nor a deadline counts
+	Said     said     // what the area says of this wait
 }
 
-// numbered is an operation with a place in an order: 0 if that cannot be told now.
+// numbered is an operation with a place in an order, or 0 if the place is not known now.
 type numbered interface{ Number() uint64 }
 
 func (t *Team) waitLong(ctx context.Context, w *atomic.Uint64, target uint64, peer int, step string, looks int) error {
@@ -87,7 +87,7 @@ func (t *Team) waitLong(ctx context.Context, w *atomic.Uint64, target uint64, pe
 		if err := t.Poll(&s); err != nil {
 			if Reached(w.Load(), target) {
 				t.EndWait(&s)
-				return nil // it came all the same, as the last thing its peer did
+				return nil // the word came after all, as the last thing that the peer did
 			}
 			return t.comm.Fail(err)
 		}
@@ -112,16 +112,16 @@ func (t *Team) Poll(s *WaitState) *fault.Error {
 	return nil
 }
 
-// Check is Poll for who waits in a way of his own.
+// Check is Poll without the yield, for callers with a wait loop of their own.
 func (t *Team) Check(s *WaitState) *fault.Error {
 	s.Polls++
-	// One peer's abort word a round, and that of the peer we wait for.
+	// Each round reads the abort word of one peer in turn, and that of the peer that this rank waits for.
 	for _, r := range [2]int{s.Peer, int(s.Polls) % t.size} {
 		if v := t.Peers[r].Lost(); v != 0 && r != t.rank {
 			return t.LostError(s, r, v)
 		}
 	}
-	if e := t.comm.Broken(); e != nil { // this rank's own Abort, from another goroutine
+	if e := t.comm.Broken(); e != nil { // Abort by another goroutine of this rank
 		return e
 	}
 	if s.start.IsZero() {
@@ -135,8 +135,8 @@ func (t *Team) Check(s *WaitState) *fault.Error {
 	return nil
 }
 
-// PollClock is the part of Poll that looks at the clock, and at what cannot be looked at often: but who does not wait,
-// and calls nothing but this, has the processes looked at the first time, too.
+// PollClock is the part of Poll that reads the clock and makes the expensive checks. A caller that only polls, and
+// calls nothing else, checks the processes in the first call, too.
 func (t *Team) PollClock(s *WaitState) *fault.Error {
 	if s.start.IsZero() {
 		s.start = time.Now()
@@ -145,11 +145,11 @@ func (t *Team) PollClock(s *WaitState) *fault.Error {
 	if err := s.Ctx.Err(); err != nil {
 		return t.errorAt(s, t.absent(s), reason.Ended(s.Ctx))
 	}
-	p := &t.Peers[s.Peer] // for a rank of another host, this one itself, which has not closed
+	p := &t.Peers[s.Peer] // this rank itself if it waits for another host's; it has not closed
 	if s.Behind {
 		s.behind = s.now
 	} else if p.Closed() {
-		if v := p.Lost(); v != 0 { // written before the close, and perhaps after poll looked
+		if v := p.Lost(); v != 0 { // written before the close, and perhaps after Check read it
 			return t.LostError(s, s.Peer, v)
 		}
 		return t.ClosedError(s, s.Peer)
@@ -179,8 +179,8 @@ func (t *Team) PollClock(s *WaitState) *fault.Error {
 	return nil
 }
 
-// PollHealth looks at all peers: a dead one that no operation waits for yet will be missed soon. What a rank published
-// before it died comes first, so that the first to die is named, not those that followed it.
+// PollHealth checks all peers, because a dead peer that no operation waits for yet will soon be missed. What a rank
+// published before it died counts first, so that errors name the first rank that died, not those that followed.
 func (t *Team) PollHealth(s *WaitState) *fault.Error {
 	for r := range t.Peers {
 		if v := t.Peers[r].Lost(); v != 0 && r != t.rank {
@@ -201,7 +201,8 @@ func (t *Team) PollHealth(s *WaitState) *fault.Error {
 	return t.diverged(s)
 }
 
-// errorAt is an error of a wait, about one of the communicator's ranks: it must not look at the running operation if that is another one.
+// errorAt makes the error of a wait, about a rank of the communicator. If the wait is not part of the running
+// operation, errorAt must not read that.
 func (t *Team) errorAt(s *WaitState, about int, err error) *fault.Error {
 	if s.Op == "" {
 		return t.Errorf(s.Step, about, err)
@@ -209,9 +210,10 @@ func (t *Team) errorAt(s *WaitState, about int, err error) *fault.Error {
 	return &fault.Error{Op: s.Op, Rank: t.Name(t.rank), Peer: about, Host: t.Peers[t.rank].Host, Step: s.Step, Err: err}
 }
 
-// yield gives the processor away. Gosched also wakes a thread to look for work on each processor that Go has idle: with
-// a process for each rank these take the processors of the other ranks (16 ranks that are not bound, 512 bytes: 8.5 us,
-// not 3.8). So it is for what has no other processor to run on, and for waits that are long anyway.
+// yield gives the processor away. Gosched also wakes a thread on each idle processor of Go's to look for work. With one
+// process for each rank these threads take the processors of the other ranks (16 ranks that are not bound, 512 bytes:
+// 8.5 us instead of 3.8). So yield calls it often only if goroutines have no other processor, and otherwise only in
+// long waits.
 func (t *Team) yield(s *WaitState) {
 	goschedAfter := uint(goschedLong)
 	if t.inProcess || t.oneP {
@@ -236,5 +238,5 @@ func (t *Team) yield(s *WaitState) {
 	}
 }
 
-// SleepFor sleeps, the longer the longer a wait has lasted.
+// SleepFor sleeps, longer the longer a wait has lasted.
 func SleepFor(waited time.Duration) { time.Sleep(min(waited/64, longestSleep)) }

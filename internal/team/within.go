@@ -2,13 +2,13 @@ package team
 
 import "time"
 
-// Within is end's error, for who waits for it for limit at most: then inTime is false, end goes on by itself, and late
-// gets its error.
+// Within calls end and waits for it, for at most limit. If end returns in time, Within returns its error. Otherwise
+// inTime is false, end goes on, and late gets its error.
 func Within(limit time.Duration, end func() error, late func(error)) (inTime bool, err error) {
 	over, gone := make(chan error), make(chan struct{})
 	go func() {
 		var err error
-		defer func() { // also if a handler of the program's that it calls ends the goroutine
+		defer func() { // deferred, because end may call the program's handler, which may end the goroutine
 			select {
 			case over <- err:
 			case <-gone:

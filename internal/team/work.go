@@ -10,7 +10,7 @@ import (
 	"github.com/ubcoll/ubcoll/register"
 )
 
-// Work is one collective, with how it is to go: it is run, queued on a stream, or recorded and replayed. It is a plain
+// Work describes one collective and how it runs: at once, queued on a stream, or recorded and replayed. It is a plain
 // value, so that a blocking call allocates nothing.
 type Work struct {
 	Kind  OpKind
@@ -21,26 +21,27 @@ type Work struct {
 	Src   Vec
 	Dst   Vec
 
-	Factor float64 // what each source element is multiplied by first; 0 = 1
-	// Other is what is done instead of a collective, for groups and graphs; or nil.
+	Factor float64 // multiplies each source element first; 0 = 1
+	// Other is the operation of a group or graph that runs instead of a collective, or nil.
 	Other Operation
 
-	SendCounts []int // of the operations with vectors of counts, in elements; the caller's until they end
+	SendCounts []int // for operations with vectors of counts, in elements; the caller's until they end
 	RecvCounts []int
 
-	// Err says that this rank's own arguments are bad. The rank publishes "refused", so that all ranks return it.
+	// Err says that this rank's own arguments are bad. The rank then publishes a refusal, so that all ranks return an
+	// error.
 	Err error
-	// Ends says that, refused, it is all of a group.
+	// Ends says that this refused Work stands for a whole group.
 	Ends bool
 	// Together says that the next work was called in the same group.
 	Together bool
-	// Graph says that the work is a graph's, whose buffers are found among those that graphs hold.
+	// Graph says that the work belongs to a graph, whose buffers are found among those that graphs hold.
 	Graph bool
 	// Path is how the data travels on the host.
 	Path *Path
-	// Kernel is how it travels on a device.
+	// Kernel is how the data travels on a device.
 	Kernel Kernel
-	// Algorithm is what Path.Run chose to do, if that is more than Path.Name.
+	// Algorithm is what Path.Run chose, if it is more specific than Path.Name.
 	Algorithm string
 
 	// EagerBytes is how much Path.Offer will write to the eager slot.
@@ -48,30 +49,30 @@ type Work struct {
 
 	SrcBuf, DstBuf Buf
 
-	held [2]*mem.Allocation // what cannot be freed until the operation ends
+	held [2]*mem.Allocation // memory that cannot be freed until the operation ends
 }
 
-// Changes reports whether the reduction changes what one rank alone has: it multiplies, or makes bools 0 or 1.
+// Changes reports whether the reduction changes the data of a single rank: it multiplies, or turns bools into 0 or 1.
 func (w *Work) Changes() bool { return w.Red == PreMulSum || w.Type == dtype.Bool && w.Red.Valid() }
 
-// Operation is something of another room than the collectives', for who records: messages.
+// Operation is an operation of another package, messages, for recorders.
 type Operation interface {
-	// Len is the number of calls, and Vec the memory of one.
+	// Len is the number of calls, and Vec is the memory of call i.
 	Len() int
 	Vec(i int) *Vec
 	// Clone is a copy, with calls of its own.
 	Clone() Operation
-	// OnHost reports whether it is of memory of the host.
+	// OnHost reports whether it uses host memory.
 	OnHost() bool
-	// Alone is why it would wait for ever if nothing goes on beside it, or nil.
+	// Alone returns why it would wait forever without operations beside it, or nil.
 	Alone() error
-	// Place takes its place among others, on a stream of the host, before Run.
+	// Place takes the operation's place among others, on a host stream, before Run.
 	Place() error
-	// Run does it, or queues it on its stream of a device; it is the communicator's turn.
+	// Run runs it, or queues it on its device stream, in the communicator's turn.
 	Run(ctx context.Context) error
 }
 
-// Hold keeps the memory of the buffers, as far as it is known whose it is, from being freed while the operation runs.
+// Hold keeps the memory of the buffers, as far as its allocation is known, from being freed while the operation runs.
 func (w *Work) Hold() error {
 	for i, v := range [2]*Vec{&w.Src, &w.Dst} {
 		if v.Alloc == nil || i == 1 && v.Alloc == w.held[0] {
@@ -85,7 +86,7 @@ func (w *Work) Hold() error {
 	return nil
 }
 
-// Release undoes Hold, and gives back the registrations.
+// Release undoes Hold, and releases the registrations.
 func (w *Work) Release() {
 	if w.SrcBuf.Claim != nil {
 		w.SrcBuf.Claim.Release()
@@ -100,9 +101,9 @@ func (w *Work) Release() {
 	}
 }
 
-// AcquireBuffers has find do that for the source and for the destination. In place, which is the same memory for both,
-// it is one search, so that both are direct or neither: had a registration gone in between, the peers would take this
-// rank to be out of place. A source that is multiplied first is nobody's to read, and so never in place.
+// AcquireBuffers calls find for the source and the destination. In place, where both are the same memory, it calls find
+// only once, so that both are direct or neither is: if a registration ended between two calls, the peers would think
+// that this rank is not in place. Peers never read a source that is multiplied first, so that is never in place.
 func (w *Work) AcquireBuffers(find func(*Vec, *Buf) error) error {
 	multiplied := w.Red == PreMulSum
 	if multiplied && w.Src.Len > 0 {
@@ -121,10 +122,9 @@ func (w *Work) AcquireBuffers(find func(*Vec, *Buf) error) error {
 	return nil
 }
 
-// Counts fills what this rank sends to each rank, and what it expects from each, in elements, of an operation with
-// vectors of counts. All ranks compare all pairs. The vectors are the caller's, who may have changed them since the
-// call if this is a graph's launch: what is filled is what was checked, and nothing else is looked at later. After an
-// error all is 0.
+// Counts fills in how many elements this rank sends to each rank and expects from each, for an operation with vectors
+// of counts. All ranks compare all pairs. The vectors are the caller's, who may have changed them since the call if
+// this is a graph's launch. So only the values filled in, which were checked, are used later. After an error all are 0.
 func (w *Work) Counts(rank int, send, recv []uint64) (err error) {
 	clear(send)
 	clear(recv)
@@ -156,7 +156,7 @@ func (w *Work) Counts(rank int, send, recv []uint64) (err error) {
 	return err
 }
 
-// fillCounts copies counts, whose parts must all lie within v.
+// fillCounts copies counts; the parts that they describe must lie within v.
 func fillCounts(to []uint64, counts []int, name string, v *Vec) error {
 	total := 0
 	for r := range to {
@@ -173,47 +173,49 @@ func fillCounts(to []uint64, counts []int, name string, v *Vec) error {
 	return nil
 }
 
-// Signature is what all ranks must agree on.
+// Signature is the word that all ranks must agree on.
 func (w *Work) Signature() uint64 { return Signature(w.Kind, w.Type, w.Red, w.Root, w.Count) }
 
-// Path is one way of moving the data of operations. All ranks choose the same, before they have heard of each other.
+// Path is one way of moving the data of operations. All ranks choose the same path, before they have heard of each
+// other.
 type Path struct {
 	Name string
-	// Acquire finds or makes the registrations of the buffers. Its error refuses, as Work.Err does. Without it the
-	// buffers are this rank's alone.
+	// Acquire finds or makes the registrations of the buffers. An error refuses the operation, as Work.Err does.
+	// Without Acquire, no peer accesses the buffers.
 	Acquire func(*Team, *Work) error
-	// Offer writes what travels with the descriptor: the payload, or the eager slot. It cannot fail.
+	// Offer writes the data that travels with the descriptor, to the payload or the eager slot. It cannot fail.
 	Offer func(*Team, *Work)
-	// Combine works on what the ranks of a group have offered, on the group's leader and before the group is said to
-	// agree: everybody sees what it left in Partial after agreement. Needs groups; it cannot fail.
+	// Combine combines what the ranks of a group have offered. It runs on the group's leader before the leader
+	// publishes that the group agrees; after agreement all ranks see its result in Partial. Needs groups; it cannot
+	// fail.
 	Combine func(*Team, *Work)
-	// Contribute leaves in b what the other hosts need of a team that has agreed, on its first rank, and returns how many
-	// bytes that is. It cannot fail.
+	// Contribute runs on the first rank of a team that has agreed. It writes to b what the other hosts need from the
+	// team, and returns the number of bytes. It cannot fail.
 	Contribute func(t *Team, w *Work, b []byte) int
-	// Conclude makes of what all hosts have left, on the first rank of each, what Run takes. Its error, which no host has
-	// that sends what it should, breaks the communicator.
+	// Conclude runs on the first rank of each host. It turns the contributions of all hosts into what Run uses. An
+	// error means that some host has sent something wrong, and breaks the communicator.
 	Conclude func(t *Team, w *Work, all func(host int) []byte) error
-	// Check looks at what the ranks have offered, after their signatures agreed. Its verdict must be the same on all
-	// ranks; an error, about one of the communicator's ranks or -1, leaves the communicator usable.
+	// Check checks what the ranks have offered, after their signatures agreed. Its result must be the same on all
+	// ranks; an error, about a rank of the communicator or -1, leaves the communicator usable.
 	Check func(*Team, *Work) (about int, err error)
 	// Run moves the data, after all ranks have agreed. An error breaks the communicator.
 	Run func(context.Context, *Team, *Work) error
-	// Ended hears that the operation has failed.
+	// Ended is called when the operation has failed.
 	Ended func(error)
 }
 
-// Buf is how one buffer of a Work takes part in it.
+// Buf says how one buffer of a Work takes part in it.
 type Buf struct {
 	Claim *register.Claim // held until the operation ends, if direct
 	At    mem.Location    // where peers find it, if direct
 	Why   string          // why it is staged, if not direct
 
-	Passed bool // it is direct, in a part of the operation that has ended
+	Passed bool // it was direct in a part of the operation that has ended
 	Late   bool // it is staged because a peer has not imported it yet, or cannot
 	Shared bool // Claim is the other buffer's
 }
 
-// Direct reports whether peers read and write the user's memory itself.
+// Direct reports whether peers read and write the user's memory in place.
 func (b *Buf) Direct() bool { return b.Claim != nil }
 
 func (b *Buf) word() BufWord {
@@ -223,16 +225,16 @@ func (b *Buf) word() BufWord {
 	return WordOf(b.At)
 }
 
-// Kernel is how an operation on a device goes; all ranks choose the same. The zero Kernel is none.
+// Kernel says how an operation runs on a device; all ranks choose the same. The zero Kernel means none.
 type Kernel struct {
 	Name      string // of package kernels
 	Algorithm string // for LastOp
 	Blocks    int
-	Lines     int  // of kernels that go by lines: how much a rank sends another in one step, at most; else 0
-	Push      bool // reductions: always by way of the receivers' staging memory
-	Words     bool // peers may reach the buffers themselves, if they are registered
+	Lines     int  // for kernels that go by lines: the most bytes that a rank sends another in one step; else 0
+	Push      bool // reductions: always through the receivers' staging memory
+	Words     bool // peers may access the buffers in place, if they are registered
 	Counts    bool // it takes Work.Counts
 }
 
-// CountsBlocks is the Kernel.Blocks of an operation with counts of which no rank knows what they come to in all.
+// CountsBlocks is Kernel.Blocks of an operation with counts where no rank knows the total.
 const CountsBlocks = 64
