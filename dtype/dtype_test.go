@@ -63,7 +63,7 @@ func TestOf(t *testing.T) {
 	require.Zero(t, testing.AllocsPerRun(100, func() { Of[i]() }))
 }
 
-// own imports packages of this module that were checked before; the default importer knows the standard library's alone.
+// own imports packages of this module that were checked before; the default importer knows only the standard library.
 type own struct {
 	types.Importer
 	packages map[string]*types.Package
@@ -76,7 +76,7 @@ func (o own) Import(path string) (*types.Package, error) {
 	return o.Importer.Import(path)
 }
 
-// TestElem has the compiler's own checker say which types are elements.
+// TestElem lets the compiler's own checker say which types are elements.
 func TestElem(t *testing.T) {
 	const programs = `package dtype
 type (

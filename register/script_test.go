@@ -14,8 +14,8 @@ import (
 	"github.com/ubcoll/ubcoll/fault"
 )
 
-// TestScripts runs the transcripts in testdata. A command is one line. It prints what it returns, and, indented by "|
-// ", the calls of backends, OnError and done that it causes:
+// TestScripts runs the transcripts in testdata. A command is one line. It prints what it returns, and, after "| ", the
+// calls of backends, OnError and done that it causes:
 //
 //	new [regions=N] [bytes=N] [backends=(NET,IPC)]     memory NAME id=N gen=N base=N bytes=N
 //	backend KIND [register=E] [deregister=E]           E is ok, fail or unsupported

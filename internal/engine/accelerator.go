@@ -14,60 +14,63 @@ import (
 	"github.com/ubcoll/ubcoll/internal/team"
 )
 
-// Accelerators makes the device sides of communicators: package gpu's.
+// Accelerators makes the device sides of communicators; package gpu implements it.
 type Accelerators interface {
-	// Visible is what a rank tells all others of the devices that its process may use, and why there is none, or "". If
-	// they are off it does not look.
+	// Visible returns what a rank tells all others about the devices that its process may use, and why there is none,
+	// or "". If off is set, it does not look for devices.
 	Visible(off bool) (told json.RawMessage, why string)
-	// New is c's side, on the device that is this rank's by what the ranks of its host have told, in the team's order. The
-	// error is why there is none.
+	// New makes c's side on this rank's device. all is what the ranks of its host have told, in the team's order; it
+	// decides which device is whose. The error says why there is none.
 	New(c *Comm, all []json.RawMessage) (Accelerator, error)
 }
 
-// Accelerator is the device side of a communicator, as the engine asks for it: that of its team, whose ranks it knows.
+// Accelerator is the device side of a communicator, as the engine uses it. It belongs to the communicator's team and
+// knows the team's ranks.
 type Accelerator interface {
-	// Part is the side of c, whose team are some of this one's ranks.
+	// Part makes the side of c, whose team consists of some of this side's ranks.
 	Part(c *Comm, ranks []int) Accelerator
-	// Card sets this rank's side up, and says what the others need of it. It fails soon once ctx has ended.
+	// Card sets this rank's side up, and returns what the others need from it. It fails soon after ctx has ended.
 	Card(ctx context.Context) (DeviceCard, error)
-	// Meet reaches the others' sides, whose cards are in the team's order. It returns why devices cannot be used, or "".
+	// Meet connects to the others' sides, whose cards are in the team's order. It returns why devices cannot be used,
+	// or "".
 	Meet(ctx context.Context, cards []DeviceCard) string
 
-	// Perform does w, the communicator's own, and waits. It is the communicator's turn.
+	// Perform runs w, the communicator's own Work, and waits. It is called in the communicator's turn.
 	Perform(ctx context.Context, w *team.Work) error
-	// PerformSome does the first of works and, in a group, those behind it that go with it as one. It is how many.
+	// PerformSome runs the first of works and, in a group, those behind it that one kernel runs with it. It returns how
+	// many it ran.
 	PerformSome(ctx context.Context, works []team.Work, group bool) (n int, err error)
-	// Busy reports whether something that was queued has not ended.
+	// Busy reports whether any queued operation has not ended.
 	Busy() bool
-	// SetTimeout changes the deadline of what is launched from now on.
+	// SetTimeout changes the deadline of later launches.
 	SetTimeout(d time.Duration)
 	// Abort ends all waits on the device.
 	Abort()
-	// Close ends this rank's side but for its memory, Allocations, which peers may still use. What is queued ends first:
-	// before its deadline, or at once if the communicator is broken.
+	// Close ends this rank's side except for its memory, Allocations, which peers may still use. It first waits for
+	// queued operations, which end by their deadline, or at once if the communicator is broken.
 	Close() error
 	Allocations() []*mem.Allocation
 }
 
-// DomainDevice is what a domain has once on its device.
+// DomainDevice is what all communicators of a domain share on its device.
 type DomainDevice interface {
 	Device() hw.Device
 	// Copy copies between b, which may be on the Go heap, and a, and waits.
 	Copy(a cuda.Addr, b []byte, in bool) error
-	// Close ends it, after the domain's memory there.
+	// Close ends it, after the domain's device memory has been freed.
 	Close() error
 }
 
-// DeviceCard is what a rank tells of its device when a communicator is made, or why it cannot use it.
+// DeviceCard is what a rank tells about its device when a communicator is made, or why it cannot use it.
 type DeviceCard struct {
-	Extent  uint32 `json:"extent"` // that the area is in
+	Extent  uint32 `json:"extent"` // the extent that has the area
 	Offset  uint64 `json:"offset"`
 	Threads int    `json:"threads"`
 	Lines   bool   `json:"lines"` // its links carry lines of 128 bytes whole
 	Why     string `json:"why,omitempty"`
 }
 
-// chooseDevice takes the device that is this rank's, by what the ranks of its host have told.
+// chooseDevice takes this rank's device, which follows from what the ranks of its host have told.
 func (c *Comm) chooseDevice(all []json.RawMessage) {
 	d, err := c.rooms.Accelerators.New(c, all)
 	if c.gpuWhy = err; err == nil {
@@ -75,7 +78,8 @@ func (c *Comm) chooseDevice(all []json.RawMessage) {
 	}
 }
 
-// lacks is what is wrong where devices are required and why says why this rank cannot use one; nil if that is "".
+// lacks returns the error of a rank that cannot use a device, because of why, although devices are required; nil if why
+// is "" or devices are not required.
 func (o *Options) lacks(rank int, why string) error {
 	if why == "" || o.Devices != team.DevicesRequired {
 		return nil
@@ -83,8 +87,8 @@ func (o *Options) lacks(rank int, why string) error {
 	return fmt.Errorf("rank %d uses no device, and Options.Devices is %v: %s: %w", rank, o.Devices, why, fault.ErrNotSupported)
 }
 
-// deviceCard makes this rank's side, and its card. Failures are told in the card: the ranks of a host use their devices
-// together or not at all, and the communicator works without.
+// deviceCard makes this rank's side and its card. The card also tells failures: the ranks of a host use their devices
+// together or not at all, and the communicator works without them.
 func (c *Comm) deviceCard(ctx context.Context) DeviceCard {
 	if c.gpuWhy != nil {
 		return DeviceCard{Why: c.gpuWhy.Error()}
@@ -96,8 +100,8 @@ func (c *Comm) deviceCard(ctx context.Context) DeviceCard {
 	return card
 }
 
-// meetDevices reaches the devices of the others of the host, whose cards are in the team's order. It returns why devices cannot be used,
-// or "".
+// meetDevices connects to the devices of the host's other ranks, whose cards are in the team's order. It returns why
+// devices cannot be used, or "".
 func (c *Comm) meetDevices(ctx context.Context, cards []DeviceCard) string {
 	for r := range cards {
 		if cards[r].Why != "" {
@@ -107,13 +111,13 @@ func (c *Comm) meetDevices(ctx context.Context, cards []DeviceCard) string {
 	return c.device.Meet(ctx, cards)
 }
 
-// settleDevice ends the setting up: whys are what meetDevices returned on each rank of the host.
+// settleDevice ends the setup. whys has what meetDevices returned on each rank of the host.
 func (c *Comm) settleDevice(whys []string) error {
 	for _, why := range whys {
 		if why == "" {
 			continue
 		}
-		if !errors.Is(c.gpuWhy, fault.ErrNotSupported) { // else all ranks have found it out alike
+		if !errors.Is(c.gpuWhy, fault.ErrNotSupported) { // otherwise all ranks have found the same reason
 			c.gpuWhy = fmt.Errorf("%s: %w", why, fault.ErrNotSupported)
 		}
 		return c.dropDevice()
@@ -121,7 +125,7 @@ func (c *Comm) settleDevice(whys []string) error {
 	return nil
 }
 
-// dropDevice gives up the device of a communicator that does not use it after all; its memory goes with the
+// dropDevice gives up the device of a communicator that does not use it after all. Its memory is freed with the
 // communicator's.
 func (c *Comm) dropDevice() error {
 	d := c.device
@@ -136,7 +140,7 @@ func (c *Comm) dropDevice() error {
 	return err
 }
 
-// GPU is this rank's device, or why it has none.
+// GPU returns this rank's device, or why it has none.
 func (c *Comm) GPU() (hw.Device, error) {
 	if c.gpuWhy != nil {
 		return hw.Host, c.gpuWhy
@@ -144,7 +148,7 @@ func (c *Comm) GPU() (hw.Device, error) {
 	return c.dom.device.Device(), nil
 }
 
-// WhyNoGPU is why this rank has no device, as an error even if it has one.
+// WhyNoGPU is why this rank has no device; it is an error even if the rank has one.
 func (c *Comm) WhyNoGPU() error {
 	if c.gpuWhy != nil {
 		return c.gpuWhy
@@ -152,7 +156,7 @@ func (c *Comm) WhyNoGPU() error {
 	return fmt.Errorf("that rank uses none: %w", fault.ErrNotSupported)
 }
 
-// noDevice is why there cannot be a device d, or nil.
+// noDevice returns why d cannot be a device, or nil.
 func noDevice(d hw.Device) error {
 	if d.Valid() {
 		return nil
@@ -160,7 +164,7 @@ func noDevice(d hw.Device) error {
 	return fmt.Errorf("%v is no device: they count from 0: %w", d, fault.ErrArgument)
 }
 
-// CheckDevice is why memory or streams of d are none of this communicator's, or nil.
+// CheckDevice returns why this communicator cannot use memory or streams of d, or nil.
 func (c *Comm) CheckDevice(d hw.Device) error {
 	if err := noDevice(d); err != nil {
 		return err
@@ -172,7 +176,7 @@ func (c *Comm) CheckDevice(d hw.Device) error {
 	return err
 }
 
-// Copy copies between b and a's start, on a device, and waits.
+// Copy copies between b and the start of a, on a device, and waits.
 func (c *Comm) Copy(op string, a *mem.Allocation, b []byte, in bool) error {
 	if !a.Hold() {
 		return c.LocalError(op, fmt.Errorf("freed buffer: %w", fault.ErrStale))

@@ -25,7 +25,7 @@ func (c *Comm) Acquire(v *team.Vec, b *team.Buf, graph bool) error {
 		return nil
 	}
 	cache := c.dom.Cache
-	var generation uint64 // not known for a view of a plain slice
+	var generation uint64 // unknown (0) for a view of a plain slice
 	if v.Alloc != nil {
 		generation = v.Alloc.At.Generation
 	}
@@ -45,7 +45,7 @@ func (c *Comm) Acquire(v *team.Vec, b *team.Buf, graph bool) error {
 			b.Why = "it is not registered, and the registration policy is explicit"
 			return nil
 		}
-		// All of the allocation, so that its other parts are found as well.
+		// Register the whole allocation, so that lookups of its other parts hit as well.
 		var err error
 		if claim, err = cache.RegisterAuto(Memory(a), a.Base(), a.Bytes); err != nil {
 			b.Why = err.Error()

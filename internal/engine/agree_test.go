@@ -27,7 +27,7 @@ func reduce(count int) team.Work {
 		Path: &team.Path{Name: "test"}}
 }
 
-// A rank that calls with something else is an error that names it, the same on all ranks, and nothing is broken by it.
+// If one rank's call differs, all ranks return the same error, which names that rank, and nothing breaks.
 func TestDisagreement(t *testing.T) {
 	const most = "all_reduce(count 5, float32, sum, root 0)"
 	other := func(change func(*team.Work)) team.Work { w := reduce(5); change(&w); return w }
@@ -57,7 +57,7 @@ func TestDisagreement(t *testing.T) {
 						return enginetest.Run(background, cm, w)
 					})
 					about, text := odd, fmt.Sprintf("rank %d called %s, %d of %d ranks %s", odd, c.text, n-1, n, most)
-					if n == 2 && odd == 0 { // one against one: rank 0's is the measure
+					if n == 2 && odd == 0 { // one against one: rank 0 counts as the majority
 						about, text = 1, fmt.Sprintf("rank 1 called %s, 1 of 2 ranks %s", most, c.text)
 					}
 					for r, err := range errs {
@@ -95,7 +95,7 @@ func TestDisagreement(t *testing.T) {
 	})
 }
 
-// A rank whose own arguments are bad says so, and why.
+// A rank whose own arguments are bad tells the others so, and why.
 func TestRefusal(t *testing.T) {
 	var reasons []error
 	for _, s := range engine.Refusals {
@@ -180,7 +180,7 @@ func TestRefusal(t *testing.T) {
 		require.ErrorContains(t, errs[0], "rank 1 refused: context canceled: enough")
 		requireUsable(t, comms)
 	})
-	t.Run("forged", func(t *testing.T) { // by a peer that writes what it likes
+	t.Run("forged", func(t *testing.T) { // by a peer that writes arbitrary values
 		comms := enginetest.Open(t, 2, engine.Options{})
 		comms[1].ForgeRefusal(math.MaxUint64, math.MaxUint64)
 		err := enginetest.Barrier(comms[0])
@@ -188,7 +188,7 @@ func TestRefusal(t *testing.T) {
 	})
 }
 
-// What travels with the descriptor is there after agreement, and a verdict on it breaks nothing.
+// Data that travels with the descriptor is there after agreement, and an error of Check breaks nothing.
 func TestOfferAndCheck(t *testing.T) {
 	comms := enginetest.Open(t, 3, engine.Options{})
 	payload := func(c *team.Team, r int) *uint64 { return (*uint64)(c.Payload(r)) }
@@ -231,7 +231,7 @@ func TestOfferAndCheck(t *testing.T) {
 	requireUsable(t, comms)
 }
 
-// pass has each rank hand a number to its right neighbour, through its staging memory.
+// pass makes each rank hand a number to its right neighbour, through its staging memory.
 func pass(x uint64) team.Work {
 	w := reduce(1)
 	w.Path.Name = "pass"
@@ -266,7 +266,7 @@ func TestProgress(t *testing.T) {
 	require.NoError(t, errors.Join(errs...))
 }
 
-// After 1<<32 operations (hours, of small ones) the words of progress wrap around.
+// After 1<<32 operations (hours of small ones) progress words wrap around.
 func TestProgressWrapsAround(t *testing.T) {
 	comms := enginetest.Open(t, 3, engine.Options{})
 	for _, skip := range []uint64{1<<31 - 4, 1<<31 - 4, 1<<31 - 4, 1 << 31} {
@@ -286,13 +286,14 @@ func TestProgressWrapsAround(t *testing.T) {
 	}
 }
 
-// A rank whose operations made no progress for long, since they were small, has made none in the next one either.
+// If a rank's operations made no progress for long, because they were small, the next operation must not seem to have
+// made any.
 func TestProgressIsNotTooOld(t *testing.T) {
 	comms := enginetest.Open(t, 2, engine.Options{})
 	errs := testkit.Each(comms, func(c *engine.Comm) error {
 		for range 1<<11 + 1 {
 			c.Skip(1<<20 - 2)
-			if err := errors.Join(enginetest.Barrier(c), enginetest.Barrier(c)); err != nil { // two: slots alternate
+			if err := errors.Join(enginetest.Barrier(c), enginetest.Barrier(c)); err != nil { // two, because slots alternate
 				return err
 			}
 		}
@@ -330,7 +331,7 @@ func TestRunFails(t *testing.T) {
 	}
 }
 
-// A peer's descriptor may name anything: what cannot be is an error, no access.
+// A peer's descriptor may contain anything: impossible values are errors, and cause no access.
 func TestForgedBuffer(t *testing.T) {
 	for name, l := range map[string]mem.Location{
 		"no such arena":   {Arena: 1000, Slot: 1000, Generation: 1},

@@ -6,37 +6,41 @@ import (
 	"github.com/ubcoll/ubcoll/internal/mem"
 )
 
-// Attachment is what a communicator has beside its collectives: messages, or channels and windows. The engine knows no
-// more of them than this.
+// Attachment is a part of a communicator beside its collectives: messages, or channels and windows. The engine knows no
+// more of it than this interface.
 type Attachment interface {
-	// AreaBytes is how much memory it has in each rank's area.
+	// AreaBytes is how much memory the attachment needs in each rank's area.
 	AreaBytes() int
-	// Lay says where a rank's part of that is: this rank's own first, zeroed, and then the others', when they are mapped.
+	// Lay tells the attachment the address of its part of a rank's area: this rank's own first, zeroed, and the others'
+	// when they are mapped.
 	Lay(rank int, at unsafe.Pointer)
-	// Advance moves on what does not move by itself, whenever this rank waits for anything. It does not wait. It is for
-	// all communicators of the domain, and so is Pass; that this one is closed makes no difference.
+	// Advance moves on the work that only proceeds when called. It is called whenever this rank waits for anything, and
+	// does not wait itself. Advance and Pass serve all communicators of the domain, even after this one has closed.
 	Advance()
-	// Pass waits until what is under way without holding its memory is over: some of that is freed.
+	// Pass waits until operations end that are under way without holding their memory, because some of it is being
+	// freed.
 	Pass()
-	// Count adds to s what it counts.
+	// Count adds the attachment's counters to s.
 	Count(s *Stats)
 
-	// Shut lets nothing begin any more until Reopen or Close: fault.ErrBusy while something is under way, which on a
-	// broken communicator ends with it.
+	// Shut refuses new operations until Reopen or Close. It returns fault.ErrBusy while operations are under way,
+	// except on a broken communicator, where they end.
 	Shut(broken bool) error
 	// Reopen undoes Shut.
 	Reopen()
-	// Close ends it, after Shut. What waits for nothing is over when it returns. On a communicator that did not come to be
-	// there was no Shut.
+	// Close ends it, after Shut. Operations that wait for nothing have ended when it returns. If Open or Split failed,
+	// Close is called without Shut.
 	Close() error
-	// Abort ends what has to end with the communicator, and waits for nothing.
+	// Abort ends what must end with the communicator. It does not wait.
 	Abort()
 }
 
-// NewAttachment makes c's. sibling is that of the domain's first communicator that had attachments, or nil if that is c.
+// NewAttachment makes c's attachment. sibling is that of the domain's first communicator that had attachments, or nil
+// if that is c.
 type NewAttachment func(c *Comm, sibling Attachment) Attachment
 
-// attach makes c's attachments. A communicator that spans hosts has none, since all of them need its ranks' memory.
+// attach makes c's attachments. A communicator that spans hosts has none, because all of them need to map the memory of
+// all ranks.
 func (c *Comm) attach() {
 	if c.SpansHosts() {
 		return
@@ -56,7 +60,7 @@ func (c *Comm) attach() {
 	}
 }
 
-// beside is the attachments by which what is under way in the domain moves on: c's, or if it has none another
+// beside returns the attachments that move on what is under way in the domain: c's or, if it has none, another
 // communicator's.
 func (c *Comm) beside() []Attachment {
 	if c.attached != nil {
@@ -67,7 +71,7 @@ func (c *Comm) beside() []Attachment {
 	return c.dom.attached
 }
 
-// Attached is c's attachment of a type, if it has one.
+// Attached returns c's attachment of type A, if it has one.
 func Attached[A Attachment](c *Comm) (of A, ok bool) {
 	for _, a := range c.attached {
 		if of, ok = a.(A); ok {
@@ -77,7 +81,7 @@ func Attached[A Attachment](c *Comm) (of A, ok bool) {
 	return of, ok
 }
 
-// attachedBytes is what all attachments have in an area.
+// attachedBytes is how much memory all attachments have in an area.
 func (c *Comm) attachedBytes() (n int) {
 	for _, a := range c.attached {
 		n += aligned(a.AreaBytes())
@@ -85,10 +89,10 @@ func (c *Comm) attachedBytes() (n int) {
 	return n
 }
 
-// aligned is n bytes, and so many that what follows has a pair of cache lines of its own.
+// aligned rounds n up, so that what follows starts on its own pair of cache lines.
 func aligned(n int) int { return (n + 127) &^ 127 }
 
-// lay tells the attachments where they are in rank r's area.
+// lay tells the attachments where their memory is in rank r's area.
 func (c *Comm) lay(r int) {
 	at := c.team.AttachmentArea(r)
 	for _, a := range c.attached {
@@ -97,7 +101,7 @@ func (c *Comm) lay(r int) {
 	}
 }
 
-// shut shuts all attachments, or none.
+// shut shuts all attachments or, after an error, none.
 func (c *Comm) shut(broken bool) error {
 	for i, a := range c.attached {
 		if err := a.Shut(broken); err != nil {
@@ -110,7 +114,7 @@ func (c *Comm) shut(broken bool) error {
 	return nil
 }
 
-// RetireAtClose gives a back when all ranks have closed the communicator, like the areas.
+// RetireAtClose frees a when all ranks have closed the communicator, as it does with the areas.
 func (c *Comm) RetireAtClose(a *mem.Allocation) {
 	c.keeping.Lock()
 	c.shared = append(c.shared, a)

@@ -40,8 +40,8 @@ func TestPlacesOnHosts(t *testing.T) {
 	require.NoError(t, one.BetweenHosts("scatter"))
 }
 
-// TestSiblings: what a communicator's attachments share with those of its domain does not depend on its parent having
-// any.
+// TestSiblings: what a communicator's attachments share with others of the domain does not depend on its parent having
+// attachments.
 func TestSiblings(t *testing.T) {
 	var made, siblings []Attachment
 	type attachment struct{ Attachment }

@@ -1,5 +1,5 @@
-// Package engine is what a communicator is inside, whatever it runs on: opening and families, the domain,
-// registrations, the order of operations, streams, and what is told of them.
+// Package engine is the inside of a communicator, on host and devices: opening and families, the domain, registrations,
+// the order of operations, streams, and what LastOp, Stats and logs tell of them.
 package engine
 
 import (
@@ -25,43 +25,43 @@ type Options struct {
 	Register  register.Policy
 	Algorithm string
 	Devices   team.DevicePolicy
-	Logger    *slog.Logger `json:"-"` // no matter of agreement; nil: see logs.Or
+	Logger    *slog.Logger `json:"-"` // ranks need not agree on it; nil: see logs.Or
 }
 
 // Comm is one rank's side of a communicator.
 type Comm struct {
 	team  team.Team    // the ranks of this host
-	stage *hosts.Stage // with the other hosts; nil if there are none
-	outer team.Outer   // of the team's operations that are parts of one
-	world []int        // each rank's number in the job; nil: its rank
+	stage *hosts.Stage // the connection to the other hosts; nil if there are none
+	outer team.Outer   // the operation whose parts the team runs
+	world []int        // each rank's number in the job; nil: the same as its rank
 
 	rank, size int
-	hosts      []string // each rank's, by name; nil: this one
+	hosts      []string // by rank: the name of its host; nil: all are on this host
 	opts       Options
 	dom        *Domain
 	rooms      Rooms
-	attached   []Attachment // by rooms
+	attached   []Attachment // made by rooms.Attachments
 
 	keeping sync.Mutex
-	shared  []*mem.Allocation // what goes with the communicator beside the team's area
+	shared  []*mem.Allocation // memory freed with the communicator, besides the team's area
 
 	device Accelerator // nil without one
-	gpuWhy error       // why there is none
+	gpuWhy error       // why device is nil
 
 	turn      turn.Turn
 	placing   sync.Mutex                // see inOrder
-	recording atomic.Pointer[Recording] // beside turn, which every call looks at too
+	recording atomic.Pointer[Recording] // next to turn, because every call reads both
 
 	broken  atomic.Pointer[fault.Error]
-	telling sync.Mutex             // while broken is told: who returns it, and may end the process, waits for that
+	telling sync.Mutex             // held while peers are told of broken: callers that may end the process next wait
 	lift    atomic.Pointer[func()] // ends the quarantine that breaking began
 	closing atomic.Bool
-	ending  sync.Mutex // Abort writes the area that Close gives back
-	Polls   team.Gate  // looks at what Close gives back, by calls that do not have the turn
+	ending  sync.Mutex // keeps Close from freeing the area while Abort writes it
+	Polls   team.Gate  // counts calls without the turn that read what Close frees
 
 	regs registrations
 
-	debug  bool            // the logger takes messages of that level
+	debug  bool            // the logger takes messages of level Debug
 	Tracer *tracing.Tracer // nil: operations are not marked
 	infos
 	unsaid unsaid
@@ -73,7 +73,7 @@ func (c *Comm) Rank() int { return c.rank }
 // Size is the number of ranks, on all hosts.
 func (c *Comm) Size() int { return c.size }
 
-// LocalRank is this rank's place among those of its host.
+// LocalRank is this rank's place among the ranks of its host.
 func (c *Comm) LocalRank() int {
 	if c.size == 0 {
 		return -1
@@ -87,7 +87,8 @@ func (c *Comm) LocalSize() int { return c.team.Size() }
 // SpansHosts reports whether the communicator has ranks on several hosts.
 func (c *Comm) SpansHosts() bool { return c.size != c.team.Size() }
 
-// BetweenHosts is why there is no what on this communicator: its ranks are on several hosts. Nil if they are on one.
+// BetweenHosts returns the error that what is not supported on a communicator with ranks on several hosts; nil if all
+// are on one.
 func (c *Comm) BetweenHosts(what string) error {
 	if !c.SpansHosts() {
 		return nil
@@ -107,12 +108,12 @@ func (c *Comm) Hostname(rank int) string {
 	return c.team.Peers[c.team.Rank()].Host
 }
 
-// Options are those of Open, with defaults filled in.
+// Options returns the options of Open, with defaults filled in.
 func (c *Comm) Options() Options { return c.opts }
 
-// SetTimeout changes how long this rank waits, waits that are under way included, without the peers; for what runs on
-// devices it counts from the next launch on, and none may be under way. For tests: Open takes the time that it needs,
-// and waits in vain are short.
+// SetTimeout changes how long this rank waits for peers, in waits under way too. On devices it counts from the next
+// launch on, and no operation may be under way. For tests, in which Open needs its usual time but waits in vain are
+// short.
 func (c *Comm) SetTimeout(t time.Duration) {
 	c.team.Timeout.Store(int64(t))
 	if c.device != nil {
@@ -123,7 +124,7 @@ func (c *Comm) SetTimeout(t time.Duration) {
 // Domain is the rank's domain.
 func (c *Comm) Domain() *Domain { return c.dom }
 
-// LocalError is an error of a local call, which consumed no sequence number.
+// LocalError makes the error of a local call, which has no sequence number.
 func (c *Comm) LocalError(op string, err error) error {
 	about := -1
 	if e, ok := errors.AsType[*fault.Error](err); ok {
@@ -132,7 +133,7 @@ func (c *Comm) LocalError(op string, err error) error {
 	return &fault.Error{Op: op, Rank: c.rank, Peer: about, Host: c.Hostname(c.rank), Err: err}
 }
 
-// Err is nil while the communicator is usable, and else says why it is not. Waits for nothing.
+// Err is nil while the communicator is usable; afterwards it is the reason why it is not. Does not wait.
 func (c *Comm) Err() error {
 	if e := c.broken.Load(); e != nil {
 		return e
@@ -146,10 +147,10 @@ func (c *Comm) Err() error {
 // Closing reports whether Close has begun to end the communicator.
 func (c *Comm) Closing() bool { return c.closing.Load() }
 
-// Broken is why the communicator is of no more use since it broke, or nil. Implements team.Comm.
+// Broken returns why the communicator broke, or nil. Implements team.Comm.
 func (c *Comm) Broken() *fault.Error { return c.broken.Load() }
 
-// Advance moves on what does not move by itself while this rank waits. Implements team.Comm.
+// Advance moves on the work that only proceeds when called, while this rank waits. Implements team.Comm.
 func (c *Comm) Advance() {
 	c.dom.IPC.Progress()
 	for _, a := range c.beside() {
@@ -157,16 +158,16 @@ func (c *Comm) Advance() {
 	}
 }
 
-// Log takes the communicator's messages. Implements team.Comm.
+// Log is the communicator's logger. Implements team.Comm.
 func (c *Comm) Log() *slog.Logger { return c.dom.log }
 
-// Look looks at the peers' processes. Implements team.Comm.
+// Look checks which of the peers' processes have ended. Implements team.Comm.
 func (c *Comm) Look() { c.dom.IPC.Look() }
 
 // Fail breaks the communicator: this rank's later calls return e, and its peers' waits end. Implements team.Comm.
 func (c *Comm) Fail(e *fault.Error) error {
-	// A peer that lags may still read or write what its descriptors name, until it has closed its side. So the quarantine
-	// comes first: who finds the communicator broken may free what its operation has used.
+	// A lagging peer may still read or write the memory that its descriptors name, until it has closed its side. So the
+	// quarantine comes first: a caller that finds the communicator broken may free the memory of its operation.
 	lift := c.dom.Heap.Quarantine()
 	c.telling.Lock()
 	defer c.telling.Unlock()
@@ -206,9 +207,9 @@ func (c *Comm) Abort(cause error) {
 	c.dom.Failed(c.regs.end(true))
 }
 
-// Close ends this rank's side. Local: what peers still read stays readable; a rank's last communicator waits, as
-// hosts.Network.Close says. fault.ErrBusy while an operation runs; a second Close is fault.ErrClosed, and so is an
-// operation that Close has come before. It reports what the cleanup reported.
+// Close ends this rank's side. Local: what peers still read stays readable. A rank's last communicator waits, as
+// described at hosts.Network.Close. fault.ErrBusy while an operation runs; fault.ErrClosed for a second Close, and for
+// an operation that comes after Close. It returns the errors of the cleanup.
 func (c *Comm) Close() error {
 	if c.size == 0 {
 		return c.Err()
@@ -222,7 +223,7 @@ func (c *Comm) Close() error {
 		<-k.Ready
 	}
 	err := c.tryClose()
-	c.turn.Leave() // what has come meanwhile runs, or finds it closed
+	c.turn.Leave() // calls that have come meanwhile run, or find the communicator closed
 	if err != nil {
 		return c.LocalError("close", err)
 	}
@@ -230,15 +231,15 @@ func (c *Comm) Close() error {
 	if _, ok := errors.AsType[*fault.Error](err); err != nil && !ok {
 		err = c.LocalError("close", err)
 	}
-	if unsaid := c.unsaid.left(); unsaid != nil && c.broken.Load() == nil { // else Err says it
+	if unsaid := c.unsaid.left(); unsaid != nil && c.broken.Load() == nil { // if it is broken, Err says why
 		err = errors.Join(err, c.LocalError("close", unsaid))
 	}
 	return err
 }
 
-// end gives up what the communicator has.
+// end releases what the communicator has.
 func (c *Comm) end() error {
-	// First the attachments: what Shut has locked holds up others until then.
+	// The attachments come first: what Shut has locked delays others until then.
 	var errs []error
 	for _, a := range c.attached {
 		errs = append(errs, a.Close())
@@ -249,15 +250,15 @@ func (c *Comm) end() error {
 	return errors.Join(append(errs, c.release())...)
 }
 
-// CloseTimeout is how long Close and Free wait at most. A variable for tests.
+// CloseTimeout is how long Close and Free wait at most. Tests change it.
 var CloseTimeout = 5 * time.Second
 
-// Within does what a Close or Free, op, has to do, but for a communicator's: end, which may wait for what is queued on a
-// device and for peers, but not the caller for longer than CloseTimeout.
+// Within runs end, the rest of a Close or Free named op (not of a communicator). end may wait for device operations and
+// for peers, but the caller waits for at most CloseTimeout.
 func (c *Comm) Within(op string, end func() error) error {
 	if !c.dom.ends.Enter() {
 		defer c.dom.ends.Leave()
-		return end() // it finds that all has ended
+		return end() // the domain has ended, and end finds nothing to wait for
 	}
 	return c.within(op, func() error {
 		defer c.dom.ends.Leave()
@@ -274,7 +275,7 @@ func (c *Comm) within(op string, end func() error) error {
 		"to an end in %v, and is waited for without this call: %w", CloseTimeout, fault.ErrTimeout))
 }
 
-// tryClose lets no operation begin any more, unless one is under way.
+// tryClose refuses new operations, unless one is under way.
 func (c *Comm) tryClose() error {
 	if c.closing.Load() {
 		return ErrCommClosed
@@ -309,7 +310,7 @@ func (c *Comm) release() error {
 	return errors.Join(errs...)
 }
 
-// WaitsIn is what a rank says that it is in, until this one closes. For tests.
+// WaitsIn describes what a rank has published that it waits for, until this rank closes. For tests.
 func (c *Comm) WaitsIn(rank int) string {
 	defer c.Polls.Leave()
 	if !c.Polls.Enter() {
@@ -321,8 +322,8 @@ func (c *Comm) WaitsIn(rank int) string {
 // Team is the ranks of this rank's host.
 func (c *Comm) Team() *team.Team { return &c.team }
 
-// FailOpen is Fail for who does not have the turn: a communicator that has closed meanwhile is left alone, and its
-// area.
+// FailOpen is Fail for callers without the turn: it leaves a communicator that has closed meanwhile, and its area,
+// alone.
 func (c *Comm) FailOpen(e *fault.Error) error {
 	c.ending.Lock()
 	defer c.ending.Unlock()
@@ -332,8 +333,8 @@ func (c *Comm) FailOpen(e *fault.Error) error {
 	return c.Fail(e)
 }
 
-// Attachments are what the communicator has beside its collectives, in the order of Rooms.
+// Attachments returns the communicator's attachments, in the order of Rooms.
 func (c *Comm) Attachments() []Attachment { return c.attached }
 
-// Accelerator is the communicator's device side, nil without one.
+// Accelerator is the communicator's device side, or nil.
 func (c *Comm) Accelerator() Accelerator { return c.device }

@@ -13,41 +13,41 @@ import (
 	"github.com/ubcoll/ubcoll/internal/team"
 )
 
-// Peers copy to and from what a rank has granted them without its help. Each end that can do so has a word, in memory
-// of its own, with the copies that it has under way: it raises the word and then looks whether the grant still holds.
-// Who takes memory back revokes the grant and then looks at the words. So either the peer sees that the grant is gone,
-// or this rank sees the copy, and waits.
+// Peers copy to and from memory that a rank has granted them, without its help. Each end that can do so counts its
+// copies under way in a word of its own memory: it raises the word and then checks whether the grant still holds. A
+// rank that takes memory back revokes the grant and then reads the words. So either the peer sees that the grant is
+// gone, or this rank sees the copy and waits.
 //
-// It looks at a peer's word until the peer has closed its end, whatever has become of the end here: what the peer has
-// begun goes on when this rank closes its side.
+// This rank reads a peer's word until the peer has closed its end, even after its own end has closed: a copy that the
+// peer has begun goes on when this rank closes its side.
 
 // copier is a peer's end that may copy to and from this rank's memory.
 type copier struct {
 	end   team.Reader
 	rank  int
 	under *atomic.Uint64 // copies under way
-	grant *atomic.Uint64 // the generation of the grant that they are by; 0 until the end has one
+	grant *atomic.Uint64 // the generation of the grant that they use; 0 until the end has one
 }
 
-// copying reports whether a copy by the grant g is under way.
+// copying reports whether a copy that uses grant g is under way.
 func (k *copier) copying(g mem.Location) bool {
 	return k.grant.Load() == g.Generation && k.under.Load() != 0
 }
 
-// copiers are those of a domain.
+// copiers are the copiers of a domain.
 type copiers struct {
 	mu     sync.Mutex
 	all    []copier
-	sweep  int  // how many there must be for the next look for those that are over
+	sweep  int  // the length of all at which the next drop is due
 	closed bool // the peers' memory is not mapped any more
 }
 
-// WatchCopies has whoever takes memory back look at a peer's end, where under counts the copies under way by grant.
+// WatchCopies makes settle check a peer's end, where under counts the copies under way that use grant.
 func (d *Domain) WatchCopies(end team.Reader, rank int, under, grant *atomic.Uint64) {
 	d.copiers.watch(copier{end, rank, under, grant})
 }
 
-// watch has settle look at k.
+// watch makes settle check k.
 func (ks *copiers) watch(k copier) {
 	ks.mu.Lock()
 	defer ks.mu.Unlock()
@@ -58,7 +58,7 @@ func (ks *copiers) watch(k copier) {
 	ks.all = append(ks.all, k)
 }
 
-// drop forgets those that are over. The caller holds mu.
+// drop forgets copiers whose ends are done. The caller holds mu.
 func (ks *copiers) drop() {
 	rest := ks.all[:0]
 	for _, k := range ks.all {
@@ -70,14 +70,14 @@ func (ks *copiers) drop() {
 	ks.all = rest
 }
 
-// close ends all looks at memory of peers.
+// close stops all reads of peers' memory.
 func (ks *copiers) close() {
 	ks.mu.Lock()
 	ks.closed, ks.all = true, nil
 	ks.mu.Unlock()
 }
 
-// busy is the copiers among those given, or all if first, that have a copy by g under way.
+// busy returns the copiers among some, or among all if first is set, that have a copy using g under way.
 func (ks *copiers) busy(g mem.Location, some []copier, first bool) (rest []copier) {
 	ks.mu.Lock()
 	defer ks.mu.Unlock()
@@ -97,13 +97,13 @@ func (ks *copiers) busy(g mem.Location, some []copier, first bool) (rest []copie
 	return rest
 }
 
-// SettleTimeout is how long a peer may take for a copy that began before a grant was revoked: it looks at the grant
-// after every piece. A variable for tests.
+// SettleTimeout is how long a peer may take for a copy that began before a grant was revoked; the peer checks the grant
+// after every piece. Tests change it.
 var SettleTimeout = time.Second
 
-// settle waits until the copies by g, which has been revoked, are over; over says whether they are. The error names a
-// peer that does not come to an end: it was stopped within a copy. While what is freed is quarantined anyway it does
-// not wait.
+// settle waits until the copies that use g, which has been revoked, are over, and reports whether they are. The error
+// names a peer whose copy does not end: the peer was stopped within it. While freed memory is quarantined anyway,
+// settle does not wait.
 func (d *Domain) settle(g mem.Location) (over bool, err error) {
 	busy := d.copiers.busy(g, nil, true)
 	if d.Heap.Quarantined() {
@@ -118,7 +118,7 @@ func (d *Domain) settle(g mem.Location) (over bool, err error) {
 			}
 			runtime.Gosched()
 			shm.Yield()
-			d.IPC.Look() // what has died copies no more
+			d.IPC.Look() // dead peers no longer copy
 		}
 		busy = d.copiers.busy(g, busy, false)
 	}

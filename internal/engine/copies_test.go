@@ -12,8 +12,8 @@ import (
 	"github.com/ubcoll/ubcoll/internal/testkit"
 )
 
-// TestClosedEndsAreForgotten connects and closes again and again: what a slot was used for before is not looked at for as
-// long as the slot is in use.
+// TestClosedEndsAreForgotten connects and closes repeatedly: earlier uses of a slot are no longer watched while the
+// slot is in use again.
 func TestClosedEndsAreForgotten(t *testing.T) {
 	comms := enginetest.Open(t, 2, engine.Options{})
 	require.NoError(t, errors.Join(testkit.Each(comms, func(c *engine.Comm) error {
@@ -21,13 +21,13 @@ func TestClosedEndsAreForgotten(t *testing.T) {
 		for range 300 {
 			l, err := onesided.SpaceOf(c).Connect(background, 1-c.Rank(), r, nil)
 			if err == nil {
-				err = errors.Join(l.Close(), enginetest.Barrier(c)) // so that the next one has the same slot
+				err = errors.Join(l.Close(), enginetest.Barrier(c)) // so that the next connection gets the same slot
 			}
 			if err != nil {
 				return err
 			}
 		}
-		return nil // r's Close would forget what has been closed
+		return nil // not r's Close, which would forget closed ends
 	})...))
 	for _, c := range comms {
 		require.Less(t, c.Domain().Watched(), 100)

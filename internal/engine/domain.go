@@ -23,24 +23,24 @@ import (
 	"github.com/ubcoll/ubcoll/register"
 )
 
-// Domain is what one rank has once, whatever the number of its communicators: its memory, its registration cache, its
-// transports. It lives until its last communicator closes.
+// Domain is what one rank has once for all its communicators: its memory, its registration cache, its transports. It
+// lives until its last communicator closes.
 type Domain struct {
 	Heap    *mem.Heap
 	Cache   *register.Cache
 	IPC     team.Transport
-	Exports DeviceTransport // the same
+	Exports DeviceTransport // the same transport as IPC
 
 	network *hosts.Network // nil in jobs of one host
-	nics    *mr.Backend    // what registers with them; nil unless the environment asks for it
+	nics    *mr.Backend    // registers memory with RDMA devices; nil unless the environment asks for it
 
-	id       roster.Identity // of what this rank exports
+	id       roster.Identity // identifies this rank in handles
 	copiers  copiers
-	rank     int           // of its first communicator
-	log      *slog.Logger  // of all of them
+	rank     int           // in its first communicator
+	log      *slog.Logger  // the first communicator's
 	failures atomic.Uint64 // see Failed
 	device   DomainDevice  // nil without one
-	ends     team.Gate     // what a Close or Free still does, without its caller or with: the domain's end waits for it
+	ends     team.Gate     // counts Closes and Frees that are not finished: the domain's end waits for them
 
 	mu       sync.Mutex
 	comms    int
@@ -49,18 +49,18 @@ type Domain struct {
 	retired  []retiree    // areas of closed communicators that peers may still read
 }
 
-// retiree is a closed communicator's shared memory, given back once every peer has closed it too. If it had broken,
-// lift ends the quarantine then: no peer lags any more.
+// retiree is a closed communicator's shared memory. It is freed once every peer has closed the communicator, too. If
+// the communicator had broken, lift then ends the quarantine, because no peer lags any more.
 type retiree struct {
 	allocs []*mem.Allocation
 	peers  []team.Reader
 	lift   func() // or nil
 }
 
-// NewIPC makes the transport; the root passes it to Open, since the side of it that reaches devices imports the engine.
+// NewIPC makes the transport. Open gets it as an argument because the transport's device side imports the engine.
 type NewIPC func(h *mem.Heap, secret []byte) (IPC, error)
 
-// SetDevice gives the domain what it has on its device.
+// SetDevice sets what the domain has on its device.
 func (d *Domain) SetDevice(on DomainDevice) { d.device = on }
 
 // IPC reaches the memory of the ranks of this host, and their devices.
@@ -105,14 +105,14 @@ func newDomain(r *roster.Roster, log *slog.Logger, goHeap bool, newIPC NewIPC) (
 	return d, nil
 }
 
-// locker locks registered host memory, as far as RLIMIT_MEMLOCK goes.
+// locker locks registered host memory, as far as RLIMIT_MEMLOCK allows.
 type locker struct {
 	heap *mem.Heap
 	log  *slog.Logger
 	told sync.Once
 }
 
-// Lock implements register.Locker. Why the first one failed is logged.
+// Lock implements register.Locker. It logs the first failure.
 func (l *locker) Lock(m register.Memory) error {
 	a := l.heap.Lookup(m.Base, m.Bytes)
 	if a == nil || a.At.Generation != m.Generation {
@@ -132,7 +132,7 @@ func (l *locker) Unlock(m register.Memory) error {
 	if a := l.heap.Lookup(m.Base, m.Bytes); a != nil && a.At.Generation == m.Generation {
 		return a.Unlock()
 	}
-	return nil // the lock went with the memory
+	return nil // the lock ended with the memory
 }
 
 // Memory describes a to the cache.
@@ -141,19 +141,19 @@ func Memory(a *mem.Allocation) register.Memory {
 		Device: a.Dev, Kind: a.Origin.String()}
 }
 
-// free ends an allocation: fault.ErrInUse while a registration, window or graph is open, and of adopted memory of the
-// host while an operation uses it; else it returns at once and completes when operations in flight leave. pass waits
-// for what uses it without holding it, and within bounds how long the call waits for the rest. Other errors are of what
-// was done with it so far, and do not keep it from being freed.
+// free ends an allocation. It returns fault.ErrInUse while a registration, window or graph holds it, and, for adopted
+// host memory, while an operation uses it. Otherwise it returns at once, and completes when operations in flight have
+// ended. pass waits for operations that use memory without holding it; within limits how long the call waits for the
+// rest. Other errors are those of the work done so far; the memory is freed all the same.
 func (d *Domain) free(a *mem.Allocation, pass func(), within func(func() error) error) error {
 	if d.Heap.Quarantined() {
 		d.IPC.Look()
 	}
 	var end ending
 	var finish func()
-	held := false // until the messages that come and go without holding it are over
+	held := false // held until pass has returned
 	err := a.Leave(func() (err error) {
-		if a.Origin == mem.Adopted && a.Holders() > 0 { // after Free its owner may do anything with it
+		if a.Origin == mem.Adopted && a.Holders() > 0 { // after Free the owner may do anything with it
 			return fmt.Errorf("an operation under way, or a message that is posted, uses it, and it is not this library's to "+
 				"keep (wait for that first): %w", fault.ErrInUse)
 		}
@@ -174,7 +174,7 @@ func (d *Domain) free(a *mem.Allocation, pass func(), within func(func() error) 
 		var late error
 		if a.Dev.IsHost() {
 			pass()
-			late = d.Cache.Invalidate(a.Base(), a.Bytes) // what they have registered meanwhile
+			late = d.Cache.Invalidate(a.Base(), a.Bytes) // registrations that such operations have made meanwhile
 		}
 		if held {
 			a.Release()
@@ -188,14 +188,14 @@ func (d *Domain) free(a *mem.Allocation, pass func(), within func(func() error) 
 	return within(rest)
 }
 
-// ending is what the end of something said, which a call may wait for, or not.
+// ending is the error of an ending, for a call that may return before the end.
 type ending struct {
 	mu       sync.Mutex
 	returned bool
 	err      error
 }
 
-// set says that it has come. Where the call has returned already, the domain tells what failed.
+// set records that the end has come, and its error. If the call has returned already, the domain logs the error.
 func (e *ending) set(d *Domain, err error) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -205,7 +205,7 @@ func (e *ending) set(d *Domain, err error) {
 	e.err = err
 }
 
-// soFar is for the call to return.
+// soFar returns the error so far, for the call to return.
 func (e *ending) soFar() error {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -213,7 +213,7 @@ func (e *ending) soFar() error {
 	return e.err
 }
 
-// Failed counts and logs a failure to give something back, unless it is nil: no call is there to return it.
+// Failed counts and logs err, a failure to free something that no call can return, unless it is nil.
 func (d *Domain) Failed(err error) { d.failedTo("give memory back", err) }
 
 func (d *Domain) failedTo(do string, err error) {
@@ -236,12 +236,12 @@ func (d *Domain) hold() {
 	d.mu.Unlock()
 }
 
-// sweep gives back the areas that no peer reads any more: those on devices, too, if it may wait for peers. Nobody else
-// waits for that: the domain is not locked meanwhile.
+// sweep frees the areas that no peer reads any more; those on devices only if wait is set, because that may wait for
+// peers. The domain is not locked meanwhile, so other calls do not wait.
 func (d *Domain) sweep(wait bool) {
 	defer d.ends.Leave()
 	if !d.ends.Enter() {
-		return // all goes with the domain
+		return // the domain's end frees all
 	}
 	for _, r := range d.ripe(wait) {
 		for _, a := range r.allocs {
@@ -253,7 +253,7 @@ func (d *Domain) sweep(wait bool) {
 	}
 }
 
-// ripe takes what sweep gives back.
+// ripe takes the memory that sweep can free out of d.retired.
 func (d *Domain) ripe(wait bool) (ripe []retiree) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -285,8 +285,8 @@ func (d *Domain) ripe(wait bool) (ripe []retiree) {
 	return ripe
 }
 
-// giveBack retires memory of the library's own: what of a device a peer has not unmapped after a while, in a later sweep,
-// or with the domain.
+// giveBack frees memory of the library's own. Device memory that a peer does not unmap in time is left to a later
+// sweep, or to the domain's end.
 func (d *Domain) giveBack(a *mem.Allocation) {
 	if !a.Dev.IsHost() {
 		if err := d.Exports.Withdraw(withdrawTime, a); err != nil {
@@ -302,7 +302,7 @@ func (d *Domain) giveBack(a *mem.Allocation) {
 
 const withdrawTime = 2 * time.Second
 
-// Retire gives allocs back when no peer reads them any more.
+// Retire frees allocs when no peer reads them any more.
 func (d *Domain) Retire(allocs []*mem.Allocation, peers []team.Reader) {
 	d.mu.Lock()
 	d.retired = append(d.retired, retiree{allocs, peers, nil})
@@ -322,7 +322,7 @@ func (d *Domain) drop(allocs []*mem.Allocation, peers []team.Reader, lift func()
 	}
 	d.closed = true
 	d.mu.Unlock()
-	d.ends.Drain() // what they wait for is still there
+	d.ends.Drain() // everything that they wait for still exists
 	d.copiers.close()
 	var errs []error
 	if d.network != nil {
@@ -335,7 +335,7 @@ func (d *Domain) drop(allocs []*mem.Allocation, peers []team.Reader, lift func()
 	return errors.Join(errs...)
 }
 
-// Identity is what handles of this rank say of it.
+// Identity is what this rank's handles say about it.
 func (d *Domain) Identity() *roster.Identity { return &d.id }
 
 // Closed reports whether the rank's last communicator has closed.

@@ -12,24 +12,24 @@ import (
 )
 
 // Gathering is an all-gather of a few bytes, as an operation of the communicator: the records travel in the eager
-// slots, so that it costs one agreement and nothing of the bootstrap.
+// slots, so it costs one agreement and no call of the bootstrap.
 type Gathering struct {
 	Kind team.OpKind
-	Step int  // of the call that it is part of: all ranks must be at the same
-	Here bool // records are for the ranks of the same host only
-	// Before is this rank's part of what comes first, and its record. Its error is returned by all ranks.
+	Step int  // its number within the call; all ranks must be at the same step
+	Here bool // records stay within the host
+	// Before does this rank's part of the work before the exchange, and returns its record. All ranks return its error.
 	Before func() (record []byte, err error)
-	// Check looks at all records; its verdict must be the same on all ranks. Or nil.
+	// Check checks all records; its result must be the same on all ranks. It may be nil.
 	Check func(all [][]byte) (about int, err error)
-	// After takes the records when all is well.
+	// After gets the records if nothing failed. It may be nil.
 	After func(all [][]byte)
-	// Failed is called when it has failed, or nil.
+	// Failed is called if the gathering failed. It may be nil.
 	Failed func(error)
 
 	record []byte
 }
 
-// Work is the gathering as an operation.
+// Work returns the gathering as an operation.
 func (g *Gathering) Work() team.Work {
 	p := &team.Path{
 		Name:  "exchange",
@@ -68,7 +68,7 @@ func (g *Gathering) most(t *team.Team) int {
 	return min(team.MaxRecord, hosts.MostRecord(t))
 }
 
-// contribute leaves the records of this host's ranks for the other hosts.
+// contribute writes the records of this host's ranks to b, for the other hosts.
 func (g *Gathering) contribute(t *team.Team, _ *team.Work, b []byte) int {
 	b = b[:0]
 	for r := range t.Size() {
@@ -77,7 +77,7 @@ func (g *Gathering) contribute(t *team.Team, _ *team.Work, b []byte) int {
 	return len(b)
 }
 
-// records are copies: the slots are used again. Those of other hosts are nil if Here.
+// records returns copies, because the slots are reused. If Here is set, records of other hosts are nil.
 func (g *Gathering) records(t *team.Team) ([][]byte, int, error) {
 	if t.Hosts != nil && !g.Here {
 		return hosts.Records(t)
@@ -89,15 +89,15 @@ func (g *Gathering) records(t *team.Team) ([][]byte, int, error) {
 	return all, -1, nil
 }
 
-// Exchange gathers mine from all ranks, in rank order. Collective; it is an operation of its own. If a rank has an own
-// error instead, all ranks return it.
+// Exchange gathers mine from all ranks, in rank order. Collective; it is an operation of its own. If a rank has an
+// error, own, instead, all ranks return it.
 func (c *Comm) Exchange(ctx context.Context, kind team.OpKind, mine []byte, own error) (all [][]byte, err error) {
 	g := Gathering{Kind: kind, Before: func() ([]byte, error) { return mine, own },
 		After: func(records [][]byte) { all = records }}
 	return all, c.Gather(ctx, &g)
 }
 
-// Gather does gatherings in order, in one turn, up to the first that fails: that one fails on all ranks.
+// Gather runs gatherings in order, in one turn, up to the first that fails, which fails on all ranks.
 func (c *Comm) Gather(ctx context.Context, gs ...*Gathering) error {
 	ctx = Context(ctx)
 	if err := c.Barred(&team.Work{}, gs[0].Kind.String()); err != nil {
@@ -117,7 +117,7 @@ func (c *Comm) Gather(ctx context.Context, gs ...*Gathering) error {
 	return nil
 }
 
-// WithCleanup is err, and what the cleanup after it said.
+// WithCleanup joins err and the error of the cleanup after it.
 func WithCleanup(err, cleanup error) error {
 	if cleanup == nil {
 		return err

@@ -13,7 +13,7 @@ import (
 	"github.com/ubcoll/ubcoll/internal/testkit"
 )
 
-// TestExchange gathers records of other lengths, and too long ones.
+// TestExchange gathers records of different lengths, and too long ones.
 func TestExchange(t *testing.T) {
 	comms := enginetest.Open(t, 3, engine.Options{})
 	for _, n := range []int{0, 1, 100, 5000} {

@@ -12,7 +12,7 @@ import (
 	"github.com/ubcoll/ubcoll/internal/team"
 )
 
-// ReportAfter sets the time after which a wait is reported, and returns what restores it.
+// ReportAfter sets the time after which a wait is reported, and returns a function that restores it.
 func ReportAfter(d time.Duration) (restore func()) {
 	old := team.ReportAfter.Swap(int64(d))
 	return func() { team.ReportAfter.Store(old) }
@@ -31,10 +31,10 @@ func ForgeSource(t *team.Team, l mem.Location) {
 	t.Me.Desc[t.Seq&1].Buffers().Src = team.BufWord{Arena: l.Arena, Slot: l.Slot, Generation: l.Generation, Offset: l.Offset}
 }
 
-// ForgeLost writes v where this rank says why its communicator broke.
+// ForgeLost writes v as this rank's reason why its communicator broke.
 func (c *Comm) ForgeLost(v uint64) { c.team.Me.Lost.Store(v) }
 
-// ForgeRefusal makes this rank's refusal n bytes long, whatever there is room for, and its code what it never is.
+// ForgeRefusal makes this rank's next refusal claim n bytes of text, whatever the room, and an impossible code.
 func (c *Comm) ForgeRefusal(n, code uint64) {
 	slot := (c.team.Seq + 1) & 1 // the next operation's
 	c.team.Me.Refusals[slot].N = n
@@ -43,23 +43,23 @@ func (c *Comm) ForgeRefusal(n, code uint64) {
 	c.team.Me.Desc[slot].Seq.Store(c.team.Seq + 1)
 }
 
-// Skip is as if n operations had been done.
+// Skip pretends that n operations have run.
 func (c *Comm) Skip(n uint64) { c.team.Seq += n }
 
-// Abandon is as if c, which Split has just made, had failed on this rank alone.
+// Abandon pretends that c, which Split has just made, failed on this rank alone.
 func (c *Comm) Abandon(err error) error {
 	c.leave(&fault.Error{Op: "split", Rank: c.rank, Peer: -1, Err: err})
 	return c.abandon()
 }
 
-// Watched is how many ends of peers are looked at when memory is taken back.
+// Watched is how many ends of peers are checked when memory is taken back.
 func (d *Domain) Watched() int {
 	d.copiers.mu.Lock()
 	defer d.copiers.mu.Unlock()
 	return len(d.copiers.all)
 }
 
-// SplitThatFails is Split, of which step does what fails says on this rank when the rest of it is done.
+// SplitThatFails is Split, in which this rank's part of step ends with the error of fails.
 func (c *Comm) SplitThatFails(step int, fails func() error) error {
 	s := splitting{parent: c, kind: team.KindSplit, me: member{0, -c.rank, c.rank}}
 	ctx := context.Background()

@@ -29,7 +29,8 @@ func (s stubborn) Deregister(m register.Memory, h any) error {
 	return errors.Join(s.IPC.Deregister(m, h), errStubborn)
 }
 
-// TestFailures has memory that cannot be given back: a call that is there returns it, and else it is logged and counted.
+// TestFailures has memory that cannot be given back: a call that still waits returns the error; otherwise it is logged
+// and counted.
 func TestFailures(t *testing.T) {
 	for _, k := range []struct {
 		name     string
@@ -92,7 +93,7 @@ func TestFailures(t *testing.T) {
 	}
 }
 
-// used is v's memory as an operation has it that registered it by itself.
+// used registers v's memory as an operation does by itself, and holds it.
 func used(t *testing.T, c *engine.Comm, v team.Vec) *register.Claim {
 	claim, err := c.Domain().Cache.RegisterAuto(engine.Memory(v.Alloc), v.Alloc.Base(), v.Alloc.Bytes)
 	require.NoError(t, err)

@@ -17,9 +17,10 @@ import (
 	"github.com/ubcoll/ubcoll/internal/team"
 )
 
-// Split makes a communicator of the ranks that give the same color, ordered by key and then by their rank in c; nil for
-// a rank whose color is negative. Collective over c. The new communicator shares the domain: memory, registrations and
-// what is mapped of the peers. o are its options, the same on all ranks: c's, but where they are measured in turns.
+// Split makes a communicator of the ranks that give the same color, ordered by key and then by rank in c; nil for a
+// rank with a negative color. Collective over c. The new communicator shares the domain: memory, registrations and the
+// peers' mapped memory. o are its options, the same on all ranks: those of c, except when different options are
+// compared.
 func (c *Comm) Split(ctx context.Context, color, key int, o Options) (*Comm, error) {
 	return c.split(ctx, team.KindSplit, color, key, o)
 }
@@ -31,14 +32,15 @@ func (c *Comm) Dup(ctx context.Context) (*Comm, error) {
 
 type member struct{ color, key, rank int }
 
-// split does it in operations of one turn.
+// split makes the communicator, with several operations in one turn.
 func (c *Comm) split(ctx context.Context, kind team.OpKind, color, key int, o Options) (*Comm, error) {
 	s := splitting{parent: c, kind: kind, me: member{color, key, c.rank}, opts: o}
 	return s.run(ctx, s.steps(ctx))
 }
 
-// steps are the operations: who goes where; where the control areas are; all have mapped all of their host; and, between
-// hosts, all have connected. That comes last, so that who connects waits for nobody that does not.
+// steps are the operations: tell colors and keys; tell where the control areas are; confirm that all ranks have mapped
+// all areas of their host; and, with several hosts, confirm that all have connected. Connecting comes last, so that a
+// rank that connects does not wait for one that never does.
 func (s *splitting) steps(ctx context.Context) []*Gathering {
 	all := []*Gathering{
 		{Kind: s.kind, Before: s.choose, Check: s.assign},
@@ -68,14 +70,14 @@ type splitting struct {
 	parent      *Comm
 	kind        team.OpKind
 	me          member
-	opts        Options // the child's
+	opts        Options // of the child
 	id          uint64
-	group, here []member // all, and those of this host, which are the child's team
+	group, here []member // the child's ranks, and those of them on this host, its team
 	child       *Comm
-	devices     []DeviceCard // of here
+	devices     []DeviceCard // by here
 }
 
-// choose says where this rank goes.
+// choose returns this rank's color and key.
 func (s *splitting) choose() ([]byte, error) {
 	return binary.Append(nil, binary.LittleEndian, []int64{int64(s.me.color), int64(s.me.key)})
 }
@@ -100,14 +102,14 @@ func (s *splitting) assign(all [][]byte) (int, error) {
 	return -1, nil
 }
 
-// create makes this rank's side, and its record, which says where the control area is.
+// create makes this rank's side and returns its record, which says where the control area is.
 func (s *splitting) create(ctx context.Context) ([]byte, error) {
 	if len(s.group) == 0 {
 		return nil, nil
 	}
 	p := s.parent
 	c := &Comm{rank: slices.Index(s.group, s.me), size: len(s.group), opts: s.opts, dom: p.dom, rooms: p.rooms}
-	in, ranks := team.Ranks{Rank: c.rank, Size: c.size}, []int(nil) // of the child's team, in the child and in the parent's
+	in, ranks := team.Ranks{Rank: c.rank, Size: c.size}, []int(nil) // the child's team, and its ranks in the parent's
 	for r, m := range s.group {
 		if local := p.team.Index(m.rank); local >= 0 {
 			in.Here, ranks, s.here = append(in.Here, r), append(ranks, local), append(s.here, m)
@@ -139,7 +141,7 @@ func (s *splitting) create(ctx context.Context) ([]byte, error) {
 	return append(record, b...), err
 }
 
-// place reads where the areas of the child's team are.
+// place reads the locations of the areas of the child's team.
 func (s *splitting) place(all [][]byte) (int, error) {
 	if s.child == nil {
 		return -1, nil
@@ -179,7 +181,7 @@ func (s *splitting) meet() ([]byte, error) {
 	return []byte(why[:min(len(why), team.TextBytes)]), s.child.opts.lacks(s.parent.rank, why)
 }
 
-// connect makes the child's side of what its hosts do together, unless ctx ends or the parent breaks meanwhile.
+// connect connects the child's hosts, until ctx ends or the parent breaks.
 func (s *splitting) connect(ctx context.Context) error {
 	if s.child == nil || !s.child.SpansHosts() {
 		return nil
@@ -199,7 +201,7 @@ func (s *splitting) connect(ctx context.Context) error {
 		cancel(s.parent.broken.Load())
 	}()
 	var on [][]int
-	number := map[int]int{} // of the parent's hosts among the child's
+	number := map[int]int{} // maps the parent's hosts to the child's
 	for r, m := range s.group {
 		h := s.parent.stage.Of(m.rank)
 		i, ok := number[h]
@@ -226,11 +228,11 @@ func (s *splitting) settle(all [][]byte) {
 	for _, m := range s.here {
 		whys = append(whys, string(all[m.rank]))
 	}
-	s.child.settleDevice(whys) // an error is of giving up what is not used
+	s.child.settleDevice(whys) // an error could only come from dropping an unused device
 }
 
-// leave says in this rank's area that it takes no part in the communicator, and why: peers may have come further in
-// making it than this rank has, and would wait.
+// leave publishes in this rank's area that it takes no part in the communicator, and why. Peers may have come further
+// in making it than this rank, and would otherwise wait.
 func (c *Comm) leave(e *fault.Error) {
 	if c.team.Me == nil {
 		return
@@ -239,7 +241,7 @@ func (c *Comm) leave(e *fault.Error) {
 	c.team.Leave()
 }
 
-// reason is why this rank could not finish the split, about a rank of the new communicator.
+// reason is why this rank could not finish the split; its Peer is a rank of the new communicator.
 func (s *splitting) reason(err error) *fault.Error {
 	r := &fault.Error{Op: s.kind.String(), Rank: s.child.rank, Peer: -1, Host: s.child.Hostname(s.child.rank),
 		Err: err}
@@ -249,7 +251,7 @@ func (s *splitting) reason(err error) *fault.Error {
 	return r
 }
 
-// hush ends what the network's goroutine does with a communicator that did not come to be.
+// hush makes the network's goroutine leave a communicator alone that could not be made.
 func (c *Comm) hush() {
 	c.ending.Lock()
 	c.closing.Store(true)
@@ -258,8 +260,8 @@ func (c *Comm) hush() {
 	c.Polls.Drain()
 }
 
-// abandon gives back what there is of a communicator that did not come to be: its area once the others have closed
-// theirs, since those that came further look for what leave has said.
+// abandon frees what there is of a communicator that could not be made. Its area is freed once the others have closed
+// theirs, because peers that came further read what leave has published.
 func (c *Comm) abandon() error {
 	errs := []error{c.dropDevice()}
 	for _, a := range c.attached {

@@ -17,11 +17,11 @@ import (
 	"github.com/ubcoll/ubcoll/internal/testkit"
 )
 
-// many is as many ranks as these tests have: groups of 6, 7 and 7, with leaders 0, 6 and 13.
+// many is the number of ranks in these tests: groups of 6, 7 and 7, with leaders 0, 6 and 13.
 const many = 20
 
-// The rank that is missing is named by all, whether it leads a group or not, whoever they look at, and whoever gives up
-// first: its own group or the others.
+// All ranks name the missing rank, whether it leads a group or not, and whoever gives up first: its own group or the
+// others.
 func TestMissingOfGroup(t *testing.T) {
 	for _, k := range []struct {
 		name    string
@@ -51,7 +51,7 @@ func TestMissingOfGroup(t *testing.T) {
 	}
 }
 
-// A member that closes instead of coming is lost to all, and so is one that aborts.
+// A member that closes instead of calling is lost to all ranks, and so is one that aborts.
 func TestLostOfGroup(t *testing.T) {
 	for _, k := range []struct {
 		name string
@@ -88,7 +88,7 @@ func TestLostOfGroup(t *testing.T) {
 	}
 }
 
-// A rank's context that ends while it waits names who is missing, and ends the others' waits.
+// If a waiting rank's context ends, its error names the missing rank, and the other ranks' waits end.
 func TestCancelInGroup(t *testing.T) {
 	comms := enginetest.Open(t, many, engine.Options{})
 	ctx, cancel := context.WithCancel(background)
@@ -118,7 +118,7 @@ func TestReportNamesMember(t *testing.T) {
 	require.Contains(t, out, "rank=0 ")
 }
 
-// What members offered and leaders made of it is there after agreement, operation after operation, on all ranks.
+// What members offered, and their leaders combined, is there after agreement, in every operation, on all ranks.
 func TestCombine(t *testing.T) {
 	comms := enginetest.Open(t, many, engine.Options{})
 	large := team.PartialBytes
@@ -168,7 +168,7 @@ func TestCombine(t *testing.T) {
 	requireUsable(t, comms)
 }
 
-// Communicators made of part of a large one have groups of their own, or none.
+// Communicators of some ranks of a large one have groups of their own, or none.
 func TestGroupsOfFamily(t *testing.T) {
 	comms := enginetest.Open(t, 2*many, engine.Options{})
 	errs := testkit.Each(comms, func(c *engine.Comm) error {

@@ -14,12 +14,12 @@ import (
 	"github.com/ubcoll/ubcoll/internal/team"
 )
 
-// listen makes what this rank's domain has of the network, once, and is what the other ranks need to reach it: its row.
-// The first rank of a host lays the table of all ranks' rows.
+// listen makes the domain's network side, once, and returns this rank's row: what the other ranks need to reach it. The
+// first rank of a host lays the table of all ranks' rows.
 func (c *Comm) listen(r *roster.Roster, mine *card) (row []byte, err error) {
 	d := c.dom
 	if r.First() && mine.Rows == (mem.Location{}) {
-		a, err := d.Heap.Alloc(r.TableBytes()) // as long as the domain
+		a, err := d.Heap.Alloc(r.TableBytes()) // lives as long as the domain
 		if err != nil {
 			return nil, fmt.Errorf("the table of all ranks: %w", err)
 		}
@@ -47,11 +47,12 @@ func (c *Comm) layRows(r *roster.Roster, at mem.Location) error {
 	return nil
 }
 
-// connectTimeout is how long leaders wait for each other's connections, which all make at the same time.
+// connectTimeout is how long leaders wait for each other's connections, which all are made at the same time.
 const connectTimeout = 30 * time.Second
 
-// openStage makes this rank's side of what the hosts of communicator id, whose ranks are on so many, do together.
-// Collective over their first ranks; all ranks of each host have mapped each other, and each has the rows of all.
+// openStage connects this rank's side of communicator id with the other hosts. on has the ranks of each host, and mine
+// is this host's index in it. Collective over the hosts' first ranks; all ranks of each host must have mapped each
+// other, and have the rows of all.
 func (c *Comm) openStage(ctx context.Context, id uint64, on [][]int, mine int) (err error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, connectTimeout, fmt.Errorf("not connected within %v: %w", connectTimeout,
 		fault.ErrTimeout))
@@ -69,7 +70,8 @@ func (c *Comm) openStage(ctx context.Context, id uint64, on [][]int, mine int) (
 	return err
 }
 
-// sever ends what a broken communicator does with other hosts, after they have been told: the caller may end the process.
+// sever ends the connections of a broken communicator to other hosts after these have been told, because the caller may
+// end the process.
 func (c *Comm) sever() {
 	c.telling.Lock()
 	//lint:ignore SA2001 Whoever holds it is still telling them.
@@ -77,7 +79,7 @@ func (c *Comm) sever() {
 	c.stage.Sever()
 }
 
-// inJob is the number that a rank has in the job.
+// inJob is a rank's number in the job.
 func (c *Comm) inJob(rank int) int {
 	if c.world == nil {
 		return rank
@@ -85,7 +87,7 @@ func (c *Comm) inJob(rank int) int {
 	return c.world[rank]
 }
 
-// runPart runs w among the team as a part of the running operation, on which all ranks have agreed.
+// runPart runs w within the team as a part of the running operation, on which all ranks have agreed.
 func (c *Comm) runPart(ctx context.Context, w *team.Work) error {
 	t := &c.team
 	whole := t.Work
@@ -106,7 +108,8 @@ func (c *Comm) runPart(ctx context.Context, w *team.Work) error {
 func (c *Comm) agreeOnPart(ctx context.Context, w *team.Work) (bad error) {
 	t, path := &c.team, w.Path
 	if path.Acquire != nil {
-		// A buffer that has been freed meanwhile has no registration any more, and is staged: the operation holds it.
+		// A buffer that has been freed meanwhile is no longer registered and so is staged; the operation holds its
+		// memory.
 		_ = path.Acquire(t, w)
 	}
 	if path.Offer != nil && bad == nil {
@@ -122,7 +125,7 @@ func (c *Comm) agreeOnPart(ctx context.Context, w *team.Work) (bad error) {
 	return path.Run(ctx, t, w)
 }
 
-// breakBy breaks the communicator if why says so, unless it is closing. Any goroutine.
+// breakBy breaks the communicator with why's error, unless that is nil or the communicator is closing. Any goroutine.
 func (c *Comm) breakBy(why func() *fault.Error) {
 	defer c.Polls.Leave()
 	if !c.Polls.Enter() {
@@ -133,9 +136,9 @@ func (c *Comm) breakBy(why func() *fault.Error) {
 	}
 }
 
-// several is why ranks that are on several hosts cannot go on, as an error of all; or nil.
+// several connects the ranks of several hosts. If any rank fails, all return its error.
 func (c *Comm) several(ctx context.Context, r *roster.Roster) error {
 	err := c.openStage(ctx, r.Comm, r.Hosts, r.Mine)
-	_, err = roster.Exchange(ctx, r, struct{}{}, err) // all have connected, and know it of each other
+	_, err = roster.Exchange(ctx, r, struct{}{}, err) // confirms that all have connected
 	return err
 }

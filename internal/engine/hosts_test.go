@@ -39,7 +39,7 @@ func openEach(bs []bootstrap.Bootstrap, o func(rank int) engine.Options, newIPC 
 func usual(int) engine.Options   { return engine.Options{Timeout: testkit.Limit} }
 func usualIPC(int) engine.NewIPC { return ipc.New }
 
-// requirePlaces looks whether all ranks know who is where, and reach each other.
+// requirePlaces checks that all ranks know which rank is on which host, and reach each other.
 func requirePlaces(t *testing.T, comms []*engine.Comm, host func(rank int) int, name func(rank int) string) {
 	t.Helper()
 	all := make([][][]byte, len(comms))
@@ -91,8 +91,8 @@ func TestOpenOnHosts(t *testing.T) {
 	}
 }
 
-// What one rank of one host cannot do or has otherwise is an error of all ranks of all hosts that names it, and nothing
-// stays.
+// If one rank of one host fails or differs, all ranks of all hosts return an error that names it, and nothing stays
+// open.
 func TestOpenOnHostsRefused(t *testing.T) {
 	t.Setenv(env.Net.Name, "lo")
 	const n, odd = 6, 3
@@ -156,7 +156,7 @@ func TestOpenOnHostsRefused(t *testing.T) {
 	}
 }
 
-// cut cannot attach anybody.
+// cut is a transport that cannot attach any peer.
 type cut struct {
 	engine.IPC
 	err error
@@ -166,14 +166,14 @@ func (u *cut) Attach(context.Context, json.RawMessage) (team.PeerMemory, error) 
 	return nil, fmt.Errorf("it is out of reach: %w", u.err)
 }
 
-// Ranks of one host of which one cannot reach another's memory are each a host, and all work all the same.
+// If a rank cannot reach the memory of another rank of its host, each rank there becomes a host, and everything works.
 func TestOpenParts(t *testing.T) {
 	t.Setenv(env.Net.Name, "lo")
 	for _, l := range []struct {
 		name string
 		n    int
 		host func(rank int) int
-		bad  []int // cannot reach others at first
+		bad  []int // ranks that cannot reach others at first
 	}{
 		{"the only one", 3, func(int) int { return 0 }, []int{1}},
 		{"one of three", 7, func(r int) int { return r % 3 }, []int{4}},
@@ -192,7 +192,7 @@ func TestOpenParts(t *testing.T) {
 				parted[l.host(r)] = true
 			}
 			called := func(r int) string { return fmt.Sprint("host-", l.host(r)) }
-			name := func(r int) string { // its place among the ranks that are hosts of the same name
+			name := func(r int) string { // with its place among the ranks whose hosts have the same name
 				at := 1
 				for other := range r {
 					if parted[l.host(r)] && l.host(other) == l.host(r) {
@@ -221,7 +221,7 @@ func TestOpenParts(t *testing.T) {
 			}, name)
 			require.Equal(t, len(parted), bytes.Count(log.bytes(), []byte("level=WARN")), "%s", log.bytes())
 			require.Contains(t, string(log.bytes()), "it is out of reach")
-			for rank, c := range comms { // errors, too
+			for rank, c := range comms { // errors have these names, too
 				require.ErrorContains(t, c.LocalError("x", fault.ErrLimit), "(host "+name(rank)+")")
 				require.Equal(t, name(rank), c.Team().Peers[c.Team().Rank()].Host)
 			}
@@ -230,7 +230,7 @@ func TestOpenParts(t *testing.T) {
 	}
 }
 
-// safeBuffer is a buffer that several goroutines may write.
+// safeBuffer is a buffer that several goroutines may write to.
 type safeBuffer struct {
 	mu sync.Mutex
 	b  bytes.Buffer
@@ -265,10 +265,10 @@ func (c *counted) Exchange(ctx context.Context, peer int, mine []byte) ([]byte, 
 	return c.Exchanger.Exchange(ctx, peer, mine)
 }
 
-// What Open asks of the bootstrap: on one host three exchanges of all; on several one, and pairs.
+// Open makes three exchanges of all ranks on one host; on several hosts it makes one, and exchanges of pairs.
 func TestOpenCounts(t *testing.T) {
 	t.Setenv(env.Net.Name, "lo")
-	for hosts, want := range map[int][2]int{1: {3, 0}, 2: {1, 3 * (2 + 1)}} { // four ranks; pairs are of first ranks
+	for hosts, want := range map[int][2]int{1: {3, 0}, 2: {1, 3 * (2 + 1)}} { // with four ranks; only first ranks' pairs are checked
 		bs, cs := bootstrap.Local(4), make([]*counted, 4)
 		for r, b := range bs {
 			cs[r] = &counted{Bootstrap: b, Exchanger: b.(bootstrap.Exchanger)}
@@ -286,7 +286,7 @@ func TestOpenCounts(t *testing.T) {
 	}
 }
 
-// openOnHosts opens a communicator of ranks, of which each host has so many.
+// openOnHosts opens a communicator of ranks, each of them on each host.
 func openOnHosts(t *testing.T, ranks, each int) []*engine.Comm {
 	t.Helper()
 	t.Setenv(env.Net.Name, "lo")
@@ -295,8 +295,8 @@ func openOnHosts(t *testing.T, ranks, each int) []*engine.Comm {
 	return comms
 }
 
-// TestBrokenBeforeTheVerdict: what breaks a communicator when a team has agreed, and the hosts have not, fails the
-// operation: there is nothing to take the result from.
+// TestBrokenBeforeTheVerdict: if a communicator breaks after a team has agreed but before the hosts have, the operation
+// fails, because there is no result to take.
 func TestBrokenBeforeTheVerdict(t *testing.T) {
 	for _, here := range []bool{false, true} {
 		comms := openOnHosts(t, 2, 1)
@@ -314,8 +314,8 @@ func TestBrokenBeforeTheVerdict(t *testing.T) {
 	}
 }
 
-// TestSplitThatFails: whichever step of a Split fails on one rank, all ranks have the error, nobody waits for who does
-// not come to connect, and nothing stays in quarantine.
+// TestSplitThatFails: whichever step of a Split fails on one rank, all ranks return the error, no rank waits for a
+// connection that never comes, and nothing stays in quarantine.
 func TestSplitThatFails(t *testing.T) {
 	comms := openOnHosts(t, 4, 2)
 	for step := range 4 {

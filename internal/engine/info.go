@@ -12,41 +12,42 @@ import (
 	"github.com/ubcoll/ubcoll/register"
 )
 
-// OpInfo says how an operation went, as the user is told.
+// OpInfo says how an operation went.
 type OpInfo = team.OpInfo
 
-// BufferInfo says how one of its buffers took part in it.
+// BufferInfo says how a buffer took part in an operation.
 type BufferInfo = team.BufferInfo
 
 const maxMembers = 1024
 
-// infos are what is told of a communicator's operations.
+// infos is what LastOp and Stats know of a communicator's operations.
 type infos struct {
-	// Of whoever has the turn: what runs is a group or a launch, of which nothing has been noted yet.
+	// Belong to the holder of the turn. together: the running operation is a group or a launch; fresh: none of its
+	// members has been noted yet.
 	together, fresh bool
 
-	infoM              sync.Mutex // for what follows
+	infoM              sync.Mutex // guards the fields below
 	last               OpInfo
-	grouped            bool     // last is the last one of members, or of what is replayed
-	members            []OpInfo // whose memory is used again
+	grouped            bool     // last is the last of members, or of replayed
+	members            []OpInfo // its memory is reused
 	replayed           *Replay  // instead of members; or nil
 	at                 [2]uint64
 	ops, bytes, staged uint64
 	lastSmall          atomic.Uint64 // a small message that was sent after last
 }
 
-// NoteTogether says whether what runs next is told of together, as a group or a launch. It is the caller's turn.
+// NoteTogether says whether the operations that run next are members of one group or launch. Only in the caller's turn.
 func (c *Comm) NoteTogether(group bool) { c.together, c.fresh = group, true }
 
-// Replay is what is told of each launch of a device's graph, but for the sequence numbers: those of members count from
-// the first one of their kind, collective or message, in the graph.
+// Replay is what is noted for each launch of a device's graph, except for sequence numbers: those of members count from
+// the first of their kind, collective or message, in the graph.
 type Replay struct {
 	members       []OpInfo
-	Counts        [2]uint64 // sequence numbers that a launch takes
+	Counts        [2]uint64 // how many sequence numbers a launch takes
 	bytes, staged uint64
 }
 
-// kindOf is the place of an operation's kind in Replay.Counts.
+// kindOf is the index of an operation's kind in Replay.Counts.
 func kindOf(o *OpInfo) int {
 	if o.Kind == team.KindSend || o.Kind == team.KindRecv {
 		return 1
@@ -61,16 +62,16 @@ type Stats struct {
 	Staged     uint64 // buffers that were copied through staging memory, those of messages included
 	Puts, Gets uint64 // of channels and windows, puts of packets included
 	OneSided   uint64 // bytes that they moved
-	Opened     uint64 // allocations on peers' devices that were mapped here, over and over ones included
-	Failures   uint64 // to give memory back, of which no call could tell: they were logged
+	Opened     uint64 // mappings of allocations on peers' devices, repeated ones included
+	Failures   uint64 // of giving memory back that no call could return: they were logged
 	Cache      register.Stats
 	Memory     mem.Stats
 }
 
-// note keeps what LastOp and Stats tell. Every call passes here, so it is brief: one lock, no conversion.
+// note records what LastOp and Stats return. Every call comes here, so it is short: one lock, no conversion.
 func (c *Comm) note(w *team.Work, algorithm string) { c.NoteAs(w, algorithm, c.team.Number()) }
 
-// NoteAs is note of an operation with a sequence number of its own: of a device's.
+// NoteAs is note for an operation with a sequence number of its own, as on a device.
 func (c *Comm) NoteAs(w *team.Work, algorithm string, seq uint64) {
 	if w.Algorithm != "" && algorithm != Refused.Name {
 		algorithm = w.Algorithm
@@ -81,7 +82,7 @@ func (c *Comm) NoteAs(w *team.Work, algorithm string, seq uint64) {
 	c.ops++
 	c.bytes += uint64(i.Bytes)
 	c.staged += i.Staged()
-	if i.Took != 0 { // of the one before
+	if i.Took != 0 { // they are the previous operation's
 		i.Took, i.Waited = 0, 0
 	}
 	if c.grouped, c.replayed = c.together, nil; c.together {
@@ -99,17 +100,17 @@ func (c *Comm) NoteAs(w *team.Work, algorithm string, seq uint64) {
 	}
 }
 
-// Measures reports whether it is worth looking at the clock for w, if w is not eager.
+// Measures reports whether w is large enough to be timed, if it is not eager.
 func (c *Comm) Measures(w *team.Work) bool {
 	return c.size > 1 && max(w.Src.Bytes(), w.Dst.Bytes()) > c.team.Tuning().EagerTotal
 }
 
-// NoteTook adds to what was noted of a collective how long it took, and how much of that this rank waited for all to
-// come. It costs the path of small ones nothing: they are not measured.
+// NoteTook adds to a noted collective how long it took, and how much of that this rank waited for all to come. Small
+// collectives are not timed, so their path does not pay for it.
 func (c *Comm) NoteTook(k team.OpKind, seq uint64, took, waited time.Duration) {
 	c.infoM.Lock()
 	defer c.infoM.Unlock()
-	if c.last.Kind != k || c.last.Seq != seq { // a message has come between
+	if c.last.Kind != k || c.last.Seq != seq { // a message has been noted since
 		return
 	}
 	c.last.Took, c.last.Waited = took, waited
@@ -118,7 +119,7 @@ func (c *Comm) NoteTook(k team.OpKind, seq uint64, took, waited time.Duration) {
 	}
 }
 
-// Describe fills i with what is to be told of w.
+// Describe fills i from w.
 func (c *Comm) Describe(i *OpInfo, w *team.Work, algorithm string, seq uint64) {
 	i.Kind, i.Seq, i.Algorithm, i.Bytes = w.Kind, seq, algorithm, max(w.Src.Bytes(), w.Dst.Bytes())
 	used := algorithm != Refused.Name
@@ -132,8 +133,7 @@ func bufferInfo(b *team.Buf, v *team.Vec, used bool) BufferInfo {
 	return BufferInfo{Used: used && v.Len > 0, Direct: b.Claim != nil || b.Passed, Why: b.Why}
 }
 
-// NoteReplay notes a launch of what r describes: at are the sequence numbers, of collectives and of messages, before
-// it.
+// NoteReplay notes a launch of r's graph. at has the sequence numbers before it, of collectives and of messages.
 func (c *Comm) NoteReplay(r *Replay, at [2]uint64) {
 	if len(r.members) == 0 {
 		return
@@ -152,7 +152,7 @@ func (c *Comm) NoteReplay(r *Replay, at [2]uint64) {
 	}
 }
 
-// Add describes what comes next in a graph: a collective, or messages that have one number together.
+// Add adds the next operation of a graph: a collective, or messages that share a number.
 func (r *Replay) Add(os ...OpInfo) {
 	if len(os) == 0 {
 		return
@@ -191,7 +191,7 @@ func (c *Comm) LastOp() OpInfo {
 	return o
 }
 
-// Stats counts.
+// Stats returns the counters.
 func (c *Comm) Stats() Stats {
 	if c.dom == nil {
 		return Stats{}
@@ -207,11 +207,11 @@ func (c *Comm) Stats() Stats {
 	return s
 }
 
-// NoteSmall keeps for LastOp that a message of n bytes was sent with its announcement: one store, which waits for
-// nothing.
+// NoteSmall records for LastOp that a message of n bytes was sent with its announcement. It is one store, which waits
+// for nothing.
 func (c *Comm) NoteSmall(seq uint64, n int) { spin.Release(&c.lastSmall, seq<<16|uint64(n)) }
 
-// NoteMessage keeps for LastOp and Stats how a message went.
+// NoteMessage records for LastOp and Stats how a message went.
 func (c *Comm) NoteMessage(o OpInfo) {
 	c.infoM.Lock()
 	c.last, c.grouped = o, false
@@ -220,8 +220,8 @@ func (c *Comm) NoteMessage(o OpInfo) {
 	spin.Release(&c.lastSmall, 0)
 }
 
-// NoteGroup has the messages of a group, which have been noted, told of together: with the collectives that it has run,
-// in the communicator's turn, or by themselves.
+// NoteGroup groups messages that have already been noted: in the communicator's turn with the collectives of their
+// group, otherwise by themselves.
 func (c *Comm) NoteGroup(os []OpInfo, turn bool) {
 	if len(os) == 0 {
 		return
@@ -233,7 +233,7 @@ func (c *Comm) NoteGroup(os []OpInfo, turn bool) {
 			c.members, c.fresh = c.members[:0], false
 		}
 		c.members = append(c.members, os[:min(len(os), maxMembers-len(c.members))]...)
-	} else { // members are somebody else's, who has the turn
+	} else { // members belong to the holder of the turn
 		c.replayed, c.at = &Replay{members: os}, [2]uint64{}
 	}
 	c.infoM.Unlock()

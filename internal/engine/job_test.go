@@ -33,7 +33,7 @@ func requireUsable(t *testing.T, comms []*engine.Comm) {
 	}
 }
 
-// without runs f on every rank but one, which comes later or never, and gives what each has returned.
+// without runs f on every rank but one, which comes later or never, and returns each rank's error.
 func without(comms []*engine.Comm, missing int, f func(c *engine.Comm) error) <-chan []error {
 	result := make(chan []error, 1)
 	go func() {
@@ -62,7 +62,7 @@ func TestOpen(t *testing.T) {
 	}
 }
 
-// tampered sends something else than its rank wants to, in one round of Open: hello, card, verdict.
+// tampered changes what its rank sends in one round of Open: hello, card, verdict.
 type tampered struct {
 	bootstrap.Bootstrap
 	round  int
@@ -78,7 +78,7 @@ func (b *tampered) AllGather(ctx context.Context, mine []byte) ([][]byte, error)
 }
 
 func TestOpenRefused(t *testing.T) {
-	requireUsable(t, enginetest.Open(t, 2, engine.Options{})) // what the first one costs for good
+	requireUsable(t, enginetest.Open(t, 2, engine.Options{})) // the first one allocates what stays
 	field := func(name string, v any) func([]byte) []byte {
 		return func(b []byte) []byte {
 			var m map[string]any
@@ -95,7 +95,7 @@ func TestOpenRefused(t *testing.T) {
 		}
 	}
 	garbage := func([]byte) []byte { return []byte("}") }
-	// What is in a hello where, before its details: see roster's head.
+	// The layout of a hello, before its details: see roster's head.
 	hello := func(at int, v ...byte) func([]byte) []byte {
 		return func(b []byte) []byte {
 			for i := range v {
@@ -228,7 +228,7 @@ func TestClose(t *testing.T) {
 	testkit.Eventually(t, func() bool { return testkit.Descriptors(t) <= before+2 }, "the Go runtime's poller may stay")
 }
 
-// Abort may come at any time, from any goroutine: while Close gives back what it writes, too.
+// Abort may come at any time, from any goroutine, even while Close frees the memory that it writes.
 func TestAbortDuringClose(t *testing.T) {
 	for range 30 {
 		c := enginetest.Open(t, 1, engine.Options{})[0]
@@ -277,7 +277,7 @@ func TestFreeDuringOperation(t *testing.T) {
 		require.ErrorIs(t, c.Free(a), fault.ErrInUse)
 		require.NoError(t, reg.Close())
 		require.ErrorIs(t, reg.Close(), fault.ErrClosed)
-		go func() { close(end) }() // at once with Free
+		go func() { close(end) }() // at the same time as Free
 		require.NoError(t, c.Free(a))
 		require.NoError(t, <-done)
 		require.False(t, a.Live())

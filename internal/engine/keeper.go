@@ -8,14 +8,14 @@ import (
 	"github.com/ubcoll/ubcoll/register"
 )
 
-// Keeper keeps memory registered for as long as something may be replayed that uses it: a graph of the library's, or
-// what somebody else has captured. The zero Keeper keeps nothing.
+// Keeper keeps memory registered as long as something that uses it may be replayed: a graph of the library, or another
+// CUDA graph. The zero Keeper keeps nothing.
 type Keeper struct {
 	mu   sync.Mutex
 	kept map[*mem.Allocation]*register.Ref
 }
 
-// Keep registers all of a, an allocation of c's rank, once however often it is asked to.
+// Keep registers all of a, an allocation of c's rank; repeated calls register it only once.
 func (k *Keeper) Keep(c *Comm, a *mem.Allocation) error {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -33,7 +33,7 @@ func (k *Keeper) Keep(c *Comm, a *mem.Allocation) error {
 	return nil
 }
 
-// Close lets go of all: nothing is replayed any more.
+// Close releases all memory. Nothing may be replayed afterwards.
 func (k *Keeper) Close() error {
 	k.mu.Lock()
 	defer k.mu.Unlock()

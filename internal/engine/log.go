@@ -12,7 +12,7 @@ import (
 	"github.com/ubcoll/ubcoll/internal/tracing"
 )
 
-// logOpen says, at level Info, what a communicator that Open, Split or Dup has made found here.
+// logOpen logs, at level Info, what a communicator that Open, Split or Dup has made found here.
 func (c *Comm) logOpen(by string, start time.Time) {
 	log := c.Log()
 	c.debug = log.Enabled(context.Background(), slog.LevelDebug)
@@ -32,7 +32,7 @@ func (c *Comm) logOpen(by string, start time.Time) {
 		"more_ranks_than_processors", c.team.Crowded, "took", time.Since(start).Round(time.Microsecond))
 }
 
-// logClose says, at level Info, what a communicator that is to close has done.
+// logClose logs, at level Info, what a closing communicator has done.
 func (c *Comm) logClose() {
 	log := c.Log()
 	if !log.Enabled(context.Background(), slog.LevelInfo) {
@@ -43,12 +43,12 @@ func (c *Comm) logClose() {
 		"staged", s.Staged, "registered", s.Cache.Regions, "cache_hits", s.Cache.Hits, "cache_misses", s.Cache.Misses)
 }
 
-// logBroken says, at level Info, why a communicator is of no more use: the call that found it returns that too.
+// logBroken logs, at level Info, why a communicator broke; the call that found it returns that too.
 func (c *Comm) logBroken(e *fault.Error) {
 	c.Log().Info("ubcoll: communicator broken", "rank", c.rank, "size", c.size, "error", e)
 }
 
-// logOperation says, at level Debug, how an operation goes.
+// logOperation logs, at level Debug, how the last operation went.
 func (c *Comm) logOperation() {
 	c.infoM.Lock()
 	o := c.last

@@ -9,7 +9,7 @@ import (
 	"github.com/ubcoll/ubcoll/internal/team"
 )
 
-// Usable is why op cannot be called: the communicator has been closed, or has no ranks.
+// Usable returns why op cannot be called: the communicator has been closed, or has no ranks.
 func (c *Comm) Usable(op string) error {
 	switch {
 	case c.size == 0:
@@ -56,7 +56,7 @@ func (c *Comm) Adopt(d hw.Device, p unsafe.Pointer, n int) (*mem.Allocation, err
 	return a, nil
 }
 
-// pass waits for what uses memory without holding it.
+// pass waits for operations that use memory without holding it.
 func (c *Comm) pass() {
 	for _, a := range c.beside() {
 		a.Pass()
@@ -82,7 +82,7 @@ func (c *Comm) Free(a *mem.Allocation) error {
 	return named(err)
 }
 
-// Allocation is the allocation of this rank that v lies in, or nil.
+// Allocation returns the allocation of this rank that contains v, or nil.
 func (c *Comm) Allocation(v team.Vec) *mem.Allocation {
 	if v.Alloc != nil && v.Alloc.Heap() == c.dom.Heap {
 		return v.Alloc

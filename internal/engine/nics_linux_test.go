@@ -29,7 +29,7 @@ func bytesOf(a *mem.Allocation) team.Vec {
 	return team.Vec{Ptr: a.Ptr, Len: a.Bytes, Type: dtype.Uint8, Alloc: a}
 }
 
-// adopted is n bytes of the test's own, adopted by c.
+// adopted is n bytes that the test has mapped and c has adopted.
 func adopted(t *testing.T, c *engine.Comm, n int) *mem.Allocation {
 	t.Helper()
 	m, err := unix.Mmap(-1, 0, n, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANONYMOUS)
@@ -40,10 +40,10 @@ func adopted(t *testing.T, c *engine.Comm, n int) *mem.Allocation {
 	return a
 }
 
-// nics is how many regions the double has, and how many devices are open.
+// nics returns how many regions the emulated devices have, and how many of them are open.
 func nics(t *testing.T) []int { return []int{verbstest.Count(t, "mr"), verbstest.Count(t, "context")} }
 
-// TestNICs: with UBCOLL_IB a rank's registrations are NET's too, and go with its communicators.
+// TestNICs: with UBCOLL_IB, NET has a rank's registrations, too, and they end with its communicators.
 func TestNICs(t *testing.T) {
 	t.Setenv("UBCOLL_IB", "on")
 	verbstest.Over(t, verbstest.Knobs{"DEVICES": "2"}, func(t *testing.T) {
@@ -76,7 +76,7 @@ func TestNICs(t *testing.T) {
 	})
 }
 
-// TestNICsOff: nobody who has not asked for it pays for it, and Explain says how to ask.
+// TestNICsOff: a rank that has not asked for it does not pay for it, and Explain says how to ask.
 func TestNICsOff(t *testing.T) {
 	t.Setenv("UBCOLL_IB", "")
 	verbstest.Over(t, nil, func(t *testing.T) {
@@ -91,8 +91,8 @@ func TestNICsOff(t *testing.T) {
 	})
 }
 
-// TestNICsLimited: memory for which the devices have no room is registered without them where there is another way, which is said once, and is
-// the limit's error where there is none.
+// TestNICsLimited: memory for which the devices have no room is registered without them if there is another way, which
+// is logged once; otherwise it is the limit's error.
 func TestNICsLimited(t *testing.T) {
 	t.Setenv("UBCOLL_IB", "auto")
 	verbstest.Over(t, verbstest.Knobs{"MEMLOCK": "8192"}, func(t *testing.T) {
@@ -116,7 +116,7 @@ func TestNICsLimited(t *testing.T) {
 	})
 }
 
-// TestNICsStubborn: what a device does not let go of is told to whoever closes it, and its memory is used for nothing else.
+// TestNICsStubborn: if a device does not release a region, Close returns that, and the memory is not used again.
 func TestNICsStubborn(t *testing.T) {
 	t.Setenv("UBCOLL_IB", "on")
 	verbstest.Over(t, nil, func(t *testing.T) {
@@ -144,7 +144,7 @@ func TestNICsStubborn(t *testing.T) {
 			err = how.do(a)
 			require.ErrorIs(t, err, unix.EBUSY, how.name)
 			require.ErrorContains(t, err, "NET could not deregister")
-			if !race.Enabled { // then the heap is Go's, and nothing in it is used again while somebody knows it
+			if !race.Enabled { // the race detector's heap is Go's, which never reuses memory that is still referenced
 				require.Equal(t, before+4096, c.Stats().Memory.HeldBytes, how.name)
 			}
 		}
@@ -153,7 +153,7 @@ func TestNICsStubborn(t *testing.T) {
 	})
 }
 
-// TestNICsRequired: Open fails on all ranks, and says why, where there is none and they are asked for.
+// TestNICsRequired: if devices are required and there is none, Open fails on all ranks and says why.
 func TestNICsRequired(t *testing.T) {
 	t.Setenv("UBCOLL_IB", "on")
 	verbstest.Over(t, verbstest.Knobs{"DEVICES": "0"}, func(t *testing.T) {

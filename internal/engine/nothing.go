@@ -8,16 +8,16 @@ import (
 	"github.com/ubcoll/ubcoll/hw"
 )
 
-// What a program hands over that is not there, a nil or a zero value, is an error of the call that it is handed to.
+// A nil or zero value that a program passes is an error of the call that gets it.
 
-// NilError is the error of a call with a nil or zero value of a type, and says where such come from.
+// NilError is the error of a call on a nil or zero value of the named type; from says where valid ones come from.
 func NilError(name, from string) error {
 	return &fault.Error{Op: name, Rank: -1, Peer: -1,
 		Err: fmt.Errorf("it is nil or the zero value: %s: %w", from, fault.ErrArgument)}
 }
 
-// NoView is the view of a nil or zero communicator: without ranks, and broken from the start. It counts as recording,
-// so that a call on a communicator that is there does not look for it.
+// NoView is the view of a nil or zero communicator: it has no ranks, and is broken from the start. It counts as
+// recording, so that calls on valid communicators need no extra check.
 var NoView = &View{Comm: noComm()}
 
 func noComm() *Comm {
@@ -35,7 +35,7 @@ var noStream = &Stream{dev: hw.Host, closed: true}
 
 var errNoStream = NilError("stream", "NewStream and StreamFrom make one")
 
-// OrNone is s, or if it is nil a stream that takes nothing.
+// OrNone returns s or, if s is nil, a stream that refuses everything.
 func (s *Stream) OrNone() *Stream {
 	if s == nil {
 		return noStream
@@ -43,17 +43,17 @@ func (s *Stream) OrNone() *Stream {
 	return s
 }
 
-// ErrCommClosed and ErrStreamClosed are what is wrong with calls that come too late.
+// ErrCommClosed and ErrStreamClosed are the errors of calls after Close.
 var (
 	ErrCommClosed = fmt.Errorf("the communicator has been closed, by its Close; nothing can be called after: %w",
 		fault.ErrClosed)
 	ErrStreamClosed = fmt.Errorf("the stream has been closed, by its Close; NewStream makes another: %w", fault.ErrClosed)
 )
 
-// ErrStreamBusy is what is wrong with closing a stream too early.
+// ErrStreamBusy is the error of closing a stream that has queued operations.
 var ErrStreamBusy = fmt.Errorf("operations are queued on it (Sync waits for them): %w", fault.ErrBusy)
 
-// Context is ctx, or if that is nil a context that has ended, because it is: calls refuse what they are to do.
+// Context returns ctx or, if it is nil, a context that has ended with ErrNilContext, so that calls refuse it.
 func Context(ctx context.Context) context.Context {
 	if ctx == nil {
 		return nilContext{context.Background()}
@@ -64,7 +64,7 @@ func Context(ctx context.Context) context.Context {
 type nilContext struct{ context.Context }
 
 var (
-	// ErrNilContext is what is wrong with a nil context.
+	// ErrNilContext is the error of a nil context.
 	ErrNilContext = fmt.Errorf("the context is nil (context.Background() is one without an end): %w", fault.ErrArgument)
 
 	over = make(chan struct{})
@@ -72,7 +72,7 @@ var (
 
 func init() { close(over) }
 
-// Done and Err are those of a context that has ended.
+// Done and Err behave as for a context that has ended.
 func (nilContext) Done() <-chan struct{} { return over }
 
 func (nilContext) Err() error { return ErrNilContext }

@@ -28,24 +28,23 @@ import (
 
 const defaultTimeout = 10 * time.Minute
 
-// card says where a rank's memory is.
+// card tells where a rank's memory is.
 type card struct {
 	IPC    json.RawMessage `json:"ipc"`
 	Domain uint64          `json:"domain"`
 	Area   mem.Location    `json:"area"`
 	Device DeviceCard      `json:"device"`
-	Rows   mem.Location    `json:"rows,omitzero"` // of a host's first rank, where there are several: see roster.Lay
+	Rows   mem.Location    `json:"rows,omitzero"` // set by a host's first rank if there are several hosts: see roster.Lay
 }
 
-// Rooms are the constructors of what a communicator has from packages above this one.
+// Rooms are constructors from packages above this one.
 type Rooms struct {
 	IPC          NewIPC
 	Accelerators Accelerators
 	Attachments  []NewAttachment
 }
 
-// Open makes a communicator of all ranks of b. Collective. bad says what is wrong with o; it
-// is reported by all ranks.
+// Open makes a communicator of all ranks of b. Collective. bad says what is wrong with o; all ranks return it.
 func Open(ctx context.Context, b bootstrap.Bootstrap, o Options, bad error, rooms Rooms) (*Comm, error) {
 	rank, start := b.Rank(), time.Now()
 	log := logs.Or(o.Logger)
@@ -90,10 +89,10 @@ func Open(ctx context.Context, b bootstrap.Bootstrap, o Options, bad error, room
 	return j.c, nil
 }
 
-// settings are what must be the same on all ranks, of which agreed is the tuning table's hash.
+// settings returns what must be the same on all ranks; agreed is the tuning table's hash.
 func (o *Options) settings(agreed string) (all []roster.Setting, err error) {
 	add := func(what string, v any) { all = append(all, roster.Setting{What: what, Value: fmt.Sprint(v)}) }
-	if err = env.Validate(); err == nil { // else that has it too
+	if err = env.Validate(); err == nil { // otherwise err includes that error
 		err = cpu.LevelError()
 	}
 	vars, _ := env.JobWide()
@@ -108,7 +107,7 @@ func (o *Options) settings(agreed string) (all []roster.Setting, err error) {
 	return all, err
 }
 
-// joining is what a rank does to join the communicator that Open makes.
+// joining is the state of a rank that joins the communicator of Open.
 type joining struct {
 	r      *roster.Roster
 	log    *slog.Logger
@@ -116,21 +115,21 @@ type joining struct {
 	rooms  Rooms
 	tuning tuning.Table
 
-	c    *Comm // nil until there is one of the ranks that r has on this host
-	mine card  // of c
+	c    *Comm // nil until create; made for the ranks that r has on this host
+	mine card  // c's card
 	met  bool  // the ranks of this host have mapped each other
 	why  string
 }
 
-// join has the ranks of each host map each other, and all ranks know of it. again: some could not, which are hosts of
-// their own now, and all have to do so again.
+// join lets the ranks of each host map each other, and tells all ranks the result. If ranks of a host could not, each
+// of them is now a host of its own, again is true, and all ranks must call join again.
 func (j *joining) join(ctx context.Context) (again bool, err error) {
 	var row []byte
 	if j.c == nil {
 		err = j.create(ctx)
 	}
 	if err == nil && len(j.r.Hosts) > 1 {
-		j.c.hosts = j.r.Hostnames() // other ones since hosts have parted
+		j.c.hosts = j.r.Hostnames() // the names change when hosts are split up
 		j.c.team.NameHosts(j.c.hosts)
 		row, err = j.c.listen(j.r, &j.mine)
 	}
@@ -145,7 +144,8 @@ func (j *joining) join(ctx context.Context) (again bool, err error) {
 	if err == nil && apart == nil && len(j.r.Hosts) > 1 {
 		err = j.c.layRows(j.r, cards[0].Rows)
 	}
-	// After this everybody has mapped everybody of its host: nothing of Open is needed for what follows.
+	// After Settle every rank knows that all ranks of its host have mapped each other: what follows needs nothing of
+	// Open.
 	host := j.r.Here()
 	whys, parted, err := roster.Settle(ctx, j.r, j.why, err, apart)
 	if err != nil {
@@ -193,8 +193,8 @@ func (j *joining) create(ctx context.Context) error {
 	return err
 }
 
-// meet maps the areas of this host's ranks, and reaches their devices. apart is why they are not on one host after all:
-// the system does not let this rank reach another's memory.
+// meet maps the areas of this host's ranks, and connects to their devices. apart says why they are not on one host
+// after all: the system does not let this rank reach another's memory.
 func (j *joining) meet(ctx context.Context, cards []card) (apart *roster.Apart, err error) {
 	j.met = true
 	c := j.c
@@ -221,7 +221,7 @@ func (j *joining) meet(ctx context.Context, cards []card) (apart *roster.Apart, 
 	return nil, c.opts.lacks(c.rank, j.why)
 }
 
-// part gives up what there is of a communicator whose ranks seemed to be on host, which are hosts of their own.
+// part gives up the communicator of ranks that seemed to be on host, each of which is now a host of its own.
 func (j *joining) part(host []int, a roster.Apart) {
 	if j.c.rank == host[0] {
 		j.log.Warn("ubcoll: ranks that seem to be on one host cannot reach each other's memory, and are as on several",
@@ -231,7 +231,7 @@ func (j *joining) part(host []int, a roster.Apart) {
 	j.c, j.met, j.why = nil, false, ""
 }
 
-// forgo gives up a communicator that did not come to be, because of e.
+// forgo gives up a communicator that could not be made because of e.
 func (c *Comm) forgo(e *fault.Error) {
 	if c != nil && c.dom != nil {
 		c.hush()
@@ -248,7 +248,7 @@ func (c *Comm) newArea(comm uint64) error {
 	return nil
 }
 
-// meet maps the control area that rank r has at at.
+// meet maps rank r's control area, whose location is at.
 func (c *Comm) meet(comm uint64, r int, at mem.Location) error {
 	if err := c.team.MapArea(comm, r, at); err != nil {
 		return err

@@ -23,7 +23,7 @@ import (
 	"github.com/ubcoll/ubcoll/internal/transport/ipc"
 )
 
-// deaf takes part in every exchange, and fails in one of Open's: hello, card, verdict.
+// deaf takes part in every exchange, but fails in one of Open's: hello, card, verdict.
 type deaf struct {
 	bootstrap.Bootstrap
 	round int
@@ -38,7 +38,7 @@ func (b *deaf) AllGather(ctx context.Context, mine []byte) ([][]byte, error) {
 	return all, err
 }
 
-// A rank that hears no verdict has no communicator. The others, which have one, learn that in their first call.
+// A rank that does not get the verdict has no communicator. The others have one, and learn of it in their first call.
 func TestOpenFailsOnOneRank(t *testing.T) {
 	lost := &fault.Error{Op: "bootstrap", Rank: 1, Peer: 2, Err: fault.ErrPeerLost}
 	for _, k := range []struct {
@@ -105,7 +105,7 @@ func (u *unreachable) Attach(ctx context.Context, card json.RawMessage) (team.Pe
 	return u.IPC.Attach(ctx, card)
 }
 
-// What one rank tells the others of a third keeps its class, and is about the third.
+// An error that one rank passes on about a third keeps its class, and names the third.
 func TestOpenRelays(t *testing.T) {
 	for _, class := range []error{fault.ErrPeerLost, fault.ErrStale, fault.ErrLimit, fault.ErrTimeout,
 		fault.ErrArgument, fault.ErrMismatch, fault.ErrAborted} {
@@ -144,7 +144,7 @@ func TestOpenRelays(t *testing.T) {
 	}
 }
 
-// Who is missing is named by all that came, and the reason is the library's own limit, no context.
+// All ranks that came name the missing rank, and the reason is the library's own limit, not a context.
 func TestOpenTimeout(t *testing.T) {
 	for timeout := 200 * time.Millisecond; ; timeout *= 2 {
 		const n, missing = 3, 1
@@ -178,7 +178,7 @@ func TestOpenTimeout(t *testing.T) {
 	}
 }
 
-// A rank that could not finish a Split says so to those that could, for as long as they may look.
+// A rank that could not finish a Split publishes that to those that could, as long as they may read it.
 func TestSplitFailsOnOneRank(t *testing.T) {
 	comms, subs := enginetest.Open(t, 3, engine.Options{}), make([]*engine.Comm, 3)
 	require.NoError(t, errors.Join(testkit.Each(comms, func(c *engine.Comm) (err error) {
@@ -187,7 +187,7 @@ func TestSplitFailsOnOneRank(t *testing.T) {
 	})...))
 	before := comms[1].Stats().Memory.Allocations
 	require.NoError(t, subs[1].Abandon(errors.New("no more of this")))
-	for range 4 { // what is allocated next has the memory of what was freed
+	for range 4 { // the next allocations reuse freed memory
 		a, err := comms[1].Alloc(hw.Host, 1<<20)
 		require.NoError(t, err)
 		defer comms[1].Free(a)

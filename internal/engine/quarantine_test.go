@@ -15,7 +15,7 @@ import (
 	"github.com/ubcoll/ubcoll/internal/testkit"
 )
 
-// TestQuarantineEndsWithTheDead has a peer die that has not closed the communicator that broke: the next Free sees it.
+// TestQuarantineEndsWithTheDead has a peer die before it has closed a broken communicator: the next Free notices.
 func TestQuarantineEndsWithTheDead(t *testing.T) {
 	if race.Enabled {
 		t.Skip("there the memory is the garbage collector's")

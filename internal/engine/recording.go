@@ -9,39 +9,41 @@ import (
 	"github.com/ubcoll/ubcoll/internal/team"
 )
 
-// Recorder takes the operations of a communicator's view instead of their being run: for groups and for capture.
+// Recorder records the operations of a communicator's view, which do not run then. Groups and captures use it.
 type Recorder interface {
 	Record(c *Comm, w team.Work) error
 }
 
-// Recording is a group or a capture that a communicator is open for. Meanwhile it takes collectives by way of views
-// with a Recorder only: one that is called on the communicator itself would run at once, and be missing from what is
-// recorded. It is refused, whatever goroutine it comes from, and the group or capture with it, since the peers may have
-// recorded it. Messages are independent of it. A call that could not be recorded fails the whole as well, whether its
-// caller looks at its error or not.
+// Recording is the group or capture that a communicator is recording. Until its end the communicator takes collectives
+// only from views with a Recorder: one that is called on the communicator itself would run at once, and be missing from
+// what is recorded. Such a call is refused, whatever goroutine makes it, and the recording fails, because the peers may
+// have recorded the call. Messages are independent of it. A call that could not be recorded also fails the recording,
+// even if its caller ignores the error.
 type Recording struct {
 	c    *Comm
 	what string // for people
 	r    Recorder
 
 	mu   sync.Mutex
-	call team.Work // the first one that failed, for what the peers wait for it with
+	call team.Work // the first call that failed; says what the peers wait with
 	err  error     // its error
 }
 
-// Record opens the communicator for what, a function that calls its caller's with a view whose Recorder is the
-// recording; r takes what is recorded. End closes it. In a view that records already it is part of that recording.
+// Record begins a recording for what, a function that passes its caller's function a view whose Recorder is the
+// recording; r gets the operations. End ends it. On a view that already records, the new recording is part of the
+// first.
 func (v *View) Record(what string, r Recorder) (*Recording, error) {
 	k := &Recording{c: v.Comm, what: what, r: r}
 	for v.Recorder == nil && !v.Comm.recording.CompareAndSwap(nil, k) {
-		if err := v.Comm.Barred(&team.Work{}, what); err != nil { // else the other one has just ended
+		if err := v.Comm.Barred(&team.Work{}, what); err != nil { // nil: the other recording has just ended
 			return nil, err
 		}
 	}
 	return k, nil
 }
 
-// End closes the recording. It returns the first call that failed, the zero Work if it is not known, and why.
+// End ends the recording. It returns the first call that failed, or the zero Work if that is not known, and why it
+// failed.
 func (k *Recording) End() (team.Work, error) {
 	k.c.recording.CompareAndSwap(k, nil)
 	k.mu.Lock()
@@ -58,7 +60,7 @@ func (k *Recording) Record(c *Comm, w team.Work) error {
 	return err
 }
 
-// On is the view with another stream, nil for none. What is recorded runs on the recording's.
+// On is the view with another stream, or none if s is nil. Recorded operations run on the recording's stream.
 func (v View) On(s *Stream) *View {
 	if k, ok := v.Recorder.(*Recording); ok && s != v.Stream {
 		v.Recorder = elsewhere{k}
@@ -67,7 +69,7 @@ func (v View) On(s *Stream) *View {
 	return &v
 }
 
-// elsewhere refuses what is to be recorded on another stream.
+// elsewhere is a Recorder that refuses operations because they are on another stream than the recording.
 type elsewhere struct{ k *Recording }
 
 // Record implements Recorder.
@@ -86,7 +88,7 @@ func (k *Recording) failed(w *team.Work, err error) {
 	}
 }
 
-// FailRecording fails what v records, with call, because of err.
+// FailRecording fails the recording of v, with call, because of err.
 func (v *View) FailRecording(call team.Work, err error) {
 	switch k := v.Recorder.(type) {
 	case *Recording:
@@ -96,7 +98,7 @@ func (v *View) FailRecording(call team.Work, err error) {
 	}
 }
 
-// Barred is why the communicator takes no collective now, w or what op names, or nil.
+// Barred returns why the communicator takes no collective now, or nil. The collective is w, or the one that op names.
 func (c *Comm) Barred(w *team.Work, op string) error {
 	k := c.recording.Load()
 	switch {
@@ -111,7 +113,7 @@ func (c *Comm) Barred(w *team.Work, op string) error {
 	return c.LocalError(op, err)
 }
 
-// Cause is an error of a local call without where it happened, which the operation will say.
+// Cause strips from the error of a local call where it happened, because the operation adds that.
 func Cause(err error) error {
 	if e, ok := errors.AsType[*fault.Error](err); ok {
 		return e.Err

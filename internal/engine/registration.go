@@ -13,17 +13,17 @@ import (
 	"github.com/ubcoll/ubcoll/register"
 )
 
-// Registration is one registration of a buffer. It ends with the communicator that it was made with, if not before.
+// Registration is one registration of a buffer. It ends at the latest with the communicator that made it.
 type Registration struct {
 	c     *Comm
 	base  unsafe.Pointer
-	alloc *mem.Allocation // that it lies in
+	alloc *mem.Allocation // the allocation that contains it
 	ref   *register.Ref
 
-	ending atomic.Bool // by Close
+	ending atomic.Bool // set by the first Close
 	mu     sync.Mutex
 	closed bool
-	grant  mem.Location // by which peers may use it; made when first asked for
+	grant  mem.Location // lets peers use it; made at the first Export
 }
 
 // RegisterBuffer registers the memory of v.
@@ -35,7 +35,7 @@ func (c *Comm) RegisterBuffer(v team.Vec) (*Registration, error) {
 	if err != nil {
 		return nil, c.LocalError("register_buffer", err)
 	}
-	if !c.regs.add(r) { // it was ended meanwhile
+	if !c.regs.add(r) { // the communicator has ended meanwhile
 		r.ref.Close()
 		return nil, c.Err()
 	}
@@ -96,7 +96,7 @@ func (r *Registration) Export() (Export, error) {
 
 var errRegistrationClosed = fmt.Errorf("the registration has been closed: %w", fault.ErrStale)
 
-// Acquire keeps the registered memory from being freed until Release of what it returns: fault.ErrStale after Close.
+// Acquire keeps the registered memory from being freed until the claim is released. fault.ErrStale after Close.
 func (r *Registration) Acquire() (*register.Claim, error) {
 	claim, err := r.ref.Acquire()
 	if errors.Is(err, fault.ErrClosed) {
@@ -105,7 +105,7 @@ func (r *Registration) Acquire() (*register.Claim, error) {
 	return claim, err
 }
 
-// Range is n bytes of the registered memory at off; Release the claim after use.
+// Range returns the address of n bytes of the registered memory at off, and a claim to release after use.
 func (r *Registration) Range(off, n int) (unsafe.Pointer, *register.Claim, error) {
 	claim, err := r.Acquire()
 	if err != nil {
@@ -118,7 +118,7 @@ func (r *Registration) Range(off, n int) (unsafe.Pointer, *register.Claim, error
 	return unsafe.Add(r.base, off), claim, nil
 }
 
-// OutsideError is an error of what is not within memory.
+// OutsideError is the error of a range that is not within memory.
 func OutsideError(off, n, bytes int, what string) error {
 	return fmt.Errorf("bytes [%d,+%d) are outside of %s, which has %d: %w", off, n, what, bytes, fault.ErrArgument)
 }
@@ -126,8 +126,8 @@ func OutsideError(off, n, bytes int, what string) error {
 // Comm is the communicator that r was made with.
 func (r *Registration) Comm() *Comm { return r.c }
 
-// Close ends the registration for this rank and for all that imported it. Peers in the middle of a copy are waited
-// for, by the first call: others are fault.ErrClosed at once, and the memory is registered until then.
+// Close ends the registration for this rank and for all that imported it. The first call waits for peers in the middle
+// of a copy, and the memory stays registered until then; other calls return fault.ErrClosed at once.
 func (r *Registration) Close() error {
 	if r.alloc.Dev.IsHost() {
 		return r.End()
@@ -135,7 +135,7 @@ func (r *Registration) Close() error {
 	return r.c.Within("deregister", r.End)
 }
 
-// End is Close for who waits as long as it takes.
+// End is Close without a limit on the wait.
 func (r *Registration) End() error {
 	r.c.regs.remove(r)
 	if r.ending.Swap(true) {
@@ -155,7 +155,7 @@ func (r *Registration) End() error {
 	return nil
 }
 
-// Revoke has peers refuse what reaches for the memory from now on: the grant that they had until now, if they had one.
+// Revoke makes peers refuse calls that reach the memory. It returns the grant that they had, if any.
 func (r *Registration) Revoke() (g mem.Location, granted bool) {
 	r.mu.Lock()
 	granted = r.grant.Generation != 0 && !r.closed
@@ -167,12 +167,12 @@ func (r *Registration) Revoke() (g mem.Location, granted bool) {
 	return r.grant, granted
 }
 
-// registrations are those that were made with a communicator, and end with it.
+// registrations are the registrations that a communicator made, and that end with it.
 type registrations struct {
 	mu    sync.Mutex
 	ended bool
 	open  map[*Registration]bool
-	held  []*register.Claim // of those that Abort ended: what is on a device is taken back with the communicator
+	held  []*register.Claim // device memory of registrations that Abort ended, held until the communicator closes
 }
 
 func (rs *registrations) add(r *Registration) bool {
@@ -194,7 +194,8 @@ func (rs *registrations) remove(r *Registration) {
 	rs.mu.Unlock()
 }
 
-// end closes all. quick: it does not wait for what is queued on devices, and for peers that use what is there.
+// end closes all. If quick is set, it does not wait for operations queued on devices, or for peers that use device
+// memory.
 func (rs *registrations) end(quick bool) error {
 	rs.mu.Lock()
 	rs.ended = true
@@ -210,14 +211,14 @@ func (rs *registrations) end(quick bool) error {
 				rs.mu.Unlock()
 			}
 		}
-		if err := r.End(); !errors.Is(err, fault.ErrClosed) { // by its owner, just now
+		if err := r.End(); !errors.Is(err, fault.ErrClosed) { // ErrClosed: its owner has just closed it
 			errs = append(errs, err)
 		}
 	}
 	return errors.Join(errs...)
 }
 
-// release ends what end has left.
+// release releases the claims that end has held.
 func (rs *registrations) release() {
 	rs.mu.Lock()
 	held := rs.held

@@ -14,19 +14,19 @@ import (
 	"github.com/ubcoll/ubcoll/internal/turn"
 )
 
-// View is a communicator as the caller sees it: with a stream that operations queue on, or a recorder that takes them.
+// View is a communicator as the caller sees it: with a stream that operations queue on, or a recorder that records
+// them.
 type View struct {
 	*Comm
 	Stream   *Stream
 	Recorder Recorder
 }
 
-// Begin gives the caller an empty Work to fill and to pass to End. On a plain view, and on one with a stream of a
-// device, it is the communicator's own, and it is the caller's turn from here on: a call costs no allocation and no
-// copy.
+// Begin returns an empty Work for the caller to fill and pass to End. On a plain view, and on one with a device stream,
+// it is the communicator's own Work, and the caller's turn begins here: so a call costs no allocation and no copy.
 func (v *View) Begin() (*team.Work, error) {
 	switch {
-	case v.Recorder != nil, v.Comm.recording.Load() != nil: // then End refuses it
+	case v.Recorder != nil, v.Comm.recording.Load() != nil: // End records it, or refuses it
 		if v.Comm.size == 0 {
 			return nil, v.Err()
 		}
@@ -43,7 +43,7 @@ func (v *View) Begin() (*team.Work, error) {
 	return &v.Comm.team.Work, nil
 }
 
-// End runs w, queues it on the view's stream, or hands it to the view's recorder.
+// End runs w, queues it on the view's stream, or passes it to the view's recorder.
 func (v *View) End(ctx context.Context, w *team.Work) error {
 	ctx = Context(ctx)
 	switch {
@@ -51,7 +51,7 @@ func (v *View) End(ctx context.Context, w *team.Work) error {
 		return v.Recorder.Record(v.Comm, *w)
 	case w != &v.Comm.team.Work:
 		return v.submitOne(ctx, w)
-	case v.Stream != nil && !v.Comm.SpansHosts(): // else all ranks are to hear that there is none between hosts
+	case v.Stream != nil && !v.Comm.SpansHosts(): // otherwise run tells all ranks that hosts have no device operations
 		queuing := v.Tracer.Begin(ctx, w.Kind.String())
 		err := v.Stream.device.Launch(ctx, v.Comm)
 		queuing.End()
@@ -62,7 +62,8 @@ func (v *View) End(ctx context.Context, w *team.Work) error {
 	return err
 }
 
-// submitOne queues w on a stream of the host, or finds that the communicator is recording, or was when the call began.
+// submitOne queues w on a host stream. It also handles a plain view whose communicator is recording, or was when the
+// call began.
 func (v *View) submitOne(ctx context.Context, w *team.Work) error {
 	if err := v.Comm.Barred(w, w.Kind.String()); err != nil {
 		return err
@@ -78,8 +79,8 @@ func (v *View) submitOne(ctx context.Context, w *team.Work) error {
 	return v.Comm.run(ctx)
 }
 
-// SubmitAll runs or queues ws in order as one, which people call op: nothing of this communicator comes between. after,
-// if it is not nil, is called once when that is over, or was refused.
+// SubmitAll runs or queues ws in order as one operation, which errors call op: nothing else of this communicator runs
+// between them. after, if not nil, is called once when they are over or were refused.
 func (v *View) SubmitAll(ctx context.Context, op string, ws []team.Work, after func()) error {
 	ctx = Context(ctx)
 	if err := v.submittable(op, ws); err != nil || len(ws) == 0 {
@@ -117,7 +118,7 @@ func (v *View) SubmitAll(ctx context.Context, op string, ws []team.Work, after f
 	return err
 }
 
-// submittable is why nothing can be submitted, or nil. No works are no operation, of a usable communicator.
+// submittable returns why nothing can be submitted, or nil. An empty ws only needs a usable communicator.
 func (v *View) submittable(op string, ws []team.Work) error {
 	if len(ws) == 0 {
 		return v.Err()
@@ -137,8 +138,8 @@ func (c *Comm) Enter() error {
 	return c.entered(k, ok)
 }
 
-// inOrder gives works their turn, by take, and the messages among them their places, in one step: what comes before
-// another there comes before it here. Where that fails the peers are told in place of the first work.
+// inOrder gives works their turn, by take, and the messages among them their places, in one step, so that both orders
+// are the same. If that fails, the peers are told in place of the first work.
 func (c *Comm) inOrder(works []team.Work, take func()) {
 	c.placing.Lock()
 	defer c.placing.Unlock()
@@ -159,7 +160,7 @@ func (c *Comm) entered(k *turn.Ticket, ok bool) error {
 			"at a time (wait for it, or use a Dup for calls side by side): %w", fault.ErrBusy))
 	}
 	if k != nil {
-		<-k.Ready // what is queued before it has a deadline
+		<-k.Ready // earlier operations have deadlines, so this wait ends
 		if c.closing.Load() {
 			c.turn.Leave()
 			return c.LocalError("collective", ErrCommClosed)
@@ -168,13 +169,14 @@ func (c *Comm) entered(k *turn.Ticket, ok bool) error {
 	return nil
 }
 
-// EnterQueue begins a call that waits its turn behind what is queued; Leave ends it.
+// EnterQueue begins a call that waits its turn behind queued operations; Leave ends it.
 func (c *Comm) EnterQueue() { c.turn.Run() }
 
-// Leave ends a call, and lets the next one that is queued begin.
+// Leave ends a call, and lets the next queued one begin.
 func (c *Comm) Leave() { c.turn.Leave() }
 
-// runAll runs ws in order, for LastOp together or not, until the first error, which the other ranks get as well.
+// runAll runs ws in order until the first error, which the other ranks get as well. together says whether LastOp
+// reports them as one.
 func (c *Comm) runAll(ctx context.Context, ws []team.Work, together bool) (err error) {
 	c.together, c.fresh = together, true
 	defer func() { c.together = false }()
@@ -191,7 +193,7 @@ func (c *Comm) runAll(ctx context.Context, ws []team.Work, together bool) (err e
 	return err
 }
 
-// run does the operation Team.Work; it is this communicator's turn.
+// run runs the operation Team.Work. It is this communicator's turn.
 func (c *Comm) run(ctx context.Context) error {
 	w := &c.team.Work
 	if c.Tracer != nil {
@@ -205,11 +207,11 @@ func (c *Comm) run(ctx context.Context) error {
 	if err != nil && w.Path != nil && w.Path.Ended != nil {
 		w.Path.Ended(err)
 	}
-	*w = team.Work{} // for the next Begin; and the user's memory is not kept alive
+	*w = team.Work{} // empty for the next Begin; also lets go of the user's memory
 	return err
 }
 
-// performDevice is apart: what calls on host memory pass stays small.
+// performDevice is a separate function to keep the path of host operations small.
 //
 //go:noinline
 func (c *Comm) performDevice(ctx context.Context, w *team.Work) error {
@@ -240,7 +242,7 @@ func (c *Comm) perform(ctx context.Context, w *team.Work) error {
 		if bad == nil {
 			bad = reason.Ended(ctx)
 		}
-		ctx = context.WithoutCancel(ctx) // the peers must still be heard out, for Options.Timeout at most
+		ctx = context.WithoutCancel(ctx) // still agree with the peers, for Options.Timeout at most
 	}
 	path := w.Path
 	if bad != nil {
@@ -285,7 +287,7 @@ func (c *Comm) perform(ctx context.Context, w *team.Work) error {
 		if bad != nil {
 			path = &Refused
 		}
-		c.note(w, path.Name) // only now is it known how it went
+		c.note(w, path.Name) // how it went is known only now
 		if timed && bad == nil && err == nil {
 			c.NoteTook(w.Kind, c.team.Number(), time.Since(clock)-began, came-said)
 		}
@@ -293,13 +295,13 @@ func (c *Comm) perform(ctx context.Context, w *team.Work) error {
 	return err
 }
 
-// clock is when time began for what is measured. A look at it costs half of what time.Now does.
+// clock is the start of all measured times. time.Since(clock) costs half as much as time.Now.
 var clock = time.Now()
 
 // Refused is the path of an operation whose arguments are bad.
 var Refused = team.Path{Name: "refused"}
 
-// failed breaks the communicator with what an algorithm returned.
+// failed breaks the communicator with an algorithm's error.
 func (c *Comm) failed(err error) error {
 	var e *fault.Error
 	if !errors.As(err, &e) {

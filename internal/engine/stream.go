@@ -13,8 +13,8 @@ import (
 	"github.com/ubcoll/ubcoll/internal/turn"
 )
 
-// Stream is an in-order queue of operations: on a device the driver's, on host memory one whose goroutine lives from
-// the first operation to the last one that is queued.
+// Stream is an in-order queue of operations. On a device the driver has the queue. On the host a goroutine runs it,
+// which lives from the first queued operation to the last.
 type Stream struct {
 	dev    hw.Device
 	device DeviceStream // nil on the host
@@ -22,20 +22,21 @@ type Stream struct {
 	mu      sync.Mutex
 	queue   []queued
 	running bool
-	closed  bool          // on the host; a DeviceStream knows by itself
+	closed  bool          // for the host; a DeviceStream has its own
 	idle    chan struct{} // closed when the queue has run empty; nil while it is
 	errs    []failure     // since the last Sync
 }
 
-// DeviceStream is a stream of a device, whose queue is the driver's: package gpu's.
+// DeviceStream is a stream of a device, whose queue is the driver's; package gpu implements it.
 type DeviceStream interface {
-	// Launch queues the work of c, and LaunchAll works in order, which are told of together if group. A nil error says
-	// that they were queued, and what else is wrong is for Sync.
+	// Launch queues c's own Work, and LaunchAll queues works in order, which LastOp reports as one if group is set. A
+	// nil error means that they were queued; later errors come from Sync.
 	Launch(ctx context.Context, c *Comm) error
 	LaunchAll(ctx context.Context, c *Comm, works []team.Work, group bool) error
-	// Sync waits until all that was queued has run, and returns the errors since the last Sync.
+	// Sync waits until everything queued has run, and returns the errors since the last Sync.
 	Sync(ctx context.Context) error
-	// Close ends the stream: fault.ErrBusy while operations are queued. It returns the errors that no Sync has returned.
+	// Close ends the stream: fault.ErrBusy while operations are queued. It returns the errors that no Sync has
+	// returned.
 	Close() error
 }
 
@@ -43,16 +44,16 @@ type queued struct {
 	c      *Comm
 	ctx    context.Context
 	works  []team.Work
-	group  bool   // they are told of together
-	after  func() // when the works are over; or nil
+	group  bool   // LastOp reports them as one
+	after  func() // called when the works are over; or nil
 	ticket *turn.Ticket
-	do     func(context.Context) error // instead of works, and independent of the communicator's order
+	do     func(context.Context) error // runs instead of works, independently of the communicator's order
 }
 
 // NewStream makes a stream on host memory.
 func NewStream() *Stream { return &Stream{dev: hw.Host} }
 
-// StreamOn makes a stream of device d, whose queue is on.
+// StreamOn makes a stream of device d with the queue on.
 func StreamOn(d hw.Device, on DeviceStream) *Stream { return &Stream{dev: d, device: on} }
 
 // OnDevice is the stream's queue on a device, or nil.
@@ -88,7 +89,7 @@ func (s *Stream) enqueue(c *Comm, ctx context.Context, works []team.Work, group 
 	return nil
 }
 
-// Do queues do, which is no collective of c. place, if it is not nil, is called when its place on the stream is certain.
+// Do queues do, which is no collective of c. place, if not nil, is called once do's place on the stream is certain.
 func (s *Stream) Do(ctx context.Context, c *Comm, do func(context.Context) error, place func() error) error {
 	ctx = Context(ctx)
 	if s.device != nil {
@@ -109,7 +110,7 @@ func (s *Stream) Do(ctx context.Context, c *Comm, do func(context.Context) error
 	return nil
 }
 
-// Device is where the stream's operations run.
+// Device is the device on which the stream's operations run.
 func (s *Stream) Device() hw.Device { return s.dev }
 
 // Fault is an error of the stream itself.
@@ -117,7 +118,7 @@ func (s *Stream) Fault(err error) error {
 	return &fault.Error{Op: "stream", Rank: -1, Peer: -1, Device: s.dev, Err: err}
 }
 
-// closedError is why nothing can be queued on a stream that is closed.
+// closedError is the error of a closed stream.
 func (s *Stream) closedError() error {
 	if s == noStream {
 		return errNoStream
@@ -146,7 +147,7 @@ func (s *Stream) drain() {
 			s.fail(q.c, err)
 		}
 		if q.ticket != nil {
-			q.c.turn.Leave() // only now, so that Close tells what has failed
+			q.c.turn.Leave() // after fail, so that Close returns the error
 		}
 	}
 	s.running = false
@@ -154,7 +155,7 @@ func (s *Stream) drain() {
 	s.idle = nil
 }
 
-// run does it. The turn is the operation's until the caller leaves it.
+// run runs q. The operation keeps the turn until the caller leaves it.
 func (q *queued) run() error {
 	if q.do != nil {
 		return q.do(q.ctx)
@@ -166,7 +167,7 @@ func (q *queued) run() error {
 	return q.c.runAll(q.ctx, q.works, q.group)
 }
 
-// Sync waits until all that was queued has run, and returns the errors since the last Sync.
+// Sync waits until everything queued has run, and returns the errors since the last Sync.
 func (s *Stream) Sync(ctx context.Context) error {
 	switch {
 	case s == nil, s == noStream:
@@ -191,30 +192,30 @@ func (s *Stream) Sync(ctx context.Context) error {
 	return errors.Join(s.failures()...)
 }
 
-// failure is the error of an operation that no Sync has returned yet: of c, or if that is nil, of a channel or window.
+// failure is an operation's error that no Sync has returned yet: one of c or, if c is nil, of a channel or window.
 type failure struct {
 	c   *Comm
 	err error
 }
 
-// AddError is fail for who does not hold mu.
+// AddError is fail for callers that do not hold mu.
 func (s *Stream) AddError(c *Comm, err error) {
 	s.mu.Lock()
 	s.fail(c, err)
 	s.mu.Unlock()
 }
 
-// TakeErrors is failures for who does not hold mu.
+// TakeErrors is failures for callers that do not hold mu.
 func (s *Stream) TakeErrors() []error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.failures()
 }
 
-// fail leaves an operation's error to the next Sync. The caller holds mu.
+// fail keeps an operation's error for the next Sync. The caller holds mu.
 func (s *Stream) fail(c *Comm, err error) {
 	s.errs = append(s.errs, failure{c, err})
-	if c == nil { // all calls of the channel or window have returned it since
+	if c == nil { // later calls of the channel or window return it, too
 		return
 	}
 	c.unsaid.mu.Lock()
@@ -237,14 +238,14 @@ func (s *Stream) failures() (errs []error) {
 	return errs
 }
 
-// unsaid counts the operations of a communicator on streams that have failed, and of which no Sync has said so.
+// unsaid counts the failed operations of a communicator on streams whose errors no Sync has returned.
 type unsaid struct {
 	mu   sync.Mutex
 	n    int
 	last error
 }
 
-// left is an error if there are some, for who closes the communicator: nobody may ever ask.
+// left returns an error if there are any, for the caller that closes the communicator, because no Sync may come.
 func (u *unsaid) left() error {
 	u.mu.Lock()
 	defer u.mu.Unlock()

@@ -24,7 +24,7 @@ func TestNewStream(t *testing.T) {
 	require.ErrorIs(t, s.Close(), fault.ErrClosed)
 }
 
-// gated is an operation that notes that it runs, and waits for the gate.
+// gated is an operation that calls note when it runs, and waits for the gate.
 func gated(note func(), gate <-chan struct{}) team.Work {
 	w := reduce(1)
 	w.Path.Name = "gated"
@@ -36,13 +36,13 @@ func gated(note func(), gate <-chan struct{}) team.Work {
 	return w
 }
 
-// What is queued, on one stream or several, and what is called, run one at a time in the order of the calls.
+// Queued operations, on one stream or several, and blocking calls run one at a time, in the order of the calls.
 func TestStreamOrder(t *testing.T) {
 	c := enginetest.Open(t, 1, engine.Options{})[0]
 	s, u := engine.NewStream(), engine.NewStream()
 	on := []*engine.View{{Comm: c, Stream: s}, {Comm: c, Stream: u}}
 	gate := make(chan struct{})
-	var order []int // under no lock: the race detector sees operations that overlap
+	var order []int // without a lock, so that the race detector sees operations that overlap
 	for i := range 20 {
 		w := gated(func() { order = append(order, i) }, gate)
 		require.NoError(t, enginetest.Submit(background, on[i*7%3%2], w))
@@ -138,7 +138,7 @@ func TestStreamCloseTellsWhatSyncDidNot(t *testing.T) {
 	require.ErrorIs(t, err, fault.ErrArgument)
 }
 
-// Close, as soon as it is not refused, tells what has failed on a stream and no Sync has told.
+// Close, once it is not refused, returns errors of streams that no Sync has returned.
 func TestCloseTellsWhatSyncDidNot(t *testing.T) {
 	c := enginetest.Open(t, 1, engine.Options{})[0]
 	s := engine.NewStream()
@@ -194,7 +194,7 @@ func TestRecorder(t *testing.T) {
 	require.Equal(t, uint64(3), c.LastOp().Seq)
 }
 
-// Recordings of one communicator from two goroutines: one at a time, and the other is told.
+// Two goroutines record on one communicator: one at a time succeeds, and the other gets an error.
 func TestRecordAtTheSameTime(t *testing.T) {
 	c := enginetest.Open(t, 1, engine.Options{})[0]
 	var wg sync.WaitGroup
@@ -217,7 +217,7 @@ func TestRecordAtTheSameTime(t *testing.T) {
 	wg.Wait()
 }
 
-// Several operations as one: the first that fails is the last, on all ranks.
+// Several operations run as one: the first that fails is the last, on all ranks.
 func TestSubmitAll(t *testing.T) {
 	comms := enginetest.Open(t, 2, engine.Options{})
 	errs := testkit.Each(comms, func(c *engine.Comm) error {

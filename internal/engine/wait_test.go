@@ -16,7 +16,7 @@ import (
 	"github.com/ubcoll/ubcoll/internal/testkit"
 )
 
-// What ends the wait of a rank whose peers do not come.
+// Everything that ends the wait of a rank whose peers do not come.
 func TestWaitEnds(t *testing.T) {
 	cause := errors.New("the cause")
 	for _, c := range []struct {
@@ -25,7 +25,7 @@ func TestWaitEnds(t *testing.T) {
 		want  []error
 		text  string
 		peer  int
-		then  error // what the other rank's calls say, once it is past what they had agreed on
+		then  error // the other rank's error, in calls after those on which both had agreed
 	}{
 		{"a peer's abort", func(_, o *engine.Comm, _ context.CancelCauseFunc) { o.Abort(cause) },
 			[]error{fault.ErrAborted}, "the cause", 1, fault.ErrAborted},
@@ -70,14 +70,14 @@ func TestWaitEnds(t *testing.T) {
 			require.Equal(t, err, comms[0].Err())
 			require.Equal(t, err, enginetest.Barrier(comms[0]))
 			if c.then != nil {
-				_ = enginetest.Run(background, comms[1], reduce(5)) // what rank 0 had come to before
+				_ = enginetest.Run(background, comms[1], reduce(5)) // the call that rank 0 had made
 				require.ErrorIs(t, enginetest.Barrier(comms[1]), c.then)
 			}
 		})
 	}
 }
 
-// All ranks learn of an abort, those that wait for others than the one that aborts, too.
+// All ranks learn of an abort, even those that wait for another rank than the one that aborts.
 func TestAbortReachesAll(t *testing.T) {
 	comms := enginetest.Open(t, 4, engine.Options{})
 	result := without(comms, 2, enginetest.Barrier)
@@ -93,17 +93,17 @@ func TestAbortReachesAll(t *testing.T) {
 	}
 }
 
-// reports has all of n ranks but one wait for that one, until they have reported so, and gives the reports.
+// reports makes all of n ranks but one wait for that one until they have reported it, and returns the reports.
 func reports(t *testing.T, n, missing int) string {
 	t.Helper()
 	defer engine.ReportAfter(time.Hour)()
-	logger, out := testkit.Logs(slog.LevelWarn) // what is counted
+	logger, out := testkit.Logs(slog.LevelWarn) // the reports, which are counted
 	comms := enginetest.Open(t, n, engine.Options{Logger: logger})
 	result := without(comms, missing, enginetest.Barrier)
 	enginetest.RequireWaiting(t, comms, 1, missing)
 	engine.ReportAfter(0)
 	testkit.Eventually(t, func() bool { return strings.Count(out.String(), "still waiting") >= len(comms)-1 })
-	time.Sleep(100 * time.Millisecond) // looks at the clock enough for more of them
+	time.Sleep(100 * time.Millisecond) // time for surplus reports
 	engine.ReportAfter(time.Hour)
 	require.NoError(t, enginetest.Barrier(comms[missing]))
 	require.NoError(t, errors.Join(<-result...))

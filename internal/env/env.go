@@ -1,6 +1,5 @@
-// Package env is the one table of every environment variable that the project reads. Nothing else in the tree looks
-// up a UBCOLL_ variable, so that the documentation, `ubcoll info -env` and the agreement of the ranks all see the same
-// list.
+// Package env has the one table of all environment variables that the project reads. Nothing else in the tree reads a
+// UBCOLL_ variable, so that the documentation, `ubcoll info -env` and the agreement of the ranks use the same list.
 package env
 
 import (
@@ -21,8 +20,8 @@ import (
 // Info describes one variable.
 type Info struct {
 	Name    string
-	Kind    string // "number", "duration", "text", or what there is: "auto|explicit|off", "list of mpi, cuda"
-	Default string // what an unset or empty variable means; "" is none
+	Kind    string // "number", "duration", "text", or the possible values: "auto|explicit|off", "list of mpi, cuda"
+	Default string // the value of an unset or empty variable; "" for none
 	JobWide bool   // ranks must agree on it; Open compares the effective values
 	Secret  bool   // never print the value
 	Doc     string // one sentence
@@ -38,8 +37,8 @@ type Var[T any] struct {
 // IsSet reports whether the environment has the variable with a value that is not empty.
 func (v *Var[T]) IsSet() bool { return os.Getenv(v.Name) != "" }
 
-// Get is the variable's value, or its default where it is unset or empty. The error wraps ErrArgument and names the
-// variable, what it may be and, unless it is a secret, the value.
+// Get returns the variable's value, or its default if it is unset or empty. The error wraps ErrArgument and names the
+// variable, its possible values and, unless it is a secret, its value.
 func (v *Var[T]) Get() (T, error) {
 	s := os.Getenv(v.Name)
 	if s == "" {
@@ -59,7 +58,7 @@ func (v *Var[T]) Get() (T, error) {
 	return x, fmt.Errorf("%s=%q: %w: %w", v.Name, s, err, fault.ErrArgument)
 }
 
-// effective is the value in force, written in one way whatever the user's spelling.
+// effective is the value in force, in one form whatever the user's spelling.
 func (v *Var[T]) effective() (string, error) {
 	x, err := v.Get()
 	return fmt.Sprint(x), err
@@ -135,7 +134,7 @@ var (
 		choice("error", "warn", "info", "debug"))
 )
 
-// maxRanks only catches nonsense early; the transports have limits of their own.
+// maxRanks only catches nonsense early; the transports have their own limits.
 const maxRanks = 1 << 16
 
 // All lists every variable in the order of the table. The caller owns the slice.
@@ -147,8 +146,8 @@ func All() []Info {
 	return all
 }
 
-// JobWide is the effective value of every variable on which the ranks must agree, by name. Values are in one spelling
-// ("60s" and "1m" are both "1m0s"), so that equal settings compare equal. The caller owns the map.
+// JobWide returns the effective values of all variables on which the ranks must agree, by name. Values have one
+// spelling ("60s" and "1m" are both "1m0s"), so that equal settings compare equal. The caller owns the map.
 func JobWide() (map[string]string, error) {
 	values := map[string]string{}
 	for _, v := range table {
@@ -164,8 +163,8 @@ func JobWide() (map[string]string, error) {
 	return values, nil
 }
 
-// Validate reports every variable of the project's own, those that begin with UBCOLL_, whose value is malformed. Open
-// calls it, so that none is wrong in silence; NTHREADS, which other programs have too, is looked at where it counts.
+// Validate reports every variable that begins with UBCOLL_ and has a malformed value. Open calls it, so that no such
+// value is ignored. It leaves out NTHREADS, which other programs use, too: that is checked when it is used.
 func Validate() error {
 	var errs []error
 	for _, v := range table {
@@ -177,8 +176,8 @@ func Validate() error {
 	return errors.Join(errs...)
 }
 
-// Unknown lists the variables in environ, as os.Environ has it, that begin as the project's own do and are none of
-// them, each with the nearest one that is, or "".
+// Unknown returns the names in environ (in the form of os.Environ) that begin with UBCOLL_ but are no variable of the
+// project, each with the nearest variable, or "".
 func Unknown(environ []string) (names, near []string) {
 	var known []string
 	for _, v := range table {
@@ -196,7 +195,8 @@ func Unknown(environ []string) (names, near []string) {
 
 const prefix = "UBCOLL_"
 
-// hooks are beginnings of what tests set for themselves: no settings, so that users need not read of them.
+// hooks are prefixes of variables that tests set for themselves. They are no settings, and are not documented for
+// users.
 var hooks = []string{"UBCOLL_TEST_", "UBCOLL_EMULATE"}
 
 // Requires reports whether UBCOLL_REQUIRE lists what.
@@ -220,7 +220,7 @@ func define[T any](i Info, parse func(string) (T, error)) *Var[T] {
 
 func text(s string) (string, error) { return s, nil }
 
-// fields are words with spaces between.
+// fields splits a command at spaces.
 func fields(s string) ([]string, error) {
 	l := strings.Fields(s)
 	if len(l) == 0 {
@@ -272,7 +272,7 @@ func words(s string) ([]string, error) {
 	return l, nil
 }
 
-// places are words that could be an interface's name, a subnet or an address: which of them there are is not known here.
+// places checks that each word could be an interface's name, a subnet or an address, but not whether it exists.
 func places(s string) ([]string, error) {
 	l, err := words(s)
 	for _, w := range l {
@@ -285,13 +285,13 @@ func places(s string) ([]string, error) {
 	return l, err
 }
 
-// interfaceName is what the system's tools take for one: it has 15 characters at most.
+// interfaceName matches the names that the system's tools accept for an interface: at most 15 characters.
 var interfaceName = regexp.MustCompile(`^[A-Za-z0-9_][A-Za-z0-9_.:@-]{0,14}$`)
 
-// PortRange is the value of UBCOLL_PORTS: both ports are in it; both are 0 if it is unset.
+// PortRange is the value of UBCOLL_PORTS. It includes both ports; both are 0 if the variable is unset.
 type PortRange struct{ First, Last uint16 }
 
-// String is as the variable has it.
+// String is the value in the variable's form.
 func (r PortRange) String() string {
 	if r == (PortRange{}) {
 		return ""

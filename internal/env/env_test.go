@@ -71,10 +71,10 @@ func TestJobWide(t *testing.T) {
 	require.ErrorContains(t, err, "UBCOLL_REGISTER")
 }
 
-// Every variable of the project's own that is malformed is told at once; others' are not looked at.
+// Validate reports all malformed variables of the project at once, and ignores others.
 func TestValidate(t *testing.T) {
 	for _, v := range All() {
-		t.Setenv(v.Name, "") // as unset
+		t.Setenv(v.Name, "") // counts as unset
 	}
 	require.NoError(t, Validate())
 	t.Setenv("NTHREADS", "many")

@@ -1,9 +1,9 @@
-// Package inside is the root's nouns as this module's packages see them. The root defines its types over these, so that
-// a conversion, which costs nothing, reaches what is inside, and nobody outside of the module can write it:
+// Package inside has the contents of the root package's types, for this module's packages. The root defines its types
+// over these, so that a conversion, which costs nothing, reaches the contents; nobody outside the module can write it:
 //
 //	v := (*inside.Comm)(c).View()
 //
-// Where a noun belongs to one room below, the method that gives that room's type has the room's name.
+// If the content belongs to a package below, the method that returns it has that package's name.
 package inside
 
 import (
@@ -22,10 +22,10 @@ import (
 	"github.com/ubcoll/ubcoll/register"
 )
 
-// Comm is inside a ubcoll.Comm.
+// Comm is the content of a ubcoll.Comm.
 type Comm struct{ v View }
 
-// View is a communicator as the caller sees it, with what the rooms above the engine have of it.
+// View is a communicator as the caller sees it, with the parts that packages above the engine have of it.
 type View struct {
 	engine.View
 	Mail  *mail.Mail
@@ -49,7 +49,8 @@ func newComm(c *engine.Comm) *Comm {
 	return &Comm{View{View: engine.View{Comm: c}, Mail: mail.Of(c), Space: onesided.SpaceOf(c)}}
 }
 
-// View is what the caller of c sees. That of a nil or zero communicator has no ranks, and is broken from the start.
+// View returns the caller's view of c. The view of a nil or zero communicator has no ranks, and is broken from the
+// start.
 func (c *Comm) View() *View {
 	if c == nil || c.v.Comm == nil {
 		return &none.v
@@ -57,7 +58,7 @@ func (c *Comm) View() *View {
 	return &c.v
 }
 
-// On is the communicator with another stream, nil for none.
+// On is the communicator with another stream, or none if s is nil.
 func (v *View) On(s *engine.Stream) *Comm {
 	return &Comm{View{View: *v.View.On(s), Mail: v.Mail, Space: v.Space}}
 }
@@ -67,7 +68,8 @@ func (v *View) Split(ctx context.Context, color, key int) (*Comm, error) {
 	return v.offspring("split", func() (*engine.Comm, error) { return v.Comm.Split(ctx, color, key, v.Options()) })
 }
 
-// SplitAs is Split with another algorithm and registration policy, the same on all ranks: for measuring these in turns.
+// SplitAs is Split with another algorithm and registration policy, the same on all ranks, to compare them by
+// measurement.
 func (v *View) SplitAs(ctx context.Context, color int, algorithm string, policy register.Policy) (*Comm, error) {
 	o := v.Options()
 	o.Algorithm, o.Register = algorithm, policy
@@ -90,18 +92,18 @@ func (v *View) offspring(op string, do func() (*engine.Comm, error)) (*Comm, err
 	return newComm(child), nil
 }
 
-// ErrNoCalls is what is wrong with a nil function that makes the calls of a group or a capture.
+// ErrNoCalls is the error of a group or a capture with a nil function.
 var ErrNoCalls = fmt.Errorf("the function that makes the calls is nil: %w", fault.ErrArgument)
 
-// Recording calls calls with a view whose collectives r takes. own is the error of that, of a call that was not
-// recorded, or of a collective that was called on v meanwhile; call is that one, the zero Work if it is not known. After
-// err nothing has been called, and the peers need not know.
+// Recording calls calls with a view that records its operations in r. own is the first error of calls itself, of a call
+// that could not be recorded, or of a collective that was called on v meanwhile; call is the call that failed, or the
+// zero Work if that is not known. If err is not nil, nothing has been called, and the peers need not know.
 func (v *View) Recording(what string, r engine.Recorder, calls func(*Comm) error) (call team.Work, own, err error) {
 	k, err := v.Record(what, r)
 	if err != nil {
 		return call, nil, err
 	}
-	defer k.End() // after a panic
+	defer k.End() // for a panic in calls
 	g := &Comm{*v}
 	g.v.Recorder = k
 	own = calls(g)

@@ -6,31 +6,31 @@ import (
 	"github.com/ubcoll/ubcoll/internal/team"
 )
 
-// Vec is inside a ubcoll.Vec.
+// Vec is the content of a ubcoll.Vec.
 type Vec struct{ v team.Vec }
 
-// NewVec is v.
+// NewVec wraps v.
 func NewVec(v team.Vec) Vec { return Vec{v} }
 
-// Team is the vector.
+// Team returns the vector.
 func (v *Vec) Team() *team.Vec { return &v.v }
 
-// Op is inside a ubcoll.Op.
+// Op is the content of a ubcoll.Op.
 type Op struct{ o team.Op }
 
-// NewOp is o.
+// NewOp wraps o.
 func NewOp(o team.Op) Op { return Op{o} }
 
-// Team is the operation.
+// Team returns the operation.
 func (o Op) Team() team.Op { return o.o }
 
-// Registration is inside a ubcoll.Registration.
+// Registration is the content of a ubcoll.Registration.
 type Registration struct{ r *engine.Registration }
 
-// NewRegistration is r.
+// NewRegistration wraps r.
 func NewRegistration(r *engine.Registration) *Registration { return &Registration{r} }
 
-// Engine is the registration, nil of a nil or zero one.
+// Engine returns the registration; nil if r is nil or zero.
 func (r *Registration) Engine() *engine.Registration {
 	if r == nil {
 		return nil
@@ -38,13 +38,13 @@ func (r *Registration) Engine() *engine.Registration {
 	return r.r
 }
 
-// Remote is inside a ubcoll.Remote.
+// Remote is the content of a ubcoll.Remote.
 type Remote struct{ m *onesided.Remote }
 
-// NewRemote is m.
+// NewRemote wraps m.
 func NewRemote(m *onesided.Remote) *Remote { return &Remote{m} }
 
-// Onesided is the remote memory, nil of a nil or zero one.
+// Onesided returns the remote memory; nil if m is nil or zero.
 func (m *Remote) Onesided() *onesided.Remote {
 	if m == nil {
 		return nil
@@ -52,13 +52,13 @@ func (m *Remote) Onesided() *onesided.Remote {
 	return m.m
 }
 
-// Stream is inside a ubcoll.Stream.
+// Stream is the content of a ubcoll.Stream.
 type Stream struct{ s *engine.Stream }
 
-// NewStream is s.
+// NewStream wraps s.
 func NewStream(s *engine.Stream) *Stream { return &Stream{s} }
 
-// Engine is the stream; that of a nil or zero one refuses everything.
+// Engine returns the stream; for a nil or zero s, one that refuses everything.
 func (s *Stream) Engine() *engine.Stream {
 	if s == nil {
 		return (*engine.Stream)(nil).OrNone()

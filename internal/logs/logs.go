@@ -1,5 +1,5 @@
-// Package logs is where the library's messages go that no call can return as an error, and at the levels info and debug
-// what people want to see who look for a fault: to the logger that a communicator was given, else to the library's own.
+// Package logs is where the library logs what no call can return as an error, and, at the levels info and debug, what
+// helps to find a fault. It logs to the logger that a communicator was given, or else to the library's own.
 package logs
 
 import (
@@ -9,8 +9,9 @@ import (
 	"github.com/ubcoll/ubcoll/internal/env"
 )
 
-// Or is l, whose handler says what is written, or if l is nil the library's own logger: text on standard error, from
-// UBCOLL_LOG's level on. That reads the environment each time it is asked: who asks often keeps the answer.
+// Or returns l, whose handler decides what is written, or if l is nil the library's own logger: text on standard error,
+// from UBCOLL_LOG's level on. The own logger reads the environment at every call: callers that log often should
+// remember whether a level is enabled.
 func Or(l *slog.Logger) *slog.Logger {
 	if l == nil {
 		return own
@@ -25,7 +26,7 @@ type fromEnvironment struct{}
 // Level implements slog.Leveler.
 func (fromEnvironment) Level() slog.Level {
 	least := slog.LevelWarn
-	if name, err := env.Log.Get(); err == nil { // Open refuses another
+	if name, err := env.Log.Get(); err == nil { // Open refuses other values
 		_ = least.UnmarshalText([]byte(name))
 	}
 	return least

@@ -26,7 +26,7 @@ func allLevels(l *slog.Logger) error {
 	return nil
 }
 
-// levels are those of the lines that allLevels wrote.
+// levels returns the levels of the lines that allLevels wrote.
 func levels(t *testing.T, out string) string {
 	var got []string
 	for line := range strings.Lines(out) {
@@ -38,7 +38,7 @@ func levels(t *testing.T, out string) string {
 	return strings.Join(got, " ")
 }
 
-// The library's own logger writes to standard error what UBCOLL_LOG says.
+// The library's own logger writes to standard error, from UBCOLL_LOG's level on.
 func TestLevels(t *testing.T) {
 	for _, c := range []struct{ level, want string }{
 		{"error", "ERROR"}, {"warn", "ERROR WARN"}, {"", "ERROR WARN"}, {"info", "ERROR WARN INFO"},
@@ -60,7 +60,7 @@ func TestLevels(t *testing.T) {
 	}
 }
 
-// A logger of the program's own decides by itself.
+// A logger of the program decides by itself what is written.
 func TestOr(t *testing.T) {
 	t.Setenv("UBCOLL_LOG", "error")
 	l, out := testkit.Logs(slog.LevelInfo)

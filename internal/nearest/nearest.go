@@ -1,4 +1,4 @@
-// Package nearest finds the word that was meant by one that is mistyped.
+// Package nearest finds the word that a mistyped one probably means.
 package nearest
 
 import (
@@ -6,12 +6,12 @@ import (
 	"strings"
 )
 
-// same are names that others have for what we call by the second.
+// same maps other libraries' names to the library's.
 var same = map[string]string{"mean": "avg", "average": "avg", "add": "sum", "plus": "sum", "product": "prod", "mul": "prod",
 	"multiply": "prod", "minimum": "min", "maximum": "max", "gpu": "cuda", "cpu": "host", "bcast": "broadcast",
 	"all_to_all": "alltoall"}
 
-// Word is the word of words nearest to s, in meaning or by its letters whatever their case, "" if none is near.
+// Word returns the word of words that is nearest to s, in meaning or in its letters, ignoring case; "" if none is near.
 func Word(s string, words []string) string {
 	if w := same[strings.ToLower(s)]; slices.Contains(words, w) {
 		return w
@@ -25,7 +25,7 @@ func Word(s string, words []string) string {
 	return word
 }
 
-// Hint is ": did you mean word?" for the word nearest to s, "" if none is near.
+// Hint returns ": did you mean word?" with the word nearest to s, or "" if none is near.
 func Hint(s string, words []string) string {
 	if w := Word(s, words); w != "" {
 		return ": did you mean " + w + "?"
@@ -33,7 +33,8 @@ func Hint(s string, words []string) string {
 	return ""
 }
 
-// distance is the number of letters to add, drop or change to get from a to b. Beyond 64 bytes nothing is near.
+// distance is the number of letters to add, drop or change to turn a into b. Words of more than 64 bytes are near
+// nothing.
 func distance(a, b string) int {
 	if len(a) > 64 || len(b) > 64 {
 		return max(len(a), len(b))

@@ -1,4 +1,4 @@
-// Package reason passes reasons for failure on: between ranks, from contexts, and with the rank that one is about.
+// Package reason passes on reasons for failure: between ranks, from contexts, and with the rank that a reason is about.
 package reason
 
 import (
@@ -14,7 +14,7 @@ var codes = []error{fault.ErrArgument, fault.ErrStale, fault.ErrLimit, fault.Err
 	fault.ErrClosed, context.Canceled, context.DeadlineExceeded, fault.ErrPeerLost, fault.ErrTimeout, fault.ErrMismatch,
 	fault.ErrAborted, fault.ErrBusy}
 
-// Code is what stands for err's sentinel between ranks, 0 if it has none; OfCode is the way back.
+// Code is the number that stands for err's sentinel between ranks, 0 if it has none. OfCode is the inverse.
 func Code(err error) int {
 	for i, s := range codes {
 		if errors.Is(err, s) {
@@ -24,7 +24,7 @@ func Code(err error) int {
 	return 0
 }
 
-// OfCode is the sentinel that a code stands for, nil if there is none.
+// OfCode returns the sentinel of a code, or nil.
 func OfCode(code int) error {
 	if code < 1 || code > len(codes) {
 		return nil
@@ -43,7 +43,7 @@ type told struct {
 func (e *told) Error() string { return e.text }
 func (e *told) Unwrap() error { return e.is }
 
-// About is err, and that it is about a rank of the communicator at hand.
+// About adds to err the rank of the communicator that it is about.
 func About(rank int, err error) error { return &about{rank, err} }
 
 type about struct {
@@ -53,7 +53,7 @@ type about struct {
 
 func (e *about) Unwrap() error { return e.error }
 
-// Blamed is the rank that err is about, or otherwise if About has named none.
+// Blamed returns the rank that About has added to err, or otherwise.
 func Blamed(err error, otherwise int) int {
 	if e, ok := errors.AsType[*about](err); ok {
 		return e.rank
@@ -61,8 +61,8 @@ func Blamed(err error, otherwise int) int {
 	return otherwise
 }
 
-// Ended is why ctx ended: its error, and its cause if that says more. The library's own limits on time are contexts whose
-// cause is fault.ErrTimeout, which then stands alone.
+// Ended returns why ctx ended: its error, and its cause if that says more. The library's own time limits are contexts
+// whose cause is fault.ErrTimeout; for these it returns the cause alone.
 func Ended(ctx context.Context) error {
 	err, cause := ctx.Err(), context.Cause(ctx)
 	if errors.Is(cause, err) || errors.Is(cause, fault.ErrTimeout) {
@@ -71,7 +71,7 @@ func Ended(ctx context.Context) error {
 	return fmt.Errorf("%w: %w", err, cause)
 }
 
-// Late reports whether err says that some time was up.
+// Late reports whether err says that a time limit has passed.
 func Late(err error) bool {
 	return errors.Is(err, fault.ErrTimeout) || errors.Is(err, context.DeadlineExceeded)
 }

@@ -10,17 +10,18 @@ import (
 	"github.com/ubcoll/ubcoll/internal/reason"
 )
 
-// envelope carries what a rank tells, or why it cannot go on.
+// envelope carries a rank's data, or why the rank cannot go on.
 type envelope struct {
 	Err   string          `json:"err,omitempty"`
-	Code  int             `json:"code,omitempty"`  // of the sentinel in Err
-	About int             `json:"about,omitempty"` // 1 + the rank that Err is about; 0: the one that tells it
+	Code  int             `json:"code,omitempty"`  // reason.Code of Err
+	About int             `json:"about,omitempty"` // 1 + the rank that Err is about; 0: the sender
 	Apart *Apart          `json:"apart,omitempty"`
 	Row   []byte          `json:"row,omitempty"`
 	Body  json.RawMessage `json:"body,omitempty"`
 }
 
-// enclose is v's envelope, or own's, and why it is own's.
+// enclose returns an envelope with v or, if own or the encoding of v is an error, with that error, which it also
+// returns.
 func enclose(v any, own error) (e envelope, _ error) {
 	if own == nil {
 		e.Body, own = json.Marshal(v)
@@ -32,7 +33,7 @@ func enclose(v any, own error) (e envelope, _ error) {
 }
 
 func (e *envelope) bytes() []byte {
-	raw, _ := json.Marshal(e) // strings and what has been marshalled: it cannot fail
+	raw, _ := json.Marshal(e) // cannot fail: strings and marshalled JSON
 	return raw
 }
 
@@ -41,7 +42,7 @@ func open(b []byte) (e envelope, err error) {
 	return e, err
 }
 
-// error is why the teller, a rank of a job of so many, cannot go on, or nil.
+// error returns why the sender, rank teller of a job of size ranks, cannot go on, or nil.
 func (e *envelope) error(teller, size int) error {
 	if e.Err == "" {
 		return nil
@@ -53,14 +54,14 @@ func (e *envelope) error(teller, size int) error {
 	return reason.About(about, fmt.Errorf("rank %d: %w", teller, reason.Told(e.Err, reason.OfCode(e.Code))))
 }
 
-// Exchange gathers v from the ranks of this host, in order. Collective over the job; own is why this rank has none: it
-// takes part all the same, since the others wait for it, and all ranks of the job return the error of the first that
-// has one, those that have one their own.
+// Exchange gathers v from the ranks of this host, in order. Collective over the job. own is why this rank has no v; it
+// must take part anyway, because the others wait for it. If any ranks have errors, each of these returns its own, and
+// all other ranks of the job return that of the first.
 func Exchange[T any](ctx context.Context, r *Roster, v T, own error) ([]T, error) {
 	return ExchangeRows(ctx, r, v, nil, own)
 }
 
-// ExchangeRows is Exchange, and row, at most RowBytes, is what all ranks of the job learn of this one: see Row.
+// ExchangeRows is Exchange, and also gives row, at most RowBytes long, to all ranks of the job: see Row.
 func ExchangeRows[T any](ctx context.Context, r *Roster, v T, row []byte, own error) ([]T, error) {
 	bodies, _, err := r.exchange(ctx, v, own, row, nil)
 	if err != nil {
@@ -69,12 +70,12 @@ func ExchangeRows[T any](ctx context.Context, r *Roster, v T, row []byte, own er
 	return decode[T](r.Here(), bodies)
 }
 
-// news is what all ranks learn of all.
+// news is what all ranks learn from all.
 type news struct {
-	Apart []Apart // of the first rank of each host that has a reason
+	Apart []Apart // for each host, that of the first rank that has one
 }
 
-// exchange gathers the bodies of this host's ranks, and what is news to all.
+// exchange gathers the bodies of this host's ranks, and the news of all.
 func (r *Roster) exchange(ctx context.Context, v any, own error, row []byte, apart *Apart) (
 	here []json.RawMessage, n news, err error) {
 	if own == nil && len(row) > RowBytes {
@@ -115,7 +116,7 @@ func (r *Roster) exchange(ctx context.Context, v any, own error, row []byte, apa
 	return here, n, nil
 }
 
-// decode reads what each of ranks sent.
+// decode decodes what each of ranks has sent.
 func decode[T any](ranks []int, bodies []json.RawMessage) ([]T, error) {
 	vs := make([]T, len(bodies))
 	for i, b := range bodies {
@@ -126,7 +127,7 @@ func decode[T any](ranks []int, bodies []json.RawMessage) ([]T, error) {
 	return vs, nil
 }
 
-// pick is the bodies of some ranks.
+// pick returns the bodies of some ranks.
 func pick(all []json.RawMessage, ranks []int) (some []json.RawMessage) {
 	for _, r := range ranks {
 		some = append(some, all[r])
@@ -134,8 +135,8 @@ func pick(all []json.RawMessage, ranks []int) (some []json.RawMessage) {
 	return some
 }
 
-// notExchanged is why the bootstrap could not exchange, about the rank that it names. A bootstrap may know of ctx's end
-// without its cause.
+// notExchanged returns why the bootstrap could not exchange, about the rank that its error names. A bootstrap may
+// report ctx's end without its cause.
 func notExchanged(ctx context.Context, err error) error {
 	e, ok := errors.AsType[*fault.Error](err)
 	if errors.Is(err, context.DeadlineExceeded) && errors.Is(context.Cause(ctx), fault.ErrTimeout) {

@@ -1,4 +1,4 @@
 package roster
 
-// Distinct is for tests.
+// Distinct exports distinct.
 var Distinct = distinct

@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-// Whatever comes as a hello is one, or an error.
+// Any input for a hello is either a hello or an error.
 func FuzzHead(f *testing.F) {
 	h := head{version: Version, race: true, pairs: true, comm: 7, agree: hash{1}, host: hash{2}, name: [64]byte{'a'}}
 	f.Add(h.append(nil))
@@ -25,7 +25,7 @@ func FuzzHead(f *testing.F) {
 	})
 }
 
-// Whatever comes as rows is written to the table or nowhere.
+// Any input for rows is written to the table or nowhere.
 func FuzzRows(f *testing.F) {
 	f.Add(appendRow(appendRow(nil, 0, []byte("none")), 2, make([]byte, RowBytes)))
 	f.Add([]byte{9, 0, 255, 255, 1})

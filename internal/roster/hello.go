@@ -15,16 +15,16 @@ import (
 	"github.com/ubcoll/ubcoll/internal/reason"
 )
 
-// Version changes whenever ranks built before and after a change could not work together.
+// Version must change whenever ranks built before and after a change could not work together.
 const Version = 8
 
 var order = binary.LittleEndian
 
-// hash stands for what is compared and need not be known.
+// hash stands for data that ranks compare without knowing it.
 type hash [16]byte
 
 func hashOf(v any) hash {
-	b, err := json.Marshal(v) // of strings: it cannot fail
+	b, err := json.Marshal(v) // cannot fail: strings
 	if err != nil {
 		panic(err)
 	}
@@ -32,15 +32,16 @@ func hashOf(v any) hash {
 	return hash(sum[:16])
 }
 
-// head is the first thing that ranks tell each other, all to all: so it is small, and of the same size in each.
+// head is the first thing that ranks tell each other. All ranks send it to all, so it is small and has the same size in
+// all versions.
 type head struct {
 	version uint16
 	race    bool
-	failed  bool // what follows it says why the rank cannot go on
+	failed  bool // the rank cannot go on; the envelope behind the head says why
 	pairs   bool // its bootstrap exchanges between two ranks
 	keyed   bool // its bootstrap has a secret
 	comm    uint64
-	agree   hash     // of what must be the same
+	agree   hash     // of the settings that must be the same
 	host    hash     // of the host's identity
 	secret  [16]byte // rank 0's is the job's
 	name    [64]byte // of the host
@@ -86,7 +87,7 @@ func parseHead(b []byte) (h head, err error) {
 	}
 	h.version = order.Uint16(b[4:])
 	if h.version != Version {
-		return h, nil // what follows may mean anything
+		return h, nil // another version: the rest may mean anything
 	}
 	if len(b) < headBytes {
 		return h, fmt.Errorf("a hello of %d bytes: %w", len(b), fault.ErrMismatch)
@@ -111,7 +112,7 @@ func (h *head) hostname() string {
 	return string(h.name[:])
 }
 
-// gatherHeads exchanges heads, and in small jobs what follows them, else nil.
+// gatherHeads exchanges heads. In small jobs it also returns the bodies behind them, else nil.
 func gatherHeads(ctx context.Context, b bootstrap.Bootstrap, h head, mine Hello, own error) (
 	heads []head, bodies []json.RawMessage, err error) {
 	rides := b.Size() <= riding
@@ -165,8 +166,8 @@ func whatRankSent(r int, err error) error {
 	return reason.About(r, fmt.Errorf("what rank %d sent: %w", r, err))
 }
 
-// Setting is something that must be the same on all ranks, as it is called where it is not, and its value here. A rank
-// that does not have one has it unset.
+// Setting is a setting that must be the same on all ranks: its name in errors, and its value here. A setting that a
+// rank does not have counts as unset.
 type Setting struct{ What, Value string }
 
 func differ(what string, x, y any, r int) error {
@@ -182,8 +183,8 @@ func sameVersion(heads []head) error {
 	return nil
 }
 
-// compareAll is an error that names the first rank that differs from rank 0, and in what. Where hashes differ the ranks
-// tell each other what their settings are.
+// compareAll returns an error that names the first rank that differs from rank 0, and in what. If hashes differ, the
+// ranks tell each other their settings.
 func compareAll(ctx context.Context, b bootstrap.Bootstrap, heads []head, agree []Setting) error {
 	odd := compare(heads)
 	if odd < 0 {
@@ -211,7 +212,7 @@ func compareAll(ctx context.Context, b bootstrap.Bootstrap, heads []head, agree 
 	return differ(what, x, y, odd)
 }
 
-// compare is the first rank that differs from rank 0 in what must be the same, or -1.
+// compare returns the first rank that differs from rank 0 in what must be the same, or -1.
 func compare(heads []head) int {
 	a := &heads[0]
 	for r := range heads {
@@ -222,7 +223,7 @@ func compare(heads []head) int {
 	return -1
 }
 
-// difference is the first setting in which a and b differ, and what it is in each.
+// difference returns the first setting in which a and b differ, with both values.
 func difference(a, b []Setting) (what, x, y string) {
 	const unset = "unset"
 	values := func(s []Setting) map[string]string {
@@ -250,7 +251,7 @@ func difference(a, b []Setting) (what, x, y string) {
 	return "the order of settings", "one", "another"
 }
 
-// keyOf is the secret that a bootstrap has, or nil.
+// keyOf returns the secret of a bootstrap, or nil.
 func keyOf(b bootstrap.Bootstrap) []byte {
 	if k, ok := b.(bootstrap.Keyed); ok {
 		return k.Key()
@@ -258,8 +259,8 @@ func keyOf(b bootstrap.Bootstrap) []byte {
 	return nil
 }
 
-// jobSecret is the secret of the job whose rank 0 has drawn random: what nobody can know who has only heard that, where
-// the bootstraps of all ranks have a secret.
+// jobSecret is the secret of the job, for which rank 0 has drawn random. If the bootstraps of all ranks have a secret,
+// knowing random alone does not reveal it.
 func jobSecret(b bootstrap.Bootstrap, heads []head) []byte {
 	random := heads[0].secret[:]
 	if slices.ContainsFunc(heads, func(h head) bool { return !h.keyed }) {

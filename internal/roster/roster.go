@@ -1,5 +1,5 @@
-// Package roster is who is in a job that opens a communicator: what all ranks have to agree on, which of them are on
-// which host, and the exchanges by which they get further together or fail together.
+// Package roster finds out who is in a job that opens a communicator: it compares what all ranks must agree on, finds
+// the ranks of each host, and makes the exchanges by which the ranks proceed together or fail together.
 package roster
 
 import (
@@ -18,27 +18,27 @@ import (
 	"github.com/ubcoll/ubcoll/internal/team"
 )
 
-// Roster is who is where. All ranks have the same, but for what is said to be of one host or rank. It is one goroutine's
-// while exchanges are made, and afterwards only read.
+// Roster says which ranks are on which host. It is the same on all ranks, except for fields about this rank or host.
+// While exchanges are made, one goroutine owns it; afterwards it is only read.
 type Roster struct {
 	Hosts  [][]int // each host's ranks in order; hosts in the order of their first ranks
-	Mine   int     // this rank's host
-	Hellos []Hello // of the ranks of this host, in order
-	Secret []byte  // the job's: known to all ranks and nobody else
+	Mine   int     // index of this rank's host
+	Hellos []Hello // from the ranks of this host, in order
+	Secret []byte  // the job's secret, known to its ranks alone
 	Comm   uint64  // the number of the communicator
-	Apart  *Apart  // why ranks of what seemed to be one host are hosts of their own, if some are: the first reason
+	Apart  *Apart  // the first reason why ranks that seemed to be on one host were split up, or nil
 
 	b     bootstrap.Bootstrap
-	pairs bool // it exchanges between two ranks, on all ranks
+	pairs bool // the bootstraps of all ranks are Exchangers
 	rank  int
-	ids   []hash   // of the ranks' hosts
-	host  []int    // by rank
-	named []string // how the ranks' hosts call themselves
-	names []string // the same, and no two hosts have one name
-	table []byte   // of all ranks' rows: see Lay
+	ids   []hash   // by rank: the identity of its host
+	host  []int    // by rank: the index of its host
+	named []string // by rank: its host's own name
+	names []string // by rank: the same, but different for different hosts
+	table []byte   // all ranks' rows: see Lay
 }
 
-// Hello is what a rank tells the others of its host of itself.
+// Hello is what a rank tells the other ranks of its host about itself.
 type Hello struct {
 	team.Member
 	GPUs json.RawMessage `json:"gpus"`
@@ -46,19 +46,19 @@ type Hello struct {
 
 // Apart says that ranks that seemed to be on one host cannot map each other's memory.
 type Apart struct {
-	Rank  int    `json:"rank"`  // that found it
-	About int    `json:"about"` // whose memory it cannot map
+	Rank  int    `json:"rank"`  // the rank that found it
+	About int    `json:"about"` // the rank whose memory it cannot map
 	Why   string `json:"why"`
 }
 
-// riding is how many ranks a job has at most whose hellos have the details with them, of which only ranks of one host
-// need know. In larger ones those take an exchange of their own.
+// riding is the largest number of ranks in jobs where hellos carry the details that only ranks of one host need. In
+// larger jobs the details take an exchange of their own.
 const riding = 256
 
-// Gather finds out who is in the job: agree is what this rank's settings are, which must be the same on all ranks, gpus
-// what it tells of its devices. Collective; own is why this rank cannot go on: all ranks fail then.
+// Gather finds out who is in the job. agree has this rank's settings, which must be the same on all ranks; gpus is what
+// it tells about its devices. Collective. own is why this rank cannot go on; all ranks then fail.
 func Gather(ctx context.Context, b bootstrap.Bootstrap, agree []Setting, gpus json.RawMessage, own error) (*Roster, error) {
-	if b.Size() > team.MaxRanks { // which all know alike
+	if b.Size() > team.MaxRanks { // all ranks come to the same result
 		return nil, fmt.Errorf("%d ranks, more than %d: %w", b.Size(), team.MaxRanks, fault.ErrLimit)
 	}
 	mine := Hello{GPUs: gpus}
@@ -86,7 +86,7 @@ func Gather(ctx context.Context, b bootstrap.Bootstrap, agree []Setting, gpus js
 	return r, err
 }
 
-// newHead is this rank's; m is completed.
+// newHead makes this rank's head, and completes m.
 func newHead(b bootstrap.Bootstrap, agree []Setting, m *Hello) (h head, err error) {
 	h = head{version: Version, race: race.Enabled, agree: hashOf(agree)}
 	_, h.pairs = b.(bootstrap.Exchanger)
@@ -108,8 +108,8 @@ func newHead(b bootstrap.Bootstrap, agree []Setting, m *Hello) (h head, err erro
 	return h, errors.Join(e1, e2, e3)
 }
 
-// hostOf is the identity of this rank's host, and its name if that is another one than the system's: as the bootstrap
-// says, or UBCOLL_HOSTID, or the system.
+// hostOf returns the identity of this rank's host, from the bootstrap, UBCOLL_HOSTID or the system, and the host's name
+// if it is not the system's.
 func hostOf(b bootstrap.Bootstrap) (id, name string, err error) {
 	if h, ok := b.(bootstrap.Hoster); ok {
 		if name := h.Host(); name != "" {
@@ -123,7 +123,7 @@ func hostOf(b bootstrap.Bootstrap) (id, name string, err error) {
 	return id, "", err
 }
 
-// group makes ranks whose hosts have the same identity a host.
+// group puts ranks whose hosts have the same identity on one host.
 func (r *Roster) group() {
 	r.Hosts, r.host = nil, make([]int, len(r.ids))
 	seen := map[hash]int{}
@@ -141,8 +141,8 @@ func (r *Roster) group() {
 	r.names = distinct(r.named, r.host)
 }
 
-// distinct is the names of the ranks' hosts, where each rank's own says how its host calls itself: of hosts of the same
-// name the first one keeps it, and the second is name/2, the third name/3, unless there is a host that is called so.
+// distinct returns the names of the ranks' hosts. named has each host's own name, by rank. Of several hosts with one
+// name the first keeps it, the second is name/2, the third name/3, unless another host has that name.
 func distinct(named []string, host []int) []string {
 	type key struct {
 		host int
@@ -150,7 +150,7 @@ func distinct(named []string, host []int) []string {
 	}
 	names, given, taken, next := make([]string, len(named)), map[key]string{}, map[string]bool{}, map[string]int{}
 	for rank, name := range named {
-		if !taken[name] { // by the first host that is called so
+		if !taken[name] { // the first host with this name keeps it
 			taken[name], given[key{host[rank], name}] = true, name
 		}
 	}
@@ -167,10 +167,10 @@ func distinct(named []string, host []int) []string {
 	return names
 }
 
-// HostID is the identity of this rank's host, as a number that other hosts do not have.
+// HostID is the identity of this rank's host, as a number that differs from other hosts'.
 func (r *Roster) HostID() uint64 { return order.Uint64(r.ids[r.rank][:]) }
 
-// Done lets go of the bootstrap: there are no more exchanges.
+// Done releases the bootstrap: no more exchanges follow.
 func (r *Roster) Done() { r.b = nil }
 
 // Rank is this rank, in the job.
@@ -179,21 +179,22 @@ func (r *Roster) Rank() int { return r.rank }
 // Size is the number of ranks of the job.
 func (r *Roster) Size() int { return len(r.host) }
 
-// Here is the ranks of this host, in order.
+// Here returns the ranks of this host, in order.
 func (r *Roster) Here() []int { return r.Hosts[r.Mine] }
 
 // First reports whether this rank is the first of its host.
 func (r *Roster) First() bool { return r.Here()[0] == r.rank }
 
-// Host is the host of a rank.
+// Host is the index of a rank's host.
 func (r *Roster) Host(rank int) int { return r.host[rank] }
 
-// Hostnames are the names of the ranks' hosts, by rank; no two hosts have the same one. The caller only reads them.
+// Hostnames returns the names of the ranks' hosts, by rank; different hosts have different names. The caller only reads
+// them.
 func (r *Roster) Hostnames() []string { return r.names }
 
-// Settle is Exchange, for ranks of one host that could not map each other's memory: apart is why, or nil. Each rank of
-// such a host is a host of its own then, for all ranks of the job alike: parted has one reason for each of those hosts,
-// and r is as it has become. Nothing has been gathered then.
+// Settle is Exchange with a verdict: apart says why this rank cannot map the memory of another rank of its host, or is
+// nil. If any rank has such a reason, each rank of its host becomes a host of its own, alike on all ranks of the job: r
+// changes accordingly, parted has one reason for each of those hosts, and nothing has been gathered.
 func Settle[T any](ctx context.Context, r *Roster, v T, own error, apart *Apart) (vs []T, parted []Apart, err error) {
 	bodies, news, err := r.exchange(ctx, v, own, nil, apart)
 	if err != nil {
@@ -207,7 +208,7 @@ func Settle[T any](ctx context.Context, r *Roster, v T, own error, apart *Apart)
 	return nil, news.Apart, nil
 }
 
-// part makes the ranks of each host that one of apart is about hosts of their own.
+// part makes each rank of the hosts that apart is about a host of its own.
 func (r *Roster) part(apart []Apart) {
 	gone := map[int]bool{}
 	for i := range apart {
@@ -233,8 +234,8 @@ func (r *Roster) part(apart []Apart) {
 	}
 }
 
-// Explain is err, for which the ranks of several hosts do not come together, and why there are several if that was found
-// late.
+// Explain returns err, which kept the ranks of several hosts from coming together. If ranks that seemed to be on one
+// host were split up, it adds why.
 func (r *Roster) Explain(err error) error {
 	if r.Apart == nil {
 		return err

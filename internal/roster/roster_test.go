@@ -21,7 +21,7 @@ import (
 
 var background = context.Background()
 
-// gather is the rosters of ranks on the hosts that name says.
+// gather returns the rosters of ranks whose hosts the bootstraps name.
 func gather(t *testing.T, bs []bootstrap.Bootstrap) []*roster.Roster {
 	t.Helper()
 	rs := make([]*roster.Roster, len(bs))
@@ -34,7 +34,7 @@ func gather(t *testing.T, bs []bootstrap.Bootstrap) []*roster.Roster {
 
 func letter(i int) string { return fmt.Sprintf("host-%03d", i) }
 
-// layouts are ways in which ranks lie on hosts.
+// layouts are distributions of ranks over hosts.
 var layouts = []struct {
 	name  string
 	n     int
@@ -45,10 +45,10 @@ var layouts = []struct {
 	{"block", 6, func(r int) int { return r / 2 }, [][]int{{0, 1}, {2, 3}, {4, 5}}},
 	{"cyclic", 6, func(r int) int { return r % 2 }, [][]int{{0, 2, 4}, {1, 3, 5}}},
 	{"uneven", 6, func(r int) int { return []int{7, 7, 3, 7, 1, 3}[r] }, [][]int{{0, 1, 3}, {2, 5}, {4}}},
-	{"64 hosts", 260, func(r int) int { return r * 37 % 64 }, nil}, // more ranks than hellos have details
+	{"64 hosts", 260, func(r int) int { return r * 37 % 64 }, nil}, // more ranks than hellos with details allow
 }
 
-// alone is a bootstrap's own methods, and nothing beside.
+// alone hides a bootstrap's optional methods.
 type alone struct{ bootstrap.Bootstrap }
 
 // counted counts the exchanges of a rank.
@@ -67,10 +67,10 @@ func (c *counted) Exchange(ctx context.Context, peer int, mine []byte) ([]byte, 
 	return c.Bootstrap.(bootstrap.Exchanger).Exchange(ctx, peer, mine)
 }
 
-// hosts makes the bootstraps of n ranks on hosts with those names.
+// hosts makes the bootstraps of n ranks on hosts with the given names.
 type hosts func(n int, name func(rank int) string) []bootstrap.Bootstrap
 
-// each runs f on bootstraps that exchange between two ranks, on such that do not, and where one of many does not.
+// each runs f where all bootstraps exchange between two ranks, where none does, and where only one of many does not.
 func each(t *testing.T, f func(t *testing.T, on hosts)) {
 	for name, can := range map[string]func(rank int) bool{
 		"pairs":         func(int) bool { return true },
@@ -91,7 +91,7 @@ func each(t *testing.T, f func(t *testing.T, on hosts)) {
 	}
 }
 
-// TestMessages: with exchanges between two ranks a rank makes so many and no more.
+// TestMessages: with exchanges between two ranks, each rank makes a limited number of them.
 func TestMessages(t *testing.T) {
 	for _, l := range layouts {
 		t.Run(l.name, func(t *testing.T) {
@@ -175,7 +175,7 @@ func gathers(t *testing.T, on hosts) {
 	}
 }
 
-// exchange: each host's ranks hear of each other.
+// exchange checks that the ranks of each host hear of each other.
 func exchange(t *testing.T, rs []*roster.Roster) {
 	t.Helper()
 	for _, err := range testkit.Each(rs, func(r *roster.Roster) error {
@@ -193,7 +193,7 @@ func exchange(t *testing.T, rs []*roster.Roster) {
 	}
 }
 
-// rows: all have those of all, in one table for each host.
+// rows checks that all ranks have the rows of all, in one table for each host.
 func rows(t *testing.T, rs []*roster.Roster) {
 	t.Helper()
 	row := func(rank int) []byte { return []byte(fmt.Sprintf("%0*d", rank%128+1, rank)) }
@@ -219,7 +219,7 @@ func rows(t *testing.T, rs []*roster.Roster) {
 	}
 }
 
-// An error of one rank of any host is everybody's, and about whom it was about.
+// An error of one rank of any host becomes an error of all ranks, about the same rank.
 func TestErrorsOfOneRank(t *testing.T) { each(t, errorsOfOneRank) }
 
 func errorsOfOneRank(t *testing.T, on hosts) {
@@ -253,7 +253,7 @@ func errorsOfOneRank(t *testing.T, on hosts) {
 		}) {
 			check(rank, err, 3)
 		}
-		exchange(t, rs) // it broke nothing
+		exchange(t, rs) // the errors broke nothing
 		for _, err := range testkit.Each(rs, func(r *roster.Roster) error {
 			_, err := roster.ExchangeRows(background, r, 0, make([]byte, roster.RowBytes+min(r.Rank(), 1)), nil)
 			return err
@@ -264,7 +264,7 @@ func errorsOfOneRank(t *testing.T, on hosts) {
 	}
 }
 
-// What must be the same is compared over all hosts: the first rank that differs is named, and in what.
+// Settings are compared over all hosts: the error names the first rank that differs, and in what.
 func TestCompare(t *testing.T) {
 	set := func(s ...string) (all []roster.Setting) {
 		for i := 0; i < len(s); i += 2 {
@@ -306,7 +306,7 @@ func TestCompare(t *testing.T) {
 	}
 }
 
-// Ranks of one host that cannot map each other are each a host, on all ranks alike; the other hosts stay.
+// If ranks of one host cannot map each other's memory, each becomes a host, alike on all ranks; the other hosts stay.
 func TestSettle(t *testing.T) { each(t, settle) }
 
 func settle(t *testing.T, on hosts) {
@@ -343,7 +343,7 @@ func settle(t *testing.T, on hosts) {
 	require.Len(t, ids, 4)
 	exchange(t, rs)
 	rows(t, rs)
-	for _, err := range testkit.Each(rs, func(r *roster.Roster) error { // an error comes first
+	for _, err := range testkit.Each(rs, func(r *roster.Roster) error { // an error takes precedence
 		var own error
 		if r.Rank() == 2 {
 			own = fault.ErrStale
@@ -355,7 +355,7 @@ func settle(t *testing.T, on hosts) {
 	}
 }
 
-// A rank that goes ends what the others exchange, on any host.
+// If a rank leaves, the exchanges of all others end, on any host.
 func TestLostRank(t *testing.T) { each(t, lostRank) }
 
 func lostRank(t *testing.T, on hosts) {
@@ -388,7 +388,7 @@ type keyed struct {
 
 func (k keyed) Key() []byte { return k.key }
 
-// The job's secret is what all ranks know; where all had one before, who has heard the hellos does not know it.
+// All ranks know the job's secret. If all had a secret before, hearing the hellos does not reveal it.
 func TestSecret(t *testing.T) {
 	secrets := func(bs []bootstrap.Bootstrap) (all [][]byte, told []byte) {
 		heard := &heard{Bootstrap: bs[1]}
@@ -422,7 +422,7 @@ func TestSecret(t *testing.T) {
 	require.NotEqual(t, all, again)
 }
 
-// heard is a bootstrap of which a test hears all that ranks tell.
+// heard is a bootstrap that records all that ranks send.
 type heard struct {
 	bootstrap.Bootstrap
 	told []byte
@@ -444,7 +444,7 @@ type many struct{ bootstrap.Bootstrap }
 
 func (many) Size() int { return 4096 }
 
-// Hosts that are called alike are told apart, and a host has one name for each that its ranks give it.
+// Hosts with the same name get different names. A host whose ranks call it differently has a name for each.
 func TestDistinct(t *testing.T) {
 	for _, k := range []struct {
 		named []string

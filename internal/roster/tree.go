@@ -13,24 +13,23 @@ import (
 	"github.com/ubcoll/ubcoll/fault"
 )
 
-// Where the bootstrap exchanges between two ranks, nobody hears from everybody: the first rank of each host hears from
-// the others of it, one after the other, then these have all digests in floor(log2 H) rounds between them, and two more
-// if the number of hosts, H, is no power of two; then each tells its host. All in an order that has no circle, in which
-// ranks would wait for each other forever: the pairs of a round have no rank in common, and rounds have the same order
-// on all.
+// If the bootstrap exchanges between two ranks, no rank hears from all. The first rank of each host hears from the
+// host's other ranks, one after the other. The first ranks then exchange all digests in floor(log2 H) rounds, and two
+// more if the number of hosts, H, is no power of two. Then each tells its host. Ranks cannot wait for each other in a
+// circle: the pairs of a round have no rank in common, and rounds have the same order on all ranks.
 
-// digest is what there is to tell the ranks of other hosts.
+// digest is what a host tells the ranks of other hosts.
 type digest struct {
-	From  int      `json:"from"` // the rank whose Err this is
+	From  int      `json:"from"` // the rank that sent Err
 	Err   envelope `json:"err"`  // without body
 	Apart []Apart  `json:"apart,omitempty"`
 	Rows  []byte   `json:"rows,omitempty"` // each after its rank and length
 }
 
-// maxWhy is how much of a text travels between hosts.
+// maxWhy is how many bytes of a text travel between hosts.
 const maxWhy = 200
 
-// result is what the first rank of a host tells the others of it.
+// result is what the first rank of a host tells the host's other ranks.
 type result struct {
 	digest
 	Bodies []json.RawMessage `json:"bodies"`
@@ -44,7 +43,7 @@ func (d *digest) add(o digest) {
 	d.Rows = append(d.Rows, o.Rows...)
 }
 
-// tree is exchange, by exchanges between pairs of ranks.
+// tree is exchange with exchanges between pairs of ranks.
 func (r *Roster) tree(ctx context.Context, e envelope, own error) (here []json.RawMessage, n news, err error) {
 	x := r.b.(bootstrap.Exchanger)
 	var all result
@@ -75,7 +74,7 @@ func (r *Roster) tree(ctx context.Context, e envelope, own error) (here []json.R
 	return all.Bodies, news{all.Apart}, nil
 }
 
-// follow is what all ranks of a host but the first do.
+// follow is tree on all ranks of a host but the first.
 func (r *Roster) follow(ctx context.Context, x bootstrap.Exchanger, e envelope) (all result, err error) {
 	first := r.Here()[0]
 	if _, err = x.Exchange(ctx, first, e.bytes()); err != nil {
@@ -85,7 +84,7 @@ func (r *Roster) follow(ctx context.Context, x bootstrap.Exchanger, e envelope) 
 	return all, err
 }
 
-// receive exchanges with a rank, and reads what that has sent.
+// receive exchanges with a rank, and decodes what that has sent.
 func receive(ctx context.Context, x bootstrap.Exchanger, peer int, mine []byte, v any) error {
 	b, err := x.Exchange(ctx, peer, mine)
 	if err != nil {
@@ -97,7 +96,7 @@ func receive(ctx context.Context, x bootstrap.Exchanger, peer int, mine []byte, 
 	return nil
 }
 
-// lead is what the first rank of a host does.
+// lead is tree on the first rank of a host.
 func (r *Roster) lead(ctx context.Context, x bootstrap.Exchanger, e envelope) (all result, err error) {
 	here := r.Here()
 	all.gather(here[0], e)
@@ -116,7 +115,7 @@ func (r *Roster) lead(ctx context.Context, x bootstrap.Exchanger, e envelope) (a
 		return all, err
 	}
 	told := all
-	told.Rows = nil // they are in the table
+	told.Rows = nil // the rows are in the table already
 	b, err := json.Marshal(told)
 	for _, rank := range here[1:] {
 		if err == nil {
@@ -126,7 +125,7 @@ func (r *Roster) lead(ctx context.Context, x bootstrap.Exchanger, e envelope) (a
 	return all, err
 }
 
-// gather adds what a rank of this host tells.
+// gather adds what a rank of this host has sent.
 func (all *result) gather(rank int, e envelope) {
 	cut := func(s string) string { return s[:min(len(s), maxWhy)] }
 	if e.Err != "" && all.Err.Err == "" {
@@ -141,8 +140,8 @@ func (all *result) gather(rank int, e envelope) {
 	all.Bodies = append(all.Bodies, e.Body)
 }
 
-// meet makes d, on the first rank of each host, what all of them have: those of the hosts beyond a power of two give
-// theirs to another host's and get all from it, and the rest double what they have in each round.
+// meet merges the digests of all hosts into d, on the first rank of each host. Hosts beyond the largest power of two
+// give theirs to another host, and get all from it at the end. In between, each round doubles what the others have.
 func (r *Roster) meet(ctx context.Context, x bootstrap.Exchanger, d *digest) error {
 	h, folded := r.Mine, 1<<(bits.Len(uint(len(r.Hosts)))-1)
 	with := func(host int, mine *digest) (theirs digest, err error) {

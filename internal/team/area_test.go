@@ -15,14 +15,14 @@ import (
 	"github.com/ubcoll/ubcoll/internal/testkit"
 )
 
-// unpack takes a signature apart by its layout, which other ranks rely on.
+// unpack decodes a signature by its layout, which other ranks rely on.
 func unpack(sig uint64) (k OpKind, d dtype.Type, r Reduction, root, count int) {
 	return OpKind(sig >> 59), dtype.Type(sig << 5 >> 60), Reduction(sig << 9 >> 61), int(sig << 12 >> 52), int(sig << 24 >> 24)
 }
 
 func TestSignature(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		k := OpKind(rapid.IntRange(0, 30).Draw(t, "kind")) // the last one is a group
+		k := OpKind(rapid.IntRange(0, 30).Draw(t, "kind")) // 31 is a group
 		d := dtype.Type(rapid.IntRange(0, 15).Draw(t, "type"))
 		r := Reduction(rapid.IntRange(0, 7).Draw(t, "reduction"))
 		root := rapid.IntRange(0, 1<<12-1).Draw(t, "root")
@@ -52,7 +52,7 @@ func TestNames(t *testing.T) {
 	require.False(t, numReductions.Valid())
 }
 
-// The layout is what keeps each line with one writer, and what ranks of two builds share.
+// The layout keeps each line with one writer, and is the interface between ranks of two builds.
 func TestLayout(t *testing.T) {
 	const line, pair = 64, 128
 	var a Area
@@ -110,8 +110,8 @@ func TestReached(t *testing.T) {
 	}
 }
 
-// TestWorkLines keeps the running operation where a call's wide stores, and its clearing at the end, cross no cache line. The
-// team is the first thing of a communicator, which the runtime puts 8 bytes behind the start of a line.
+// TestWorkLines checks that a call's wide stores to the running operation, and its clearing, cross no cache line. The
+// team is the first field of a communicator, which the runtime puts 8 bytes after the start of a line.
 func TestWorkLines(t *testing.T) {
 	const header = 8
 	require.EqualValues(t, 48, (unsafe.Offsetof(Team{}.Work)+header)%64)

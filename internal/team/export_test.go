@@ -1,4 +1,4 @@
 package team
 
-// CheckRanksOn is CheckRanks on a machine with so much free memory and so many mappings for a process.
+// CheckRanksOn is CheckRanks on a machine with a given amount of free memory and of mappings for a process.
 var CheckRanksOn = checkRanks

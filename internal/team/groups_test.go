@@ -8,7 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// caches is so many ranks in a row for each cache.
+// caches gives the cache of each rank, when each cache has so many ranks in a row.
 func caches(ranks ...int) (of []int) {
 	for c, n := range ranks {
 		of = append(of, slices.Repeat([]int{c}, n)...)

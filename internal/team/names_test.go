@@ -17,7 +17,7 @@ import (
 	"github.com/ubcoll/ubcoll/internal/reason"
 )
 
-// A communicator of seven ranks on two hosts; the team under test is that of ranks 1, 4 and 6, and this rank is 4.
+// A communicator of seven ranks on two hosts. The team under test has the ranks 1, 4 and 6; this rank is 4.
 var (
 	here = []int{1, 4, 6}
 	all  = 7
@@ -25,7 +25,7 @@ var (
 
 const me, before, behind = 1, 0, 2 // ranks of the team: 4, 1 and 6
 
-// memory is a peer's, whose process may be dead.
+// memory is the memory of a peer whose process may be dead.
 type memory struct {
 	PeerMemory
 	dead bool
@@ -56,7 +56,7 @@ func newHosts(said *strings.Builder) *Team {
 	return x
 }
 
-// refuse publishes that a peer refuses.
+// refuse publishes a refusal of a peer.
 func (t *Team) refuse(rank int, err error) {
 	was := t.rank
 	t.rank, t.Me = rank, t.Peers[rank].Area
@@ -76,7 +76,7 @@ func TestNamesOfRanks(t *testing.T) {
 	}
 }
 
-// TestErrorsNameRanks: what a team says names the communicator's ranks, and those of other hosts are ranks as well.
+// TestErrorsNameRanks: a team's errors name the communicator's ranks, ranks of other hosts included.
 func TestErrorsNameRanks(t *testing.T) {
 	barrier, sum := Signature(KindBarrier, 0, 0, 0, 0), Signature(KindAllReduce, dtype.Int32, Sum, 0, 3)
 	root := Signature(KindBroadcast, dtype.Int8, 0, behind, 1)
@@ -202,7 +202,7 @@ func TestPublishLost(t *testing.T) {
 	}
 }
 
-// TestOuter: a team's operations that are one of the communicator's go by its name and number.
+// TestOuter: the parts of a communicator's operation go by that operation's name and number.
 func TestOuter(t *testing.T) {
 	x := newHosts(new(strings.Builder))
 	for _, k := range []struct {
@@ -225,7 +225,7 @@ func TestOuter(t *testing.T) {
 	}
 }
 
-// TestFarWait: a wait for a rank of another host has all that a wait has.
+// TestFarWait: a wait for a rank of another host behaves like any other wait.
 func TestFarWait(t *testing.T) {
 	ended, cancel := context.WithCancel(context.Background())
 	cancel()
@@ -298,7 +298,7 @@ func TestGroupsNameRanks(t *testing.T) {
 	require.Equal(t, 6, x.absent(&WaitState{Peer: behind, Step: StepAgree}))
 }
 
-// allOf is all ranks of a communicator, of which this one is rank.
+// allOf is all ranks of a communicator, on one host; this one is rank.
 func allOf(rank, size int) Ranks {
 	in := Ranks{Rank: rank, Size: size, Here: make([]int, size)}
 	for r := range in.Here {

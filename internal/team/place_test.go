@@ -10,7 +10,7 @@ import (
 	"github.com/ubcoll/ubcoll/hw/shm"
 )
 
-// A communicator is crowded if its ranks have fewer processors than they are, by affinity or by a quota.
+// A communicator is crowded if its ranks have fewer processors than there are ranks, by affinity or by a quota.
 func TestCrowded(t *testing.T) {
 	quota := func(group string, cpus float64) []cpu.Quota { return []cpu.Quota{{Group: group, CPUs: cpus}} }
 	for _, k := range []struct {

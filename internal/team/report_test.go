@@ -54,7 +54,7 @@ func TestFollow(t *testing.T) {
 	}
 }
 
-// TestList: what many ranks are in is told together, and never at great length.
+// TestList: equal waits of many ranks are listed together, and the list is never long.
 func TestList(t *testing.T) {
 	all := make([]said, 20)
 	for r := range all {

@@ -12,7 +12,7 @@ import (
 	"github.com/ubcoll/ubcoll/internal/logs"
 )
 
-// looked is a communicator that counts looks at the processes.
+// looked is a communicator that counts checks of the processes.
 type looked struct{ n int }
 
 func (*looked) Broken() *fault.Error           { return nil }
@@ -23,8 +23,8 @@ func (c *looked) Look()                        { c.n++ }
 func (*looked) Log() *slog.Logger              { return logs.Or(nil) }
 func (*looked) Hostname(int) string            { return "here" }
 
-// TestFirstLook: who waits is patient with the peers' processes, but who only tests, and may not come back for long, has
-// them looked at the first time.
+// TestFirstLook: a wait checks the peers' processes only after a while, but a caller that only tests, and may not come
+// back for long, checks them at its first call.
 func TestFirstLook(t *testing.T) {
 	for name, k := range map[string]struct {
 		poll func(*Team, *WaitState) *fault.Error
@@ -51,7 +51,7 @@ func TestFirstLook(t *testing.T) {
 				if err := k.poll(x, &WaitState{Op: "test", Ctx: context.Background()}); err != nil {
 					t.Fatal(err)
 				}
-				if time.Since(start) < healthEvery { // else the processes may have been due
+				if time.Since(start) < healthEvery { // later, a check of the processes may have been due
 					require.Equal(t, k.want, c.n)
 					return
 				}

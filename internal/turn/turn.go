@@ -1,4 +1,4 @@
-// Package turn is the order of a communicator's operations.
+// Package turn keeps the order of a communicator's operations.
 package turn
 
 import (
@@ -9,30 +9,29 @@ import (
 // Turn lets the operations of one communicator run one at a time in call order: blocking calls, which refuse to queue
 // behind each other, and operations queued on streams, which take their place in the order when they are queued.
 type Turn struct {
-	state atomic.Uint32 // running, blocking, closing, and waiter for each ticket in the queue
+	state atomic.Uint32 // flags running, blocking, closing, plus waiter for each ticket in the queue
 	mu    sync.Mutex
 	queue []*Ticket
 }
 
 const (
 	running  = 1
-	blocking = 2 // what runs is a blocking call
-	closing  = 4 // it is Close, which soon knows whether the communicator has ended
+	blocking = 2 // the running operation is a blocking call
+	closing  = 4 // it is Close, which soon decides whether the communicator has ended
 	waiter   = 8
 )
 
 // Ticket is an operation's place in the queue.
 type Ticket struct {
 	Ready chan struct{} // closed when it is the ticket's turn
-	kind  uint32        // what state is then, but for who else waits
+	kind  uint32        // the flags of state at that turn
 }
 
 // tryBlock begins a blocking call if nothing runs or is queued.
 func (t *Turn) tryBlock() bool { return t.state.CompareAndSwap(0, running|blocking) }
 
-// Enter begins a blocking call: at once, or after the operations that are queued on streams, or once Close has decided.
-// It returns the ticket to wait for, or nil and whether the call may go on (false: another blocking call runs or
-// waits).
+// Enter begins a blocking call: at once, after the operations queued on streams, or after a Close has decided. It
+// returns the ticket to wait for, or nil and whether the call may go on (false: another blocking call runs or waits).
 func (t *Turn) Enter() (*Ticket, bool) {
 	if t.tryBlock() {
 		return nil, true
@@ -61,7 +60,7 @@ func (t *Turn) Enter() (*Ticket, bool) {
 	}
 }
 
-// Close begins Close as enter begins a blocking call, if nothing but another Close runs or waits.
+// Close begins Close, as Enter begins a blocking call, if nothing but another Close runs or waits.
 func (t *Turn) Close() (*Ticket, bool) {
 	const kind = running | blocking | closing
 	t.mu.Lock()
@@ -108,7 +107,7 @@ func (t *Turn) Take() *Ticket {
 	}
 }
 
-// push queues a ticket unless the state is no longer v. The caller holds mu, which leave takes before it looks at the
+// push queues a ticket unless the state is no longer v. The caller holds mu, which Leave takes before it reads the
 // queue.
 func (t *Turn) push(v, kind uint32) *Ticket {
 	if !t.state.CompareAndSwap(v, v+waiter) {
@@ -133,7 +132,7 @@ func (t *Turn) Leave() {
 	close(k.Ready)
 }
 
-// Run begins a turn, after what is queued.
+// Run begins a turn, after the queued operations.
 func (t *Turn) Run() {
 	if !t.state.CompareAndSwap(0, running) {
 		<-t.Take().Ready

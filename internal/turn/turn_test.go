@@ -110,11 +110,11 @@ func TestTurnScript(t *testing.T) {
 	})
 }
 
-// Many goroutines: one runs at a time, and all that is admitted runs.
+// Many goroutines: one runs at a time, and everything that is admitted runs.
 func TestTurnStress(t *testing.T) {
 	var u Turn
 	var running, ran, busy atomic.Int32
-	plain := 0 // under no lock but the turn: the race detector watches it
+	plain := 0 // protected only by the turn: the race detector watches it
 	op := func() {
 		if n := running.Add(1); n != 1 {
 			t.Errorf("%d operations run at once", n)
@@ -159,7 +159,7 @@ func TestTurnStress(t *testing.T) {
 	require.Empty(t, u.queue)
 }
 
-// What is taken in order runs in order, while blocking calls come and go.
+// Tickets taken in order run in order, while blocking calls come and go.
 func TestTurnOrder(t *testing.T) {
 	var u Turn
 	const n = 300
