@@ -84,7 +84,7 @@ func (b *Buffer[T]) Device() Device {
 	return b.dev
 }
 
-// errNoBuffer is what is wrong with a nil or zero Buffer.
+// errNoBuffer is the error of a nil or zero Buffer.
 var errNoBuffer = engine.NilError("buffer", "Alloc and Adopt make one")
 
 func (b *Buffer[T]) nothing() bool { return b == nil || b.a == nil }
@@ -181,7 +181,7 @@ type Registration registration
 
 type registration = inside.Registration
 
-// errNoRegistration is what is wrong with a nil or zero Registration.
+// errNoRegistration is the error of a nil or zero Registration.
 var errNoRegistration = engine.NilError("registration", "Comm.RegisterBuffer makes one")
 
 // Close ends the registration. Local. It waits for a peer that is in the middle of a put or get, which stops within a

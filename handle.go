@@ -23,7 +23,7 @@ type Remote remote
 
 type remote = inside.Remote
 
-// errNoRemote is what is wrong with a nil or zero Remote.
+// errNoRemote is the error of a nil or zero Remote.
 var errNoRemote = engine.NilError("remote", "Comm.Import makes one")
 
 // Import makes a peer's memory usable here from the handle of its registration. Local and blocking: the first import of

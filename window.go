@@ -48,7 +48,7 @@ type Window struct {
 	s *engine.Stream // of On, or nil
 }
 
-// errNoWindow is what is wrong with a nil or zero Window.
+// errNoWindow is the error of a nil or zero Window.
 var errNoWindow = engine.NilError("window", "Comm.RegisterWindow makes one")
 
 func (w *Window) nothing() bool { return w == nil || w.w == nil }

@@ -141,7 +141,7 @@ func (w *wire) owe(b []byte) {
 	w.owed = b
 }
 
-// pay sends what is owed.
+// pay sends the owed frame, if there is one.
 func (w *wire) pay() error {
 	w.mu.Lock()
 	defer w.mu.Unlock()

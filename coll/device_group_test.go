@@ -132,7 +132,7 @@ func TestDeviceGroupTogether(t *testing.T) {
 						} else if g, failed := graph.Capture(ctx, view, group); failed != nil {
 							return failed
 						} else {
-							before = c.Stats().Operations // the capture's own are done
+							before = c.Stats().Operations // the capture's own operations are done
 							err = errors.Join(g.Launch(ctx), g.Close())
 						}
 						if err := errors.Join(err, sync()); err != nil {

@@ -38,8 +38,10 @@ type Graph struct {
 
 // Capture calls record with a view of c, records its collectives and messages of device memory without running them,
 // and returns them as a graph. Collective and blocking: all ranks capture together. If they do not record the same
-// collectives, or one of them fails, all return an error that names the first difference, and nothing is kept. Not
-// inside a group or another capture. Source: cudaStreamBeginCapture; NCCL's graph registration.
+// collectives, or one of them fails, all return an error that names the first difference, and nothing is kept. record
+// may use [ubcoll.Group], whose small all-reduces on a device become one kernel, as outside of a capture; the ranks
+// must then make the same groups (ErrMismatch). Not inside a group or another capture. Source: cudaStreamBeginCapture;
+// NCCL's graph registration.
 //
 // Messages may differ between ranks; each launch sends and receives them. Copy engines carry messages of 32 MiB and
 // more if the same graph has both sides of all messages between two ranks. Such messages must then match each other: if
@@ -253,7 +255,7 @@ func (g *Graph) compare(ctx context.Context, c *ubcoll.Comm, own error) (device 
 	return device, messages, nil
 }
 
-// groups is a hash of which collectives go on in a group: on a device they may be one kernel.
+// groups is a hash of which collectives continue a group, because a device may run those of a group as one kernel.
 func (g *Graph) groups() (hash uint64) {
 	n := uint64(0)
 	for i := range g.works {

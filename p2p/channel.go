@@ -44,7 +44,7 @@ type Channel struct {
 	device  bool             // between memory of devices
 }
 
-// errNoChannel is what is wrong with a nil or zero Channel.
+// errNoChannel is the error of a nil or zero Channel.
 var errNoChannel = engine.NilError("channel", "Connect and NewChannel make one")
 
 func (ch *Channel) nothing() bool { return ch == nil || ch.end == nil }

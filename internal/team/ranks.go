@@ -8,9 +8,8 @@ import (
 	"github.com/ubcoll/ubcoll/internal/race"
 )
 
-// What a rank needs before it has buffers, measured and rounded up: its first arena, and for each rank of the job what
-// it knows of that rank and the page tables of what it maps there. Each such map is one mapping or, with guards beside
-// it, several.
+// What a rank needs before it has buffers, measured and rounded up: its first arena, and for each other rank of the job
+// some memory and page tables. The map of another rank is one mapping or, with guards beside it, several.
 const (
 	rankBytes    = 4 << 20
 	pairBytes    = 24 << 10

@@ -31,7 +31,7 @@ const (
 	KindCapture
 	KindSend // messages have no signature: for OpInfo
 	KindRecv
-	KindMessages // those of a group or a graph
+	KindMessages // several messages, of a group or a graph
 	numKinds
 
 	// KindGroup is several all-reduces of a group that one kernel of a device runs; its signature is GroupSignature's.
