@@ -42,8 +42,8 @@ const (
 	RegisterOff      = register.Off      // none
 )
 
-// Algorithm is how the data of an all-reduce travels on one host. A communicator of several hosts accepts only
-// AlgorithmAuto: the library chooses, between hosts and within them, and LastOp says what it chose.
+// Algorithm is how the data of an all-reduce travels on one host. On a communicator of several hosts it has no effect:
+// the library chooses, between hosts and within them, and LastOp says what it chose.
 type Algorithm string
 
 // The algorithms. The two-shot works with every mix of buffers and replaces another algorithm that is not possible.

@@ -24,21 +24,18 @@ type Accelerators interface {
 	New(c *Comm, all []json.RawMessage) (Accelerator, error)
 }
 
-// Accelerator is the device side of a communicator, as the engine uses it. It belongs to the communicator's team and
-// knows the team's ranks.
+// Accelerator is the device side of a communicator, as the engine uses it. It belongs to the communicator's team.
 type Accelerator interface {
 	// Part makes the side of c, whose team consists of some of this side's ranks.
 	Part(c *Comm, ranks []int) Accelerator
 	// Card sets this rank's side up, and returns what the others need from it. It fails soon after ctx has ended.
 	Card(ctx context.Context) (DeviceCard, error)
-	// Meet connects to the others' sides, whose cards are in the team's order. It returns why devices cannot be used,
-	// or "".
+	// Meet connects to the others' sides; cards are in the team's order. It returns why devices cannot be used, or "".
 	Meet(ctx context.Context, cards []DeviceCard) string
 
 	// Perform runs w, the communicator's own Work, and waits. It is called in the communicator's turn.
 	Perform(ctx context.Context, w *team.Work) error
-	// PerformSome runs the first of works and, in a group, those behind it that one kernel runs with it. It returns how
-	// many it ran.
+	// PerformSome runs the first of works, in a group with those that one kernel runs with it, and returns how many.
 	PerformSome(ctx context.Context, works []team.Work, group bool) (n int, err error)
 	// Busy reports whether any queued operation has not ended.
 	Busy() bool
@@ -78,8 +75,7 @@ func (c *Comm) chooseDevice(all []json.RawMessage) {
 	}
 }
 
-// lacks returns the error of a rank that cannot use a device, because of why, although devices are required; nil if why
-// is "" or devices are not required.
+// lacks returns the error of a rank that cannot use a device because of why, if devices are required; else nil.
 func (o *Options) lacks(rank int, why string) error {
 	if why == "" || o.Devices != team.DevicesRequired {
 		return nil
@@ -100,8 +96,7 @@ func (c *Comm) deviceCard(ctx context.Context) DeviceCard {
 	return card
 }
 
-// meetDevices connects to the devices of the host's other ranks, whose cards are in the team's order. It returns why
-// devices cannot be used, or "".
+// meetDevices connects to the devices of the host's other ranks. It returns why devices cannot be used, or "".
 func (c *Comm) meetDevices(ctx context.Context, cards []DeviceCard) string {
 	for r := range cards {
 		if cards[r].Why != "" {
@@ -125,8 +120,7 @@ func (c *Comm) settleDevice(whys []string) error {
 	return nil
 }
 
-// dropDevice gives up the device of a communicator that does not use it after all. Its memory is freed with the
-// communicator's.
+// dropDevice gives up a device that is not used after all. Its memory is freed with the communicator's.
 func (c *Comm) dropDevice() error {
 	d := c.device
 	if d == nil {

@@ -6,19 +6,16 @@ import (
 	"github.com/ubcoll/ubcoll/internal/mem"
 )
 
-// Attachment is a part of a communicator beside its collectives: messages, or channels and windows. The engine knows no
-// more of it than this interface.
+// Attachment is all that the engine knows of a communicator's messages, or of its channels and windows.
 type Attachment interface {
 	// AreaBytes is how much memory the attachment needs in each rank's area.
 	AreaBytes() int
-	// Lay tells the attachment the address of its part of a rank's area: this rank's own first, zeroed, and the others'
-	// when they are mapped.
+	// Lay passes the address of its part of a rank's area: this rank's own first, zeroed; the others' once mapped.
 	Lay(rank int, at unsafe.Pointer)
 	// Advance moves on the work that only proceeds when called. It is called whenever this rank waits for anything, and
 	// does not wait itself. Advance and Pass serve all communicators of the domain, even after this one has closed.
 	Advance()
-	// Pass waits until operations end that are under way without holding their memory, because some of it is being
-	// freed.
+	// Pass waits until operations end that are under way without holding their memory; some of it is being freed.
 	Pass()
 	// Count adds the attachment's counters to s.
 	Count(s *Stats)
@@ -35,12 +32,10 @@ type Attachment interface {
 	Abort()
 }
 
-// NewAttachment makes c's attachment. sibling is that of the domain's first communicator that had attachments, or nil
-// if that is c.
+// NewAttachment makes c's. sibling is that of the domain's first communicator with attachments, nil if that is c.
 type NewAttachment func(c *Comm, sibling Attachment) Attachment
 
-// attach makes c's attachments. A communicator that spans hosts has none, because all of them need to map the memory of
-// all ranks.
+// attach makes c's attachments: none if c spans hosts, because all need to map the memory of all ranks.
 func (c *Comm) attach() {
 	if c.SpansHosts() {
 		return
@@ -60,8 +55,7 @@ func (c *Comm) attach() {
 	}
 }
 
-// beside returns the attachments that move on what is under way in the domain: c's or, if it has none, another
-// communicator's.
+// beside returns the attachments that move on the domain's work: c's or, if it has none, another communicator's.
 func (c *Comm) beside() []Attachment {
 	if c.attached != nil {
 		return c.attached

@@ -87,8 +87,7 @@ func (c *Comm) LocalSize() int { return c.team.Size() }
 // SpansHosts reports whether the communicator has ranks on several hosts.
 func (c *Comm) SpansHosts() bool { return c.size != c.team.Size() }
 
-// BetweenHosts returns the error that what is not supported on a communicator with ranks on several hosts; nil if all
-// are on one.
+// BetweenHosts returns the error that what is not supported because there are several hosts; nil if there is one.
 func (c *Comm) BetweenHosts(what string) error {
 	if !c.SpansHosts() {
 		return nil
@@ -112,8 +111,7 @@ func (c *Comm) Hostname(rank int) string {
 func (c *Comm) Options() Options { return c.opts }
 
 // SetTimeout changes how long this rank waits for peers, in waits under way too. On devices it counts from the next
-// launch on, and no operation may be under way. For tests, in which Open needs its usual time but waits in vain are
-// short.
+// launch on, and no operation may be under way. It lets tests wait in vain for less time than Open needs.
 func (c *Comm) SetTimeout(t time.Duration) {
 	c.team.Timeout.Store(int64(t))
 	if c.device != nil {
@@ -322,8 +320,7 @@ func (c *Comm) WaitsIn(rank int) string {
 // Team is the ranks of this rank's host.
 func (c *Comm) Team() *team.Team { return &c.team }
 
-// FailOpen is Fail for callers without the turn: it leaves a communicator that has closed meanwhile, and its area,
-// alone.
+// FailOpen is Fail for callers without the turn: it does nothing to a communicator that has closed meanwhile.
 func (c *Comm) FailOpen(e *fault.Error) error {
 	c.ending.Lock()
 	defer c.ending.Unlock()

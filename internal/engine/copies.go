@@ -97,8 +97,7 @@ func (ks *copiers) busy(g mem.Location, some []copier, first bool) (rest []copie
 	return rest
 }
 
-// SettleTimeout is how long a peer may take for a copy that began before a grant was revoked; the peer checks the grant
-// after every piece. Tests change it.
+// SettleTimeout is how long settle waits for a peer, which checks its grant after every piece. Tests change it.
 var SettleTimeout = time.Second
 
 // settle waits until the copies that use g, which has been revoked, are over, and reports whether they are. The error

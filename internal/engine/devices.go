@@ -47,8 +47,7 @@ type DevicePeer interface {
 	// necessary, which may wait for the peer's process until ctx ends. The address is valid until the peer withdraws
 	// the extent. The error is fault.ErrStale if there is no such extent.
 	Import(ctx context.Context, extent uint32, offset uint64, n int) (cuda.Addr, error)
-	// Hold is Import for memory that must stay mapped until Unhold, even if the peer withdraws the extent: Withdraw
-	// waits.
+	// Hold is Import for memory that must stay mapped until Unhold, even if the peer withdraws it: Withdraw waits.
 	Hold(ctx context.Context, extent uint32, offset uint64, n int) (cuda.Addr, error)
 	// Unhold ends one Hold. Kernels that use the memory must have ended.
 	Unhold(extent uint32) error

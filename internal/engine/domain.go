@@ -23,8 +23,7 @@ import (
 	"github.com/ubcoll/ubcoll/register"
 )
 
-// Domain is what one rank has once for all its communicators: its memory, its registration cache, its transports. It
-// lives until its last communicator closes.
+// Domain has what a rank's communicators share: memory, registration cache, transports. It ends with the last of them.
 type Domain struct {
 	Heap    *mem.Heap
 	Cache   *register.Cache
@@ -285,8 +284,7 @@ func (d *Domain) ripe(wait bool) (ripe []retiree) {
 	return ripe
 }
 
-// giveBack frees memory of the library's own. Device memory that a peer does not unmap in time is left to a later
-// sweep, or to the domain's end.
+// giveBack frees memory of the library. What a peer does not unmap in time, a later sweep or the domain's end frees.
 func (d *Domain) giveBack(a *mem.Allocation) {
 	if !a.Dev.IsHost() {
 		if err := d.Exports.Withdraw(withdrawTime, a); err != nil {

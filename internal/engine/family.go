@@ -19,8 +19,7 @@ import (
 
 // Split makes a communicator of the ranks that give the same color, ordered by key and then by rank in c; nil for a
 // rank with a negative color. Collective over c. The new communicator shares the domain: memory, registrations and the
-// peers' mapped memory. o are its options, the same on all ranks: those of c, except when different options are
-// compared.
+// peers' mapped memory. o are its options, the same on all ranks: c's, except in comparing measurements.
 func (c *Comm) Split(ctx context.Context, color, key int, o Options) (*Comm, error) {
 	return c.split(ctx, team.KindSplit, color, key, o)
 }

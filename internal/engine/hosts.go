@@ -70,8 +70,7 @@ func (c *Comm) openStage(ctx context.Context, id uint64, on [][]int, mine int) (
 	return err
 }
 
-// sever ends the connections of a broken communicator to other hosts after these have been told, because the caller may
-// end the process.
+// sever ends a broken communicator's connections to other hosts, after telling them: the process may end next.
 func (c *Comm) sever() {
 	c.telling.Lock()
 	//lint:ignore SA2001 Whoever holds it is still telling them.
@@ -108,8 +107,7 @@ func (c *Comm) runPart(ctx context.Context, w *team.Work) error {
 func (c *Comm) agreeOnPart(ctx context.Context, w *team.Work) (bad error) {
 	t, path := &c.team, w.Path
 	if path.Acquire != nil {
-		// A buffer that has been freed meanwhile is no longer registered and so is staged; the operation holds its
-		// memory.
+		// A buffer freed meanwhile is no longer registered, and so is staged; the operation holds its memory.
 		_ = path.Acquire(t, w)
 	}
 	if path.Offer != nil && bad == nil {

@@ -207,8 +207,7 @@ func (c *Comm) Stats() Stats {
 	return s
 }
 
-// NoteSmall records for LastOp that a message of n bytes was sent with its announcement. It is one store, which waits
-// for nothing.
+// NoteSmall records for LastOp that a message of n bytes was sent with its announcement: one store, no wait.
 func (c *Comm) NoteSmall(seq uint64, n int) { spin.Release(&c.lastSmall, seq<<16|uint64(n)) }
 
 // NoteMessage records for LastOp and Stats how a message went.

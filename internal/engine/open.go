@@ -144,8 +144,7 @@ func (j *joining) join(ctx context.Context) (again bool, err error) {
 	if err == nil && apart == nil && len(j.r.Hosts) > 1 {
 		err = j.c.layRows(j.r, cards[0].Rows)
 	}
-	// After Settle every rank knows that all ranks of its host have mapped each other: what follows needs nothing of
-	// Open.
+	// After Settle all ranks know that the ranks of each host have mapped each other: the rest needs nothing of Open.
 	host := j.r.Here()
 	whys, parted, err := roster.Settle(ctx, j.r, j.why, err, apart)
 	if err != nil {

@@ -30,8 +30,7 @@ type Recording struct {
 }
 
 // Record begins a recording for what, a function that passes its caller's function a view whose Recorder is the
-// recording; r gets the operations. End ends it. On a view that already records, the new recording is part of the
-// first.
+// recording; r gets the operations. End ends it. On a view that already records, it becomes part of that recording.
 func (v *View) Record(what string, r Recorder) (*Recording, error) {
 	k := &Recording{c: v.Comm, what: what, r: r}
 	for v.Recorder == nil && !v.Comm.recording.CompareAndSwap(nil, k) {
@@ -42,8 +41,7 @@ func (v *View) Record(what string, r Recorder) (*Recording, error) {
 	return k, nil
 }
 
-// End ends the recording. It returns the first call that failed, or the zero Work if that is not known, and why it
-// failed.
+// End ends the recording. It returns the first call that failed, the zero Work if that is not known, and why.
 func (k *Recording) End() (team.Work, error) {
 	k.c.recording.CompareAndSwap(k, nil)
 	k.mu.Lock()

@@ -194,8 +194,7 @@ func (rs *registrations) remove(r *Registration) {
 	rs.mu.Unlock()
 }
 
-// end closes all. If quick is set, it does not wait for operations queued on devices, or for peers that use device
-// memory.
+// end closes all. If quick, it does not wait for device operations, or for peers that use device memory.
 func (rs *registrations) end(quick bool) error {
 	rs.mu.Lock()
 	rs.ended = true
@@ -218,7 +217,7 @@ func (rs *registrations) end(quick bool) error {
 	return errors.Join(errs...)
 }
 
-// release releases the claims that end has held.
+// release releases the claims that end has kept.
 func (rs *registrations) release() {
 	rs.mu.Lock()
 	held := rs.held

@@ -14,8 +14,7 @@ import (
 	"github.com/ubcoll/ubcoll/internal/turn"
 )
 
-// View is a communicator as the caller sees it: with a stream that operations queue on, or a recorder that records
-// them.
+// View is a communicator as the caller sees it: with a stream that operations queue on, or a recorder of them.
 type View struct {
 	*Comm
 	Stream   *Stream
@@ -62,8 +61,7 @@ func (v *View) End(ctx context.Context, w *team.Work) error {
 	return err
 }
 
-// submitOne queues w on a host stream. It also handles a plain view whose communicator is recording, or was when the
-// call began.
+// submitOne queues w on a host stream, or handles a plain view whose communicator records, or did at the call.
 func (v *View) submitOne(ctx context.Context, w *team.Work) error {
 	if err := v.Comm.Barred(w, w.Kind.String()); err != nil {
 		return err
@@ -175,8 +173,7 @@ func (c *Comm) EnterQueue() { c.turn.Run() }
 // Leave ends a call, and lets the next queued one begin.
 func (c *Comm) Leave() { c.turn.Leave() }
 
-// runAll runs ws in order until the first error, which the other ranks get as well. together says whether LastOp
-// reports them as one.
+// runAll runs ws in order until the first error, which the other ranks get too; together is for LastOp.
 func (c *Comm) runAll(ctx context.Context, ws []team.Work, together bool) (err error) {
 	c.together, c.fresh = together, true
 	defer func() { c.together = false }()

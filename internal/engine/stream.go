@@ -35,8 +35,7 @@ type DeviceStream interface {
 	LaunchAll(ctx context.Context, c *Comm, works []team.Work, group bool) error
 	// Sync waits until everything queued has run, and returns the errors since the last Sync.
 	Sync(ctx context.Context) error
-	// Close ends the stream: fault.ErrBusy while operations are queued. It returns the errors that no Sync has
-	// returned.
+	// Close ends the stream, with the errors that no Sync has returned: fault.ErrBusy while operations are queued.
 	Close() error
 }
 
@@ -256,8 +255,8 @@ func (u *unsaid) left() error {
 		"one: %w", u.n, u.last)
 }
 
-// Close ends the stream: fault.ErrBusy while operations are queued, and fault.ErrClosed the second time. It returns
-// the errors that no Sync has returned.
+// Close ends the stream, with the errors that no Sync has returned. fault.ErrBusy while operations are queued;
+// fault.ErrClosed the second time.
 func (s *Stream) Close() error {
 	switch {
 	case s == nil, s == noStream:

@@ -31,7 +31,7 @@ func checkRanks(here, all, attached, free, mappings int) error {
 	if all > MaxRanks {
 		return fmt.Errorf("%d ranks, more than %d: %w", all, MaxRanks, fault.ErrLimit)
 	}
-	if need := pairMappings*here*(all-1) + spareMapping; need > mappings && !race.Enabled { // with it, areas are on the Go heap
+	if need := pairMappings*here*(all-1) + spareMapping; need > mappings && !race.Enabled { // then areas are Go's
 		return fmt.Errorf("%d goroutine ranks in a job of %d need about %d mappings, and a process may have %d: start fewer "+
 			"in each of more processes, or raise it (`sysctl vm.max_map_count`): %w", here, all, need, mappings, fault.ErrLimit)
 	}
