@@ -91,7 +91,7 @@ func (b *Buffer[T]) nothing() bool { return b == nil || b.a == nil }
 
 // Vec views the buffer. The Vec of a nil or zero Buffer is not valid.
 func (b *Buffer[T]) Vec() (v Vec) {
-	x := v.team() // as in Of
+	x := v.team() // writes into v, as Of does
 	x.Type = dtype.Of[T]()
 	if b.nothing() {
 		x.Err = errNoBuffer

@@ -12,7 +12,7 @@ type OpInfo struct {
 	Op        string     // "all_reduce", "send", ...
 	Seq       uint64     // its number in its communicator, from 1; collectives and messages count apart; 0: none
 	Algorithm string     // how the data travelled: "two-shot", "eager", ...; "refused" if none did
-	Bytes     int        // of the larger buffer
+	Bytes     int        // size of the larger buffer
 	Src, Dst  BufferInfo // the source and the destination, as this rank passed them
 
 	// Took is how long a collective took on this rank, from its turn to its end, including registrations that it made.
@@ -62,14 +62,14 @@ func newOpInfo(e engine.OpInfo) OpInfo {
 // counts once, at the capture. See [Comm.Stats].
 type Stats struct {
 	Operations uint64      // collectives, failed ones included, and those of each launch of a graph
-	Bytes      uint64      // sum over the operations of the larger buffer
+	Bytes      uint64      // sum of the operations' Bytes
 	Staged     uint64      // buffers that were copied through staging memory, those of messages included
-	Puts, Gets uint64      // of channels and windows, puts of packets included
-	OneSided   uint64      // bytes that they moved
+	Puts, Gets uint64      // calls of channels and windows, puts of packets included
+	OneSided   uint64      // bytes that Puts and Gets moved
 	Opened     uint64      // mappings of allocations on peers' devices, repeated ones included
 	Failures   uint64      // of giving memory back that no call could return: they were logged
-	Cache      CacheStats  // of this rank, whose communicators share it
-	Memory     MemoryStats // likewise
+	Cache      CacheStats  // this rank's, which its communicators share
+	Memory     MemoryStats // likewise this rank's
 }
 
 // CacheStats counts what a rank's registration cache has done: lookups, registrations, evictions, and what is
@@ -81,9 +81,9 @@ type CacheStats = register.Stats
 type MemoryStats struct {
 	Arenas      int   // memory files
 	ArenaBytes  int64 // their size; all of it is allocated, except HeldBytes
-	Allocations int   // alive, those of devices and adopted ones included
-	LiveBytes   int64 // of host memory, as asked for
-	DeviceBytes int64 // of device memory, as asked for
+	Allocations int   // live ones, on devices and adopted ones included
+	LiveBytes   int64 // of live host memory, as requested
+	DeviceBytes int64 // of live device memory, as requested
 	OwnBytes    int64 // of device memory that the library itself uses, in no buffer
 	HeldBytes   int64 // freed, but a peer may still touch it, so it is not used again; takes no memory
 }

@@ -213,7 +213,7 @@ func rankJob(ctx context.Context, b bootstrap.Bootstrap, o Options, run func(con
 	if err != nil {
 		return err
 	}
-	err = errGoexit // unless run returns, or panics
+	err = errGoexit // stays if run calls Goexit
 	defer func() {
 		if err != nil {
 			c.Abort(oneLine(err))

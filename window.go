@@ -45,7 +45,7 @@ func (f WindowFlags) String() string { return onesided.WindowFlags(f).String() }
 // usable.
 type Window struct {
 	w *onesided.Window
-	s *engine.Stream // of On, or nil
+	s *engine.Stream // the stream of On, or nil
 }
 
 // errNoWindow is the error of a nil or zero Window.

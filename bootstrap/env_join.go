@@ -31,7 +31,7 @@ const (
 	nonceSize = 32
 	macSize   = sha256.Size
 
-	maxHandshakes = 64 // at a time
+	maxHandshakes = 64 // under way at a time
 )
 
 // handshakeTimeout is how long one handshake may take. Tests change it.

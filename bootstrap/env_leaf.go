@@ -162,7 +162,7 @@ func (l *leaf) AllGather(ctx context.Context, mine []byte) ([][]byte, error) {
 		}
 	}
 	if !stop() {
-		return nil, l.giveUp(reason.Ended(ctx)) // the others have been told so
+		return nil, l.giveUp(reason.Ended(ctx)) // the others have been told that this rank gave up
 	}
 	l.seq++
 	parts, err := unpackParts(body, l.size)

@@ -317,7 +317,7 @@ func (r *root) AllGather(ctx context.Context, mine []byte) ([][]byte, error) {
 		return nil, r.reason()
 	}
 	if !stop() {
-		return nil, r.giveUp(reason.Ended(ctx)) // the others have been told so
+		return nil, r.giveUp(reason.Ended(ctx)) // the others have been told that this rank gave up
 	}
 	return all, nil
 }

@@ -67,10 +67,10 @@ type Comm struct {
 	unsaid unsaid
 }
 
-// Rank is this rank, among those of all hosts.
+// Rank is this rank's number, across all hosts.
 func (c *Comm) Rank() int { return c.rank }
 
-// Size is the number of ranks, on all hosts.
+// Size is the number of ranks on all hosts.
 func (c *Comm) Size() int { return c.size }
 
 // LocalRank is this rank's place among the ranks of its host.

@@ -58,10 +58,10 @@ func kindOf(o *OpInfo) int {
 // Stats counts what a communicator and its rank's domain have done.
 type Stats struct {
 	Operations uint64 // collectives, failed ones included, and those of each launch of a graph
-	Bytes      uint64 // sum over the operations of the larger buffer
+	Bytes      uint64 // sum of the operations' Bytes
 	Staged     uint64 // buffers that were copied through staging memory, those of messages included
-	Puts, Gets uint64 // of channels and windows, puts of packets included
-	OneSided   uint64 // bytes that they moved
+	Puts, Gets uint64 // calls of channels and windows, puts of packets included
+	OneSided   uint64 // bytes that Puts and Gets moved
 	Opened     uint64 // mappings of allocations on peers' devices, repeated ones included
 	Failures   uint64 // of giving memory back that no call could return: they were logged
 	Cache      register.Stats

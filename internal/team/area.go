@@ -68,7 +68,7 @@ type Area struct {
 	size  uint32
 	_     [104]byte
 
-	Desc [2]Descriptor // sequence mod 2
+	Desc [2]Descriptor // by sequence number mod 2
 
 	// progress is seq<<32 + the number of steps of that operation that this rank has done.
 	progress atomic.Uint64

@@ -8,10 +8,10 @@ type BufferLayout struct {
 	InPlace        bool // some direct source is its rank's destination as well
 }
 
-// Buffers returns the addresses in this process of each rank's source and destination of the running operation.
-// srcBytes and dstBytes must be readable there. The address is nil for another rank's buffer that is staged, and for
-// all destinations if dstBytes is 0. Ask only for buffers that every rank keeps until this rank has done its last step.
-// The slices belong to the communicator and are valid until the next operation.
+// Buffers returns the addresses, in this process, of the first srcBytes and dstBytes bytes of each rank's source and
+// destination of the running operation. An address is nil for another rank's buffer that is staged, and all
+// destinations are nil if dstBytes is 0. Ask only for buffers that every rank keeps until this rank has done its last
+// step. The slices belong to the communicator and are valid until the next operation.
 func (t *Team) Buffers(srcBytes, dstBytes int) (srcs, dsts []unsafe.Pointer, how BufferLayout, err error) {
 	how = BufferLayout{AllSrc: true, AllDst: true}
 	for r := range t.Peers {

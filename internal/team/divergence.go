@@ -33,7 +33,7 @@ func (a *Area) published() uint64 {
 // must be ahead.
 func crossed(a, b *Area) bool {
 	queued := a.queued.Load()
-	if queued == 0 { // no device; do not read the host words, whose lines their writers keep
+	if queued == 0 { // no device; leave the cache lines of the host words to their writers
 		return false
 	}
 	published := b.published()

@@ -42,7 +42,7 @@ type Team struct {
 
 	Work    Work             // the running operation; its wide stores must not cross cache lines: see TestWorkLines
 	Seq     uint64           // of Work
-	srcs    []unsafe.Pointer // for Buffers
+	srcs    []unsafe.Pointer // reused by Buffers
 	dsts    []unsafe.Pointer
 	scratch []unsafe.Pointer
 
@@ -87,7 +87,7 @@ type Peer struct {
 	Proc    shm.Process
 	Host    string
 	Domain  uint64
-	At      mem.Location // of area
+	At      mem.Location // location of Area
 	cache   int          // its last-level cache, and below its memory node; -1: not known
 	node    int
 }
