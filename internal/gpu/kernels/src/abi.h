@@ -35,8 +35,7 @@ enum {
 	UBC_AREA_EXTRA = 1036,    // u32: operations that kernels did beyond their first, to number errors; own use
 	UBC_AREA_DESC = 4096,     // packets [2][MAX_RANKS][4]: by parity of the epoch; rank r writes row r
 #ifdef UBC_WIDE
-	UBC_AREA_PEERS = 2048,    // u64 [2][MAX_RANKS]: all areas, then all tables: params.area and params.table have no
-	                          // room; own use
+	UBC_AREA_PEERS = 2048,    // u64 [2][MAX_RANKS]: all areas and tables, which params has no room for; own use
 	UBC_AREA_COUNTS = 16 << 10,
 	UBC_AREA_FLAG = 352 << 10,
 	UBC_AREA_MAIL = 496 << 10,

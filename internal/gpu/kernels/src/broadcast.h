@@ -68,10 +68,7 @@ UBC_FN void ubc_do_broadcast(const ubc_params &p) {
 		for (ubc_u32 r = 0; r < n; r++)
 			whole = whole && (r == p.root || (words[2 * r + 1] & UBC_DIRECT) != 0);
 		for (ubc_u32 r = UBC_THREAD; r < n; r += UBC_THREADS) {
-			ubc_u64 dst = 0;
-			if (r != p.rank && r != p.root && (words[2 * r + 1] & UBC_DIRECT) != 0)
-				ok = (dst = ubc_resolve(p, e, r, words[2 * r + 1])) != 0 && ok;
-			found[r] = dst;
+			found[r] = ubc_find(p, e, r, words[2 * r + 1], r != p.rank && r != p.root, ok);
 			if (!whole)
 				ok = ubc_find_staging(p, e, words, r, staging) && ok;
 		}

@@ -146,10 +146,8 @@ UBC_FN void ubc_do_move(const ubc_params &p) {
 			}
 		}
 		for (ubc_u32 r = UBC_THREAD; r < p.ranks; r += UBC_THREADS) {
-			ubc_u64 dst = 0;
-			if (r != p.rank && ubc_route_between(p, p.rank, r, bytes).any && (words[2 * r + 1] & UBC_DIRECT) != 0)
-				ok = (dst = ubc_resolve(p, e, r, words[2 * r + 1])) != 0 && ok;
-			found[r] = dst;
+			bool sends = r != p.rank && ubc_route_between(p, p.rank, r, bytes).any;
+			found[r] = ubc_find(p, e, r, words[2 * r + 1], sends, ok);
 			if (!whole)
 				ok = ubc_find_staging(p, e, words, r, staging) && ok;
 		}

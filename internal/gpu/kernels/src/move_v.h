@@ -199,12 +199,8 @@ UBC_FN void ubc_move_parts(
 	for (ubc_u32 r = 0; r < p.ranks; r++)
 		whole = whole && (routes->due[r] == 0 || (words[2 * r + 1] & UBC_DIRECT) != 0);
 	for (ubc_u32 r = UBC_THREAD; r < p.ranks; r += UBC_THREADS) {
-		ubc_u64 at = 0;
-		if (r != p.rank && routes->out[r] > 0 && (words[2 * r + 1] & UBC_DIRECT) != 0) {
-			ok = (at = ubc_resolve(p, e, r, words[2 * r + 1])) != 0 && ok;
-			at += routes->to[r];
-		}
-		routes->to[r] = at;
+		ubc_u64 at = ubc_find(p, e, r, words[2 * r + 1], r != p.rank && routes->out[r] > 0, ok);
+		routes->to[r] = at != 0 ? at + routes->to[r] : 0;
 		if (!whole)
 			ok = ubc_find_staging(p, e, words, r, staging) && ok;
 	}

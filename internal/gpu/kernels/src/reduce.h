@@ -39,7 +39,7 @@ template <class E, int R> UBC_FN void ubc_oneshot(const ubc_params &p) {
 	typedef typename E::T T;
 	ubc_reduction<E> o = ubc_reduction<E>::begin(p);
 	bool aligned = ((p.src | p.dst) & 7) == 0;
-	ubc_pair first = {{0, 0}}; // its load overlaps with that of the epoch, which sending needs
+	ubc_pair first = {{0, 0}}; // its load overlaps with the epoch's, which sending needs
 	if (8ull * o.thread < o.bytes)
 		first = ubc_load<ubc_pair, T>(p.src + 8ull * o.thread, o.bytes - 8ull * o.thread, aligned);
 	ubc_u32 last = ubc_last_epoch(p), broken = ubc_broken_epoch(p);
@@ -90,7 +90,7 @@ template <class E, int R> UBC_FN void ubc_oneshot(const ubc_params &p) {
 // The part of the data that each rank reduces: its slice.
 struct ubc_slices {
 	ubc_u64 bytes;   // of all the data
-	ubc_u64 stride;  // from the beginning of a slice to that of the next
+	ubc_u64 stride;  // from one slice's beginning to the next one's
 	ubc_u64 longest;
 	bool scatter;    // REDUCE_SCATTER: a destination holds one slice
 
@@ -135,7 +135,7 @@ template <class E, int R> UBC_FN void ubc_twoshot_packets(const ubc_params &p) {
 	ubc_slices s = ubc_slices::of(p, o.bytes);
 	bool aligned = ((p.src | p.dst | s.stride) & 7) == 0;
 	ubc_u64 shortest = aligned ? ubc_slice_length(s, o.n - 1) : 0, begin = 8ull * o.thread, step = 8ull * o.threads;
-	ubc_pair next[R]; // by distance; the first loads overlap with that of the epoch
+	ubc_pair next[R]; // by distance; the first loads overlap with the epoch's
 	UBC_UNROLL
 	for (ubc_u32 i = 1; i < R; i++)
 		if (i < o.n && begin + 8 <= shortest)
@@ -311,7 +311,7 @@ template <class E, int R> UBC_FN void ubc_by_lines(const ubc_params &p) {
 		w.s = ubc_slices::of(p, w.o.bytes);
 		w.aligned = w.aligned && (w.s.stride & 15) == 0;
 	}
-	ubc_quad next = {{0, 0, 0, 0}}; // for the first peer; its load overlaps with that of the epoch
+	ubc_quad next = {{0, 0, 0, 0}}; // for the first peer; its load overlaps with the epoch's
 	if (n > 1)
 		next = ubc_load_turn(p, w, 1, 0);
 	ubc_u32 last = ubc_last_epoch(p), broken = ubc_broken_epoch(p);
@@ -563,6 +563,49 @@ UBC_FN void ubc_scatter(const ubc_params &p, const ubc_reduction<E> &o, const ub
 	}
 }
 
+// The rounds of a two-shot reduction. They follow from what the ranks have announced, and are the same on all ranks,
+// except for copies.
+struct ubc_rounds {
+	ubc_u32 rounds;
+	ubc_u64 window;    // of each slice, in a round
+	ubc_staging stage; // slots for sources that peers push, then for their results
+	bool pull;         // sources are read in place
+	bool copies;       // this rank's destination is staged: it copies peers' results there
+};
+
+// ubc_plan_rounds fills found with the addresses of each rank's source and destination here, 0: staged or not used, and
+// fills staging. It clears ok if a buffer is not mapped. ok and the result are the same for the whole block.
+//
+// It must not be a member of a struct: those have external linkage, and the emulator links both sets of kernels.
+template <class E>
+UBC_FN ubc_rounds ubc_plan_rounds(const ubc_params &p, const ubc_reduction<E> &o, const ubc_slices &s,
+	const ubc_u64 *words, ubc_u64 *found, ubc_u64 *staging, bool &ok) {
+	ubc_rounds w;
+	bool whole = true; // no destination is staged
+	w.pull = p.push == 0 && !o.scaled;
+	if (ok)
+		for (ubc_u32 r = 0; r < o.n; r++) {
+			w.pull = w.pull && (words[2 * r] & UBC_DIRECT) != 0;
+			if (!s.scatter && ubc_receives(p, r, 0))
+				whole = whole && (words[2 * r + 1] & UBC_DIRECT) != 0;
+		}
+	if (ok && s.longest > 0) {
+		for (ubc_u32 r = UBC_THREAD; r < o.n; r += UBC_THREADS) {
+			found[2 * r] = ubc_find(p, o.e, r, words[2 * r], r != p.rank && w.pull, ok);
+			found[2 * r + 1] = ubc_find(p, o.e, r, words[2 * r + 1], r != p.rank && ubc_receives(p, r, p.rank), ok);
+			if (!w.pull || !whole)
+				ok = ubc_find_staging(p, o.e, words, r, staging) && ok;
+		}
+		ok = ubc_sync_and(ok);
+	}
+	w.stage = ubc_staging_slots(p, words, staging, o.n == 1 ? 1 : (whole ? 1 : 2) * (o.n - 1));
+	w.window = (w.pull && whole) || o.n == 1 ? s.longest : w.stage.bytes;
+	w.copies = ok && !s.scatter && ubc_receives(p, p.rank, p.rank) && (words[2 * p.rank + 1] & UBC_DIRECT) == 0;
+	w.rounds = ok && s.longest > 0 ? (ubc_u32)((s.longest + w.window - 1) / w.window) : 0;
+	ubc_note_rounds(p, o.e, w.stage, w.rounds);
+	return w;
+}
+
 // ubc_twoshot: each rank reduces its slice. It reads the sources in place, or their ranks push them to its staging
 // memory first. It writes the result to the direct destinations, and to the staging memory of ranks whose destination
 // is staged. If anything is staged, it works in rounds. A block works only with the peers' blocks of its number:
@@ -576,39 +619,15 @@ template <class E, int R, int U> UBC_FN void ubc_twoshot(const ubc_params &p) {
 		return;
 	ubc_slices s = ubc_slices::of(p, o.bytes);
 	UBC_SHARED(ubc_u64, words, 3 * R, 1); // what each rank has announced
-	UBC_SHARED(ubc_u64, found, 2 * R, 2); // the addresses of that here, 0: staged
+	UBC_SHARED(ubc_u64, found, 2 * R, 2); // see ubc_plan_rounds
 	UBC_SHARED(ubc_u64, staging, R, 5);
 	ubc_post_words(p, o.e, target);
 	bool ok = ubc_entry_barrier(p, o.e, words);
-
-	// All ranks come to the same values here.
-	bool pull = p.push == 0 && !o.scaled, whole = true;
-	if (ok)
-		for (ubc_u32 r = 0; r < o.n; r++) {
-			pull = pull && (words[2 * r] & UBC_DIRECT) != 0;
-			if (!s.scatter && ubc_receives(p, r, 0))
-				whole = whole && (words[2 * r + 1] & UBC_DIRECT) != 0;
-		}
-	if (ok && s.longest > 0) {
-		for (ubc_u32 r = UBC_THREAD; r < o.n; r += UBC_THREADS) {
-			ubc_u64 src = 0, dst = 0;
-			if (r != p.rank && pull)
-				ok = (src = ubc_resolve(p, o.e, r, words[2 * r])) != 0 && ok;
-			if (r != p.rank && ubc_receives(p, r, p.rank) && (words[2 * r + 1] & UBC_DIRECT) != 0)
-				ok = (dst = ubc_resolve(p, o.e, r, words[2 * r + 1])) != 0 && ok;
-			found[2 * r] = src;
-			found[2 * r + 1] = dst;
-			if (!pull || !whole)
-				ok = ubc_find_staging(p, o.e, words, r, staging) && ok;
-		}
-		ok = ubc_sync_and(ok);
-	}
-	// The first slots are for sources that peers push, the others for their results.
-	ubc_staging stage = ubc_staging_slots(p, words, staging, o.n == 1 ? 1 : (whole ? 1 : 2) * (o.n - 1));
-	ubc_u64 window = (pull && whole) || o.n == 1 ? s.longest : stage.bytes;
-	bool copies = ok && !s.scatter && ubc_receives(p, p.rank, p.rank) && (words[2 * p.rank + 1] & UBC_DIRECT) == 0;
-	ubc_u32 rounds = ok && s.longest > 0 ? (ubc_u32)((s.longest + window - 1) / window) : 0;
-	ubc_note_rounds(p, o.e, stage, rounds);
+	ubc_rounds w = ubc_plan_rounds(p, o, s, words, found, staging, ok);
+	ubc_staging stage = w.stage;
+	ubc_u64 window = w.window;
+	ubc_u32 rounds = w.rounds;
+	bool pull = w.pull;
 	// Three stages in a pipeline, each one round behind the stage before. Each turn has one wait and one signal. The
 	// wait is for all peers to end the turn before, which they usually have done a while ago.
 	for (ubc_u32 i = pull ? 1 : 0; ok && rounds > 0 && i < rounds + 2; i++) {
@@ -652,7 +671,7 @@ template <class E, int R, int U> UBC_FN void ubc_twoshot(const ubc_params &p) {
 			ubc_reduce_vectors<E, R, U>(o, m);
 			ubc_reduce_rest(o, m);
 		}
-		if (i >= 2 && copies) {
+		if (i >= 2 && w.copies) {
 			ubc_u32 round = i - 2;
 			ubc_u64 offset = round * window;
 			ubc_reduction<E> plain = o;

@@ -200,10 +200,8 @@ template <class E> UBC_FN void ubc_do_ring(const ubc_params &p) {
 	// ends.
 	ubc_u32 next = ubc_peer(p, 1);
 	if (chunks > 0) {
-		ubc_u64 word = words[2 * next + 1];
 		if (UBC_THREAD == 0) {
-			*found = (word & UBC_DIRECT) != 0 ? ubc_resolve(p, o.e, next, word) : 0;
-			ok = (word & UBC_DIRECT) == 0 || *found != 0;
+			*found = ubc_find(p, o.e, next, words[2 * next + 1], true, ok);
 			ok = ubc_find_staging(p, o.e, words, p.rank, staging) && ubc_find_staging(p, o.e, words, next, staging) && ok;
 		}
 		ok = ubc_sync_and(ok);

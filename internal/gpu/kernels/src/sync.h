@@ -17,8 +17,7 @@ UBC_FN ubc_u32 ubc_next_epoch(ubc_u32 e) { return e == 0xffffffff ? 2 : e + 1; }
 // meanwhile.
 UBC_FN ubc_u32 ubc_last_epoch(const ubc_params &p) { return ubc_get32(p.area[0] + UBC_AREA_EPOCH + 4 * UBC_BLOCK); }
 
-// ubc_broken_epoch returns the operation that broke the communicator, 0: none. Its load overlaps with that of the
-// epoch.
+// ubc_broken_epoch returns the operation that broke the communicator, 0: none. Its load overlaps with the epoch's.
 UBC_FN ubc_u32 ubc_broken_epoch(const ubc_params &p) { return ubc_get32(p.area[0] + UBC_AREA_BROKEN); }
 
 // ubc_broken_before reports whether an operation before e broke the communicator. Then e does nothing and does not even
@@ -315,6 +314,16 @@ UBC_FN ubc_u64 ubc_resolve(const ubc_params &p, ubc_u32 e, ubc_u32 peer, ubc_u64
 		return 0;
 	}
 	return base + UBC_OFFSET(word);
+}
+
+// ubc_find returns where a peer's buffer is mapped here. It returns 0 for a buffer that is staged, or that this rank does
+// not use, and for one that is not mapped: then it clears ok.
+UBC_FN ubc_u64 ubc_find(const ubc_params &p, ubc_u32 e, ubc_u32 peer, ubc_u64 word, bool used, bool &ok) {
+	if (!used || (word & UBC_DIRECT) == 0)
+		return 0;
+	ubc_u64 at = ubc_resolve(p, e, peer, word);
+	ok = at != 0 && ok;
+	return at;
 }
 
 // ubc_packet_row returns the row of packets, in an area, from the rank at that distance from the area's owner.

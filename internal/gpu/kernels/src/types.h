@@ -218,7 +218,7 @@ template <class E> UBC_FN typename E::A ubc_apply(typename E::A a, typename E::A
 	return E::sum(a, next);
 }
 
-// ubc_apply_all combines each element of a with that of next.
+// ubc_apply_all combines a and next, element by element.
 template <class E, int K>
 UBC_FN void ubc_apply_all(typename E::A *a, const typename E::A *next, ubc_u32 op, bool is_signed) {
 #define UBC_APPLY(x)            \

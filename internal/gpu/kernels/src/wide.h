@@ -128,41 +128,17 @@ template <class E> UBC_FN void ubc_wide_twoshot(const ubc_params &p) {
 		return;
 	ubc_slices s = ubc_slices::of(p, o.bytes);
 	UBC_SHARED(ubc_u64, words, 3 * R, 1); // what each rank has announced
-	UBC_SHARED(ubc_u64, found, 2 * R, 2); // the addresses of that here, 0: staged
+	UBC_SHARED(ubc_u64, found, 2 * R, 2); // see ubc_plan_rounds
 	UBC_SHARED(ubc_u64, in, R, 3);
 	UBC_SHARED(ubc_u64, out, R, 4);
 	UBC_SHARED(ubc_u64, staging, R, 5);
 	ubc_post_words(p, o.e, target);
 	bool ok = ubc_entry_barrier(p, o.e, words);
-
-	// All ranks come to the same values here.
-	bool pull = p.push == 0 && !o.scaled, whole = true;
-	for (ubc_u32 r = 0; ok && r < o.n; r++) {
-		pull = pull && (words[2 * r] & UBC_DIRECT) != 0;
-		if (!s.scatter && ubc_receives(p, r, 0))
-			whole = whole && (words[2 * r + 1] & UBC_DIRECT) != 0;
-	}
-	if (ok && s.longest > 0) {
-		for (ubc_u32 r = UBC_THREAD; r < o.n; r += UBC_THREADS) {
-			ubc_u64 src = 0, dst = 0;
-			if (r == p.rank)
-				dst = p.dst;
-			if (r != p.rank && pull)
-				ok = (src = ubc_resolve(p, o.e, r, words[2 * r])) != 0 && ok;
-			if (r != p.rank && ubc_receives(p, r, p.rank) && (words[2 * r + 1] & UBC_DIRECT) != 0)
-				ok = (dst = ubc_resolve(p, o.e, r, words[2 * r + 1])) != 0 && ok;
-			found[2 * r] = src;
-			found[2 * r + 1] = dst;
-			if (!pull || !whole)
-				ok = ubc_find_staging(p, o.e, words, r, staging) && ok;
-		}
-		ok = ubc_sync_and(ok);
-	}
-	ubc_staging stage = ubc_staging_slots(p, words, staging, o.n == 1 ? 1 : (whole ? 1 : 2) * (o.n - 1));
-	ubc_u64 window = (pull && whole) || o.n == 1 ? s.longest : stage.bytes;
-	bool copies = ok && !s.scatter && ubc_receives(p, p.rank, p.rank) && (words[2 * p.rank + 1] & UBC_DIRECT) == 0;
-	ubc_u32 rounds = ok && s.longest > 0 ? (ubc_u32)((s.longest + window - 1) / window) : 0;
-	ubc_note_rounds(p, o.e, stage, rounds);
+	ubc_rounds w = ubc_plan_rounds(p, o, s, words, found, staging, ok);
+	ubc_staging stage = w.stage;
+	ubc_u64 window = w.window;
+	ubc_u32 rounds = w.rounds;
+	bool pull = w.pull;
 	ubc_reduction<E> plain = o; // for data that its rank has already multiplied
 	plain.scaled = false;
 	for (ubc_u32 i = pull ? 1 : 0; ok && rounds > 0 && i < rounds + 2; i++) {
@@ -185,6 +161,7 @@ template <class E> UBC_FN void ubc_wide_twoshot(const ubc_params &p) {
 						: src != 0	? src + ubc_slice_begin(s, p.rank) + offset
 									: ubc_slot(stage, 0, round, ubc_slot_index(p, r, p.rank));
 				out[d] = !ubc_receives(p, r, p.rank) ? 0
+						 : r == p.rank				 ? p.dst + ubc_slice_dst(s, p.rank) + offset
 						 : dst != 0					 ? dst + ubc_slice_dst(s, p.rank) + offset
 													 : ubc_slot(stage, d, round, o.n - 1 + ubc_slot_index(p, p.rank, r));
 			}
@@ -195,7 +172,7 @@ template <class E> UBC_FN void ubc_wide_twoshot(const ubc_params &p) {
 			m.full = (all & 15) == 0 ? m.bytes & ~15ull : 0;
 			ubc_wide_reduce(o, m);
 		}
-		if (i >= 2 && copies)
+		if (i >= 2 && w.copies)
 			UBC_ROLLED
 			for (ubc_u32 q = 1; q < o.n; q++) {
 				ubc_u32 peer = ubc_peer(p, q);
