@@ -75,6 +75,8 @@ var flags = []struct {
 	{"", "also", "sizes beside those of -b, -e and -f, between the smallest and the largest: 2M,8M", setAlso},
 	{"", "loop", "1: calls back to back on untouched buffers, as nccl-tests times them (0)",
 		boolean(func(o *options) *bool { return &o.config.Loop })},
+	{"", "overlap", "1: also how much of each collective, queued on a stream, overlaps with computation (0)",
+		boolean(func(o *options) *bool { return &o.config.Overlap })},
 	{"", "paths", "1: below each row, and at the end, which path it took and what registration cost (0)", setPaths},
 	{"", "min-busbw", "fail with exit code 7 below this average bus bandwidth, in GB/s", setMinBusBW},
 	{"", "algorithm", "the algorithm of all-reduces; rows that take another one say so (the plan chooses)", setAlgorithm},

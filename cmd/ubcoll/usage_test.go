@@ -71,6 +71,8 @@ func TestWrongUse(t *testing.T) {
 		{"bench: window", "bench mbw_mr -W 0", "a window of 0 messages (-W)"},
 		{"bench: no window", "bench mbw_mr -W x", `-W, --window-size: "x" is no whole number`},
 		{"bench: pairs", "bench mbwmr", "did you mean mbw_mr?"},
+		{"bench: overlap of what is none", "bench sendrecv --overlap 1", "overlap is measured of collectives, not of sendrecv"},
+		{"bench: overlap, or not", "bench all_reduce --overlap yes", `--overlap: "yes" is neither 0 nor 1`},
 		{"bench mr: flag", "bench mr -gidd 1", "unknown flag --gidd: did you mean --gid?"},
 		{"verify: device", "verify -device gpu", "did you mean cuda?"},
 		{"verify: type", "verify -d flaot", "-d: unknown element type \"flaot\""},

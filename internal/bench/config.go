@@ -83,6 +83,7 @@ type Config struct {
 
 	PerCall    bool // columns of the calls' spread: nccl-tests' -I
 	Timestamps bool
+	Overlap    bool // measure also how much of a queued call overlaps with computation
 	Paths      bool // a comment after each size: which path it took
 	Cache      bool // measure the registration cache too
 }
@@ -161,6 +162,7 @@ func (c *Config) Validate() error {
 			bad(!slices.Contains(o.variants, v), "%s has no variant %q%s", c.Op, v, nearest.Hint(v, o.variants))
 		}
 	}
+	bad(o != nil && c.Overlap && o.trips > 0, "overlap is measured of collectives, not of %s (--overlap)", c.Op)
 	oneSided := o != nil && o.open != nil
 	bad(oneSided && c.Buffers != Registered, "%s moves registered memory only (-R 1)", c.Op)
 	// Each launch of a graph must begin with the packets that the last one did not end with.

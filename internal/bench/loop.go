@@ -162,8 +162,12 @@ func (k *task) calls(ctx context.Context, c *ubcoll.Comm, as []args) error {
 	return nil
 }
 
-// prepare is this rank's work between two calls: it rewrites its whole input and reads its whole output.
+// prepare is this rank's work between two calls: it rewrites its whole input and reads its whole output. Of a device's memory
+// the host has copies only.
 func (k *task) prepare() {
+	if k.out.onDevice() {
+		return
+	}
 	if k.inPlace {
 		copy(k.src, k.fresh)
 	} else {
@@ -173,7 +177,7 @@ func (k *task) prepare() {
 }
 
 // each times every call by itself; us takes the times, in microseconds.
-func (k *task) each(ctx context.Context, warmup int, us []float64, clock time.Duration) error {
+func (k *task) each(ctx context.Context, warmup int, us []float64, clock time.Duration, call func() error) error {
 	for i := -warmup; i < len(us); i++ {
 		k.prepare()
 		if err := coll.Barrier(ctx, k.c); err != nil {
@@ -183,7 +187,7 @@ func (k *task) each(ctx context.Context, warmup int, us []float64, clock time.Du
 			spin.Pause()
 		}
 		start := time.Since(epoch)
-		if err := k.call(ctx, k.c, k.shifts[:1]); err != nil {
+		if err := call(); err != nil {
 			return err
 		}
 		d := time.Since(epoch) - start - clock

@@ -94,6 +94,8 @@ type Result struct {
 	Wrong  *int          `json:"nwrong"`                        // elements, on all ranks and in all checks; null if not checked
 	Spread *stats.Spread `json:"per_iter"`
 
+	Overlap *Overlap `json:"overlap,omitempty"`
+
 	Algorithm   string `json:"algorithm"`
 	Source      string `json:"source"`      // "direct", "staged: why", or "" where the operation has none
 	Destination string `json:"destination"` // on rank 0, as is the source

@@ -96,10 +96,13 @@ type runner struct {
 	dev    ubcoll.Device  // where the buffers are
 	stream *ubcoll.Stream // where calls are queued; nil: they block
 	cu     *cuda.Stream   // the same, of one-sided operations
+	side   *ubcoll.Stream // where calls are queued beside a computation
 	a, b   *memory
 	mapped int // what ranks had mapped of each other's devices at first
 	seed   uint64
 	busBW  []float64
+
+	computation computation // beside which calls are timed
 }
 
 func newReport(c *ubcoll.Comm, cfg *Config, p Program) *Report {
@@ -149,6 +152,12 @@ func (r *runner) run(ctx context.Context) (err error) {
 			return err
 		}
 		defer func() { err = errors.Join(err, r.stream.Close()) }()
+	}
+	if r.side = r.stream; r.cfg.Overlap && r.side == nil {
+		if r.side, err = ubcoll.NewStream(r.dev); err != nil {
+			return err
+		}
+		defer func() { err = errors.Join(err, r.side.Close()) }()
 	}
 	r.clock = clockCost()
 	r.rep.ClockCost = float64(r.clock)
@@ -311,15 +320,19 @@ func (r *runner) result(ctx context.Context, k *task, bytes int) (*Result, error
 	if r.op.name == multiPair {
 		res.Rate = messageRate(r.c.Size()/2, res.Time)
 	}
-	return res, nil
+	if r.cfg.Overlap {
+		res.Overlap, err = r.overlap(ctx, k, bytes)
+	}
+	return res, err
 }
 
 // each times calls one by one, as many as there are to be.
 func (r *runner) each(ctx context.Context, k *task, warmup, timed int) ([]float64, error) {
 	var us []float64
+	call := func() error { return k.call(ctx, k.c, k.shifts[:1]) }
 	for more := timed; more > 0; warmup = 0 {
 		us = slices.Grow(us, more)[:len(us)+more]
-		if err := k.each(ctx, warmup, us[len(us)-more:], r.clock); err != nil {
+		if err := k.each(ctx, warmup, us[len(us)-more:], r.clock, call); err != nil {
 			return nil, err
 		}
 		var err error

@@ -223,6 +223,7 @@ func (t *text) footer(r *Report) {
 	t.latencies(r)
 	t.rates(r)
 	t.spreads(r)
+	t.overlaps(r)
 	if s := r.Setup; s != nil && t.cfg.Paths {
 		t.printf("# First touch of %d bytes: allocate %.1f us, register %.1f us\n", s.Bytes, s.Alloc, s.Register)
 		if s.FirstUse > 0 {

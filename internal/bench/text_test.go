@@ -56,7 +56,7 @@ func scrape(t *testing.T, table string, perCall bool) (rows []scraped, busBW flo
 func sample(cfg *Config) *Report {
 	zero, many := 0, 1234567
 	spread := &stats.Spread{Calls: 20, Min: 1, Median: 2, Mean: 2.5, P95: 3, P99: 4, P999: 56789.125, Max: 123456.7, StdDev: 1, CV: 40}
-	return &Report{Schema: SchemaVersion, Version: "v1", Args: []string{"x"}, Env: map[string]string{},
+	r := &Report{Schema: SchemaVersion, Version: "v1", Args: []string{"x"}, Env: map[string]string{},
 		Start:  time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC),
 		Config: Settings{Op: cfg.Op, Threads: 2, Ranks: 2, Level: "avx2", Average: "max"},
 		Ranks: []RankInfo{
@@ -77,6 +77,11 @@ func sample(cfg *Config) *Report {
 				&Result{Algorithm: "two-shot", Time: 123456789, AlgBW: 0, BusBW: 0, Spread: spread}},
 		},
 		Wrong: Bounds{1234567, false}, Average: BusBW{Bandwidth: 2.91501}, Errors: []string{}}
+	if cfg.Overlap {
+		r.Results[0].Out.Overlap, r.Results[0].In.Overlap = newOverlap(15, 10, 10.25), newOverlap(30, 10, 20)
+		r.Results[1].Out.Overlap = newOverlap(1234567.8, 1234567, 1234567)
+	}
+	return r
 }
 
 func print(cfg *Config, r *Report) string {
@@ -102,6 +107,7 @@ func TestTable(t *testing.T) {
 		{"paths", func(c *Config) { c.Paths = true }},
 		{"latency", func(c *Config) { c.Op = "channel" }}, // with perftest's columns
 		{"mbw_mr", func(c *Config) { c.Op = multiPair }},  // with osu_mbw_mr's
+		{"overlap", func(c *Config) { c.Overlap = true }}, // with those of OSU's nonblocking collectives
 		{"pingpong", func(c *Config) { c.Op = "pingpong" }},
 	} {
 		t.Run(c.name, func(t *testing.T) {

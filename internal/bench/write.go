@@ -216,6 +216,10 @@ var columns = []struct {
 		}
 		return v.Rate
 	}},
+	{"overall_us", ofOverlap(func(o *Overlap) any { return o.Overall })},
+	{"compute_us", ofOverlap(func(o *Overlap) any { return o.Compute })},
+	{"pure_comm_us", ofOverlap(func(o *Overlap) any { return o.Comm })},
+	{"overlap_percent", ofOverlap(func(o *Overlap) any { return o.Percent })},
 }
 
 // ofSpread is a column that only calls timed by themselves have.
@@ -225,6 +229,16 @@ func ofSpread(value func(*stats.Spread) any) func(*Report, *Row, *Result) any {
 			return ""
 		}
 		return value(v.Spread)
+	}
+}
+
+// ofOverlap is a column that only runs with --overlap have.
+func ofOverlap(value func(*Overlap) any) func(*Report, *Row, *Result) any {
+	return func(_ *Report, _ *Row, v *Result) any {
+		if v.Overlap == nil {
+			return ""
+		}
+		return value(v.Overlap)
 	}
 }
 
