@@ -7,6 +7,9 @@ import (
 	"fmt"
 	"math"
 	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"regexp"
 	"strings"
 	"sync"
 	"testing"
@@ -354,6 +357,34 @@ func TestRunAll(t *testing.T) {
 			}
 		})
 	}
+}
+
+// What a run of several operations prints, but for times and the machine's names. UPDATE=1 rewrites the file.
+func TestSeveralTables(t *testing.T) {
+	all := []Config{small("all_reduce"), small(multiPair), small(barrier)}
+	all[0].Overlap, all[2].Overlap = true, true
+	var out bytes.Buffer
+	err := ubcoll.Local(t.Context(), 2, ubcoll.Options{}, func(ctx context.Context, c *ubcoll.Comm) error {
+		_, err := RunAll(ctx, c, all, Program{Version: "v1", Threads: 2}, &out, nil)
+		return err
+	})
+	require.NoError(t, err)
+	got := out.String()
+	for _, x := range []struct{ pattern, with string }{
+		{`(# +Rank +\d+ ).*`, "${1}..."},
+		{`(Avg bus bandwidth *: )\S+`, "${1}T"},
+		{`( float +(?:sum|none) +-1| float) .*\d.*`, "${1} T"},
+		{` {2,}`, " "},
+	} {
+		got = regexp.MustCompile(x.pattern).ReplaceAllString(got, x.with)
+	}
+	file := filepath.Join("testdata", "several.golden")
+	if os.Getenv("UPDATE") != "" {
+		require.NoError(t, os.WriteFile(file, []byte(got), 0o644))
+	}
+	want, err := os.ReadFile(file)
+	require.NoError(t, err)
+	require.Equal(t, string(want), got)
 }
 
 func TestCombine(t *testing.T) {
