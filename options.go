@@ -112,7 +112,7 @@ func (p *DevicePolicy) UnmarshalText(text []byte) error {
 func (o Options) Validate() error {
 	var errs []error
 	if o.Timeout < 0 {
-		errs = append(errs, fmt.Errorf("timeout %v is negative: %w", o.Timeout, ErrArgument))
+		errs = append(errs, fmt.Errorf("timeout %v is negative: want more, or 0 for the default: %w", o.Timeout, ErrArgument))
 	}
 	if o.Register < RegisterAuto || o.Register > RegisterOff {
 		errs = append(errs, fmt.Errorf("registration policy %v: %w", o.Register, ErrArgument))

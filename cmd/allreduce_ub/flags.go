@@ -6,10 +6,12 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"slices"
 	"strings"
 
 	"github.com/ubcoll/ubcoll/internal/env"
 	"github.com/ubcoll/ubcoll/internal/experiment"
+	"github.com/ubcoll/ubcoll/internal/usage"
 )
 
 // flags are the keys of an experiment that the command line can set. Short names are those of nccl-tests.
@@ -32,35 +34,38 @@ var flags = []struct{ name, short, key, help string }{
 func configure(args []string, help io.Writer) (*experiment.Experiment, error) {
 	fs := flag.NewFlagSet("allreduce_ub", flag.ContinueOnError)
 	fs.SetOutput(io.Discard)
-	config := fs.String("config", "", "")
+	config := fs.String("config", "", configHelp)
 	given := map[string]string{} // by key; the last value counts
 	for _, f := range flags {
 		store := func(value string) error { given[f.key] = value; return nil }
 		for _, name := range strings.Fields(f.name + " " + f.short) {
 			if f.name == "in-place" {
-				fs.BoolFunc(name, "", store)
+				fs.BoolFunc(name, f.help, store)
 			} else {
-				fs.Func(name, "", store)
+				fs.Func(name, f.help, store)
 			}
 		}
 	}
 	if err := fs.Parse(args); errors.Is(err, flag.ErrHelp) {
-		usage(help)
+		printUsage(help)
 		return nil, err
 	} else if err != nil {
-		return nil, fmt.Errorf("allreduce_ub: %w", err)
+		return nil, fmt.Errorf("allreduce_ub: %w", usage.Flag(fs, err))
 	}
 	if fs.NArg() > 0 {
-		return nil, fmt.Errorf("allreduce_ub: unexpected argument %q", fs.Arg(0))
+		return nil, fmt.Errorf("allreduce_ub: unexpected argument %q: it takes flags alone", fs.Arg(0))
 	}
 
 	var faults []error
 	e := experiment.Default()
 	if *config != "" {
 		loaded, err := experiment.Load(*config)
-		if err != nil {
+		switch known, _ := errors.AsType[experiment.Faults](err); {
+		case slices.ContainsFunc(known, func(f experiment.Fault) bool { return f.Key == "sweep" }):
+			faults = append(faults, fmt.Errorf("%s is for ubcoll run %s: allreduce_ub wants a table [allreduce]", *config, *config))
+		case err != nil:
 			faults = append(faults, err)
-		} else {
+		default:
 			e = loaded
 		}
 	}
@@ -81,7 +86,7 @@ func configure(args []string, help io.Writer) (*experiment.Experiment, error) {
 	for _, f := range flags {
 		if value, ok := given[f.key]; ok {
 			if err := e.Set(f.key, value); err != nil {
-				faults = append(faults, fmt.Errorf("-%s: %w", f.name, err))
+				faults = append(faults, fmt.Errorf("--%s: %w", f.name, err))
 			}
 		}
 	}
@@ -91,12 +96,14 @@ func configure(args []string, help io.Writer) (*experiment.Experiment, error) {
 	return e, errors.Join(faults...)
 }
 
-func usage(w io.Writer) {
-	fmt.Fprintf(w, "Usage: allreduce_ub [flags]\n\n  -config FILE\n\ta TOML experiment; flags override it\n")
+const configHelp = "a TOML experiment; flags override it"
+
+func printUsage(w io.Writer) {
+	fmt.Fprintf(w, "Usage: allreduce_ub [flags]\n\n  --config FILE\n\t%s\n", configHelp)
 	for _, f := range flags {
-		name := "-" + f.name
+		name := usage.Dashed(f.name)
 		if f.short != "" {
-			name += ", -" + f.short
+			name = usage.Dashed(f.short) + ", " + name
 		}
 		fmt.Fprintf(w, "  %s\n\t%s\n", name, f.help)
 	}

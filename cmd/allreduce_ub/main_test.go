@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bytes"
 	"math"
 	"os"
 	"path/filepath"
@@ -208,40 +209,71 @@ func TestCorrupted(t *testing.T) {
 	}
 }
 
-func TestBadUsage(t *testing.T) {
-	bad := filepath.Join(t.TempDir(), "bad.toml")
-	require.NoError(t, os.WriteFile(bad, []byte("[allreduce]\ntyp = 1\niterations = 0\n[job]\nranks = true\n"), 0o644))
-	three := filepath.Join(t.TempDir(), "three.toml")
-	require.NoError(t, os.WriteFile(three, []byte("job.ranks = 3\n"), 0o644))
+// What is used wrongly says what is wrong, and the nearest right thing.
+func TestWrongUse(t *testing.T) {
+	dir := t.TempDir()
+	write := func(name, text string) {
+		require.NoError(t, os.WriteFile(filepath.Join(dir, name), []byte(text), 0o644))
+	}
+	write("job.toml", "[allreduce]\ntyp = 1\niterations = 0\n[job]\nranks = true\n")
+	write("sweep.toml", "[sweep]\noperation = 'barrier'\n")
+	t.Chdir(dir)
 	for _, c := range []struct {
-		name string
-		env  []string
-		args []string
-		want []string
+		name, args   string
+		wrong, right string // in the error
 	}{
-		{"unknown flag", nil, []string{"-bogus"}, []string{"flag provided but not defined: -bogus"}},
-		{"an argument", nil, []string{"4M"}, []string{`unexpected argument "4M"`}},
-		{"every bad value", nil, []string{"-b", "4X", "-type=float31", "-in-place=maybe", "-o", "xor", "-n", "0"},
-			[]string{`-bytes: allreduce.bytes: invalid size "4X"`, `unknown element type "float31"`,
-				`allreduce.in_place: must be true or false, not "maybe"`, `allreduce.op: unknown value "xor"`,
-				"allreduce.iterations: must be 1 or more"}},
-		{"a sum of bools", nil, []string{"-type", "bool", "-n", "0"}, []string{"allreduce.op: there is no sum of bools",
-			"allreduce.iterations: must be 1 or more"}},
-		{"both sizes", nil, []string{"-b", "4M", "-elements", "3"}, []string{"give one of them"}},
-		{"no such config", nil, []string{"-config", "none.toml"}, []string{"none.toml: no such file"}},
-		{"every fault of a config, and of a flag", nil, []string{"-config", bad, "-device", "gpu"},
-			[]string{bad + ":2: allreduce.typ: unknown key: did you mean type?", bad + ":3: allreduce.iterations: must",
-				bad + ":5: job.ranks: must be an integer", `allreduce.device: unknown value "gpu"`}},
-		{"other ranks than the config's", []string{"NTHREADS=2"}, []string{"-config", three},
-			[]string{"asks for 3 ranks, but the job has 2"}},
-		{"hook without a rank", []string{"UBCOLL_TEST_CORRUPT=x"}, []string{"-b=64"}, []string{`"x": want a rank`}},
+		{"flag", "-typ half", "unknown flag --typ", "did you mean --type?"},
+		{"nccl-tests' flag", "-dtype half", "unknown flag --dtype", "did you mean --type?"},
+		{"flag, not near", "-bogus", "unknown flag --bogus", "-h lists the flags"},
+		{"value", "-op", "--op needs a value", "sum, prod, min, max, avg"},
+		{"argument", "4M", `unexpected argument "4M"`, "it takes flags alone"},
+		{"size", "-b 4X", `--bytes: allreduce.bytes: invalid size "4X"`, "as in 4M"},
+		{"part of an element", "-b 3", "3 bytes are not a whole number of float32 elements", "4 bytes each"},
+		{"no elements", "-elements 0", "allreduce.elements", "must be 1 to 274877906944 (1 TiB of float32), not 0"},
+		{"both sizes", "-b 4M -elements 3", "allreduce.bytes: given beside elements", "give one of them"},
+		{"type", "-type float31", `unknown element type "float31"`, "did you mean float32?"},
+		{"reduction", "-op mean", `allreduce.op: unknown value "mean"`, "did you mean avg?"},
+		{"sum of bools", "-type bool", "there is no sum of bools", "only max, which is or, and min, which is and"},
+		{"iterations", "-n 0", "allreduce.iterations", "must be 1 to 10000000, not 0"},
+		{"too many iterations", "-n 1000000000000", "allreduce.iterations", "must be 1 to 10000000, not 1000000000000"},
+		{"number", "-n x", "--iterations: allreduce.iterations", `must be an integer, not "x"`},
+		{"switch", "-in-place=maybe", "--in-place: allreduce.in_place", `must be true or false, not "maybe"`},
+		{"registration", "-registration on", `registration policy "on" is unknown`, "use auto, explicit or off"},
+		{"device", "-device gpu", `allreduce.device: unknown value "gpu"`, "did you mean cuda?"},
+		{"timeout", "-timeout 5", `--timeout: options.timeout: invalid duration "5"`, "as in 90s"},
+		{"file", "-config jb.toml", "jb.toml: no such file", "did you mean job.toml?"},
+		{"folder", "-config .", ". is a folder", "want a file"},
+		{"file of ubcoll run", "-config sweep.toml", "sweep.toml is for ubcoll run sweep.toml", "wants a table [allreduce]"},
+		{"key", "-config job.toml", "job.toml:2: allreduce.typ: unknown key", "did you mean type?"},
+		{"all of a file", "-config job.toml", "job.toml:3: allreduce.iterations: must be 1 to", "job.toml:5: job.ranks: must be an integer"},
+		{"file and flag", "-config job.toml -device gpu", "job.toml:2: ", `allreduce.device: unknown value "gpu"`},
+		{"all flags", "-b 4X -o xor -n 0", `invalid size "4X"`, `allreduce.op: unknown value "xor"`},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			stdout, stderr, code := testkit.Program(t, c.env, c.args...)
-			require.Equal(t, 6, code, "%s%s", stdout, stderr)
-			for _, w := range c.want {
-				require.Contains(t, stderr, w)
-			}
+			var out bytes.Buffer
+			_, err := configure(strings.Fields(c.args), &out)
+			require.ErrorContains(t, err, c.wrong)
+			require.ErrorContains(t, err, c.right)
+			require.Empty(t, out.String())
+		})
+	}
+}
+
+func TestExitCodes(t *testing.T) {
+	three := filepath.Join(t.TempDir(), "three.toml")
+	require.NoError(t, os.WriteFile(three, []byte("job.ranks = 3\n"), 0o644))
+	for _, c := range []struct{ name, env, args, want string }{
+		{"flag", "", "-typ half", "allreduce_ub: unknown flag --typ: did you mean --type?\nallreduce_ub: -h lists the flags\n"},
+		{"algorithm", "", "-algorithm rign", `algorithm "rign" (empty or one of [ring `},
+		{"nearest algorithm", "", "-algorithm rign", "did you mean ring?"},
+		{"other ranks than the config's", "NTHREADS=2", "-config " + three, "asks for 3 ranks, but the job has 2"},
+		{"no ranks", "NTHREADS=0", "", `NTHREADS="0": want a whole number from 1`},
+		{"hook without a rank", "UBCOLL_TEST_CORRUPT=x", "-b=64", `"x": want a rank`},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			stdout, stderr, code := testkit.Program(t, strings.Fields(c.env), strings.Fields(c.args)...)
+			require.Equal(t, exitUsage, code, "%s%s", stdout, stderr)
+			require.Contains(t, stderr, c.want)
 		})
 	}
 	stdout, _, code := testkit.Program(t, nil, "-config", three)
@@ -254,7 +286,7 @@ func TestUsage(t *testing.T) {
 	require.Equal(t, 0, code)
 	require.Empty(t, stderr)
 	for _, f := range flags {
-		require.Contains(t, stdout, "  -"+f.name)
+		require.Contains(t, stdout, "--"+f.name+"\n")
 	}
 }
 

@@ -43,7 +43,7 @@ func completion(args []string, out io.Writer) error {
 	if fs.NArg() == 0 {
 		return usageError("completion: for which shell? bash, zsh or fish")
 	} else if fs.NArg() > 1 {
-		return usageError("completion: unexpected argument %q", fs.Arg(1))
+		return usageError("completion: unexpected argument %q: one shell at a time; -h lists what it takes", fs.Arg(1))
 	}
 	write := shells[fs.Arg(0)]
 	if write == nil {

@@ -15,6 +15,7 @@ import (
 	"github.com/ubcoll/ubcoll/fault"
 	measure "github.com/ubcoll/ubcoll/internal/bench"
 	"github.com/ubcoll/ubcoll/internal/experiment"
+	"github.com/ubcoll/ubcoll/internal/usage"
 )
 
 // options is what the command line of bench says.
@@ -116,7 +117,7 @@ func parse(args []string, help io.Writer) (*options, error) {
 			fs.BoolFunc(f.long, "", set)
 			continue
 		}
-		each(f.short, f.long, func(name string) { fs.Func(name, "", set) })
+		each(f.short, f.long, func(name string) { fs.Func(name, f.help, set) })
 	}
 	for _, f := range elsewhere {
 		set := func(value string) error {
@@ -134,7 +135,7 @@ func parse(args []string, help io.Writer) (*options, error) {
 	} else if n == 0 {
 		return nil, usageError("bench: which operation? (%s, all, mr)", strings.Join(measure.Names(), ", "))
 	} else if err != nil {
-		faults = append(faults, unknownFlag(fs, err))
+		faults = append(faults, usage.Flag(fs, err))
 	} else if fs.NArg() > 0 {
 		faults = append(faults, fmt.Errorf("unexpected argument %q: operations come before flags", fs.Arg(0)))
 	}

@@ -70,7 +70,7 @@ func parseLaunch(args []string, help io.Writer) (j launch.Job, err error) {
 			if s, _ := os.Stat(j.Args[0]); s != nil && !s.IsDir() {
 				bad("%s is not in PATH: did you mean ./%s?", j.Args[0], j.Args[0])
 			} else {
-				bad("%s is not in PATH", j.Args[0])
+				bad("%s is not in PATH: programs elsewhere are named with their folder, as bin/%s", j.Args[0], j.Args[0])
 			}
 		}
 	}

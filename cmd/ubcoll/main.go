@@ -14,12 +14,12 @@
 package main
 
 import (
+	"cmp"
 	"errors"
 	"flag"
 	"fmt"
 	"io"
 	"os"
-	"strings"
 
 	"github.com/ubcoll/ubcoll"
 	"github.com/ubcoll/ubcoll/internal/launch"
@@ -67,13 +67,16 @@ func main() {
 	if !errors.Is(err, errSaid) {
 		fmt.Fprintf(os.Stderr, "ubcoll: %v\n", err)
 	}
+	os.Exit(exitCode(err))
+}
+
+// exitCode is what the program exits with where err is why it fails.
+func exitCode(err error) int {
 	var e exitError
-	switch {
-	case errors.As(err, &e):
-		os.Exit(e.code)
-	default:
-		os.Exit(ubcoll.ExitCode(err))
+	if errors.As(err, &e) {
+		return e.code
 	}
+	return ubcoll.ExitCode(err)
 }
 
 func run(args []string, out io.Writer) error {
@@ -92,15 +95,14 @@ func run(args []string, out io.Writer) error {
 	if args[0] == agentName {
 		return launch.Agent(os.Stdin, os.Stdout)
 	}
-	var names []string
+	names := []string{"help"}
 	for _, c := range commands {
 		if c.name == args[0] {
 			return c.run(args[1:], out)
 		}
 		names = append(names, c.name)
 	}
-	return usageError("unknown command %q%s: ubcoll help lists them", args[0],
-		strings.TrimSuffix(nearest.Hint(args[0], names), "?"))
+	return usageError("unknown command %q%s ubcoll help lists them", args[0], cmp.Or(nearest.Hint(args[0], names), ":"))
 }
 
 // exitError is an error with which the program, or ubcoll.Main, exits with a code of ours.

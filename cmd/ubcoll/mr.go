@@ -68,7 +68,7 @@ func parseMR(args []string, help io.Writer) (cfg mr.Config, job ubcoll.Options, 
 	}
 	var faults []error
 	if fs.NArg() > 0 {
-		faults = append(faults, fmt.Errorf("unexpected argument %q", fs.Arg(0)))
+		faults = append(faults, fmt.Errorf("unexpected argument %q: -h lists what it takes", fs.Arg(0)))
 	}
 	faults = append(faults, cfg.Validate(), job.Validate())
 	if output != "" {

@@ -39,37 +39,6 @@ func TestParseMR(t *testing.T) {
 	require.Contains(t, help.String(), "Usage: ubcoll bench mr [flags]")
 }
 
-// Bad usage is said at once, and nothing is started.
-func TestUsageMR(t *testing.T) {
-	there := filepath.Join(t.TempDir(), "x.json")
-	require.NoError(t, os.WriteFile(there, nil, 0o600))
-	for _, c := range []struct {
-		name, args, want string
-	}{
-		{"not words", "-b 9", "messages from 9 bytes (-b): want a multiple of 8"},
-		{"no size", "-e 1x", `invalid size "1x"`},
-		{"no number", "-n many", `invalid value "many"`},
-		{"a small region", "-max 1", "regions of 1 bytes (-max): want 4096 at least, or 0 for none"},
-		{"a row", "-gid -3", "row -3 of the table of GIDs (-gid)"},
-		{"devices", "-dev ^", `"^" lists no device`},
-		{"a table's file", "-J x.csv", "want a name that ends in .json"},
-		{"a file that is there", "-J " + there, "is there already"},
-		{"a timeout", "-T -1s", "timeout -1s is negative"},
-		{"an argument", "put", `unexpected argument "put"`},
-		{"an operation's flag", "-G 3", "unknown flag -G"},
-	} {
-		t.Run(c.name, func(t *testing.T) {
-			stdout, stderr, code := testkit.Program(t, nil, append([]string{"bench", "mr"}, strings.Fields(c.args)...)...)
-			require.Equal(t, 6, code, stderr)
-			require.Empty(t, stdout)
-			require.Contains(t, stderr, c.want)
-		})
-	}
-	_, stderr, code := testkit.Program(t, []string{"NTHREADS=3"}, "bench", "mr")
-	require.Equal(t, 6, code, stderr)
-	require.Contains(t, stderr, "measures between 2 ranks, and the job has 3")
-}
-
 // Without a device nothing is measured, and no table begun.
 func TestNoDeviceMR(t *testing.T) {
 	if verbs.Have().Err == nil {

@@ -134,6 +134,9 @@ func parseRun(args []string, help io.Writer) (*sweepOptions, error) {
 	case o.threads < 0:
 		return nil, usageError("run: -t %d: want a number of ranks", o.threads)
 	}
+	if i, err := os.Stat(*dir); err == nil && !i.IsDir() {
+		return nil, usageError("run: -o %s: want a folder, and that is a file", *dir)
+	}
 	s, text, err := loadSweep(files[0])
 	if err != nil {
 		return nil, usageError("run: %w", err)
@@ -148,7 +151,7 @@ func parseRun(args []string, help io.Writer) (*sweepOptions, error) {
 	for _, f := range sweepFlags {
 		if v, ok := given[f.key]; ok {
 			if err := experiment.Set(s, f.key, v); err != nil {
-				faults = append(faults, fmt.Errorf("-%s: %w", f.name, err))
+				faults = append(faults, fmt.Errorf("--%s: %w", f.name, err))
 			}
 		}
 	}

@@ -177,67 +177,6 @@ all_reduce 1M float32 sum ring explicit host ranks=2
 	require.Contains(t, stdout, "8 points, 3 repeats", "alone, as many ranks as the file wants")
 }
 
-func TestSweepWrongUse(t *testing.T) {
-	good, bad := sweepFile(t, smallSweep), sweepFile(t, "[sweep]\noperatoin = 'all_reduce'\nbytes = '4X'\n")
-	never := sweepFile(t, "[sweep]\ntype = 'bool'\n")
-	done := filepath.Join(t.TempDir(), "done")
-	_, stderr, code := testkit.Program(t, nil, "run", good, "-o", done, "-quick", "-operation", "barrier")
-	require.Equal(t, 0, code, stderr)
-	for _, c := range []struct {
-		name string
-		env  []string
-		args []string
-		want []string
-	}{
-		{"run what", nil, []string{"run"}, []string{"which file? ubcoll run FILE.toml"}},
-		{"run two", nil, []string{"run", good, bad}, []string{"one file at a time"}},
-		{"no such file", nil, []string{"run", "none.toml"}, []string{"none.toml: no such file"}},
-		{"faults of a file", nil, []string{"run", bad}, []string{bad + ":2: sweep.operatoin: unknown key: did you mean operation?",
-			bad + `:3: sweep.bytes: invalid size "4X"`}},
-		{"a job's file", nil, []string{"run", "../../configs/allreduce_ub.toml"}, []string{"is for allreduce_ub -config"}},
-		{"unknown flag", nil, []string{"run", good, "-repeat", "2"}, []string{"unknown flag --repeat: did you mean --repeats?"}},
-		{"faults of flags", nil, []string{"run", good, "-bytes", "8..", "-operation", "allreduce", "-ranks", "x"},
-			[]string{`-bytes: sweep.bytes: invalid size ""`, "did you mean all_reduce?", `-ranks: sweep.ranks: must be an integer, not "x"`}},
-		{"ranks", nil, []string{"run", good, "-t", "-1"}, []string{"-t -1: want a number of ranks"}},
-		{"nothing possible", nil, []string{"run", never, "-o", filepath.Join(t.TempDir(), "x")},
-			[]string{"no combination of the lists is possible", "no [sum] of [bool]"}},
-		{"nothing possible, said before", nil, []string{"run", never, "-n"}, []string{"no combination of the lists is possible"}},
-		{"a variable", []string{"UBCOLL_ALGO=rung"}, []string{"run", good}, []string{`UBCOLL_ALGO="rung"`}},
-		{"another config", nil, []string{"run", good, "-o", done, "-quick", "-operation", "barrier", "-seed", "7"},
-			[]string{"is of another run:\n  run.seed: was 1, is 7\n", "-force"}},
-		{"another number of ranks", nil, []string{"run", good, "-o", done, "-quick", "-operation", "barrier", "-t", "4"},
-			[]string{"  ranks: was 3, is 4\n"}},
-		{"check what", nil, []string{"check"}, []string{"which files?"}},
-		{"check flags", nil, []string{"check", "-q", good}, []string{"unknown flag -q"}},
-		{"check all", nil, []string{"check", bad, "none.toml", good, never}, []string{bad + ":2: ", bad + ":3: ", "none.toml: no such",
-			never + ": no combination"}},
-		{"compare what", nil, []string{"compare", done}, []string{"want two runs, not 1"}},
-		{"compare with nothing", nil, []string{"compare", done, "none"}, []string{"none: no such file"}},
-		{"compare with no results", nil, []string{"compare", done, good}, []string{"no results of ubcoll run"}},
-		{"compare beyond", nil, []string{"compare", done, done, "-threshold", "-5"}, []string{`"-5": want percent`}},
-		{"compare how", nil, []string{"compare", done, done, "-treshold", "5"}, []string{"did you mean --threshold?"}},
-	} {
-		t.Run(c.name, func(t *testing.T) {
-			_, stderr, code := testkit.Program(t, c.env, c.args...)
-			require.Equal(t, 6, code, stderr)
-			for _, w := range c.want {
-				require.Contains(t, stderr, w)
-			}
-		})
-	}
-	for _, args := range [][]string{{"run", "-h"}, {"check", "-h"}, {"compare", "--help"}} {
-		stdout, _, code := testkit.Program(t, nil, args...)
-		require.Equal(t, 0, code)
-		require.Contains(t, stdout, "Usage: ubcoll "+args[0])
-	}
-	stdout, stderr, code := testkit.Program(t, nil, "run", good, "-o", done, "-quick", "-operation", "barrier", "-force", "-seed", "7")
-	require.Equal(t, 0, code, stderr)
-	require.Contains(t, stdout, "measurements in "+done)
-	require.FileExists(t, filepath.Join(done, sweep.PointsFile+".1"))
-	_, stderr, code = testkit.Program(t, nil, "compare", done, done, "-threshold", "0")
-	require.Equal(t, 0, code, stderr)
-}
-
 // The example of the documentation is one that runs.
 func TestExampleOfDocs(t *testing.T) {
 	page, err := os.ReadFile("../../docs/experiments.md")

@@ -8,6 +8,7 @@ import (
 	"maps"
 	"math"
 	"os"
+	"path/filepath"
 	"slices"
 	"time"
 
@@ -17,6 +18,7 @@ import (
 	"github.com/ubcoll/ubcoll/internal/env"
 	"github.com/ubcoll/ubcoll/internal/experiment"
 	"github.com/ubcoll/ubcoll/internal/inside"
+	"github.com/ubcoll/ubcoll/internal/nearest"
 	"github.com/ubcoll/ubcoll/internal/team"
 	"github.com/ubcoll/ubcoll/internal/tuning"
 )
@@ -47,6 +49,10 @@ func tune(args []string, out io.Writer) error {
 	}
 	if j.old, err = tuning.Read(*name); err != nil && !errors.Is(err, os.ErrNotExist) {
 		return usageError("tune: remove that file, or name another one (-o): %w", err)
+	}
+	folder := filepath.Dir(*name)
+	if i, err := os.Stat(folder); err != nil || !i.IsDir() {
+		return usageError("tune: -o %s: there is no folder %s%s", *name, folder, nearest.File(folder))
 	}
 	if _, err := ranksHere(*threads); err != nil {
 		return err

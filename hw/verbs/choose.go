@@ -92,7 +92,7 @@ func ParseSelection(s string) (Selection, error) {
 		if s == "" {
 			return sel, nil
 		}
-		return Selection{}, fmt.Errorf("%q lists no device: %w", s, fault.ErrArgument)
+		return Selection{}, fmt.Errorf("%q lists no device: want names with commas between, as mlx5_0:1,mlx5_1: %w", s, fault.ErrArgument)
 	}
 	for item := range strings.SplitSeq(list, ",") {
 		name, number, ported := strings.Cut(strings.TrimSpace(item), ":")

@@ -478,8 +478,8 @@ func TestValidate(t *testing.T) {
 	}{
 		{"operation", func(c *Config) { c.Op = "allreduce" }, `unknown operation "allreduce"`},
 		{"sizes", func(c *Config) { c.MinBytes, c.MaxBytes = 8, 4 }, "sizes from 8 to 4 bytes"},
-		{"more than the largest", func(c *Config) { c.Also = []int{c.MaxBytes, c.MaxBytes + 1} }, "33554433 bytes (--also) is not"},
-		{"less than the smallest", func(c *Config) { c.Also = []int{0} }, "0 bytes (--also) is not between 33554432 and"},
+		{"more than the largest", func(c *Config) { c.Also = []int{c.MaxBytes, c.MaxBytes + 1} }, "33554433 bytes (--also): want"},
+		{"less than the smallest", func(c *Config) { c.Also = []int{0} }, "0 bytes (--also): want one between 33554432 and"},
 		{"factor", func(c *Config) { c.StepFactor = 0 }, "step factor 0"},
 		{"step", func(c *Config) { c.StepBytes = 0 }, "step of 0 bytes"},
 		{"endless", func(c *Config) { c.MinBytes, c.StepFactor = 0, 2 }, "never gets beyond size 0"},

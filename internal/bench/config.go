@@ -113,29 +113,29 @@ func (c *Config) Validate() error {
 	}
 	bad(operationOf(c.Op) == nil, "unknown operation %q (one of %s)%s", c.Op, strings.Join(Names(), ", "),
 		nearest.Hint(c.Op, Names()))
-	bad(c.MinBytes < 0 || c.MaxBytes < c.MinBytes, "sizes from %d to %d bytes (-b, -e)", c.MinBytes, c.MaxBytes)
-	bad(c.StepFactor < 1, "step factor %d is not positive (-f)", c.StepFactor)
-	bad(c.StepFactor == 1 && c.StepBytes < 1, "step of %d bytes is not positive (-i)", c.StepBytes)
+	bad(c.MinBytes < 0 || c.MaxBytes < c.MinBytes, "sizes from %d to %d bytes (-b, -e): want the larger one last", c.MinBytes, c.MaxBytes)
+	bad(c.StepFactor < 1, "step factor %d (-f): want 1 or more", c.StepFactor)
+	bad(c.StepFactor == 1 && c.StepBytes < 1, "step of %d bytes (-i): want 1 or more", c.StepBytes)
 	bad(c.StepFactor > 1 && c.MinBytes == 0, "a step factor (-f) never gets beyond size 0 (-b)")
 	for _, n := range c.Also {
-		bad(n < c.MinBytes || n > c.MaxBytes, "a size of %d bytes (--also) is not between %d and %d (-b, -e)", n, c.MinBytes,
+		bad(n < c.MinBytes || n > c.MaxBytes, "a size of %d bytes (--also): want one between %d and %d (-b, -e)", n, c.MinBytes,
 			c.MaxBytes)
 	}
 	bad(c.Device != Auto && c.Device != Host && c.Device != CUDA, "unknown device %q (%s, %s or %s)%s", c.Device, Auto,
 		Host, CUDA, nearest.Hint(c.Device, []string{Auto, Host, CUDA}))
-	bad(c.Iterations < 0, "%d iterations (-n)", c.Iterations)
-	bad(c.Graphs < 0, "%d launches of a graph (-G)", c.Graphs)
-	bad(c.Warmup < -1, "%d warm-up calls (-w)", c.Warmup)
-	bad(c.Skip < 0 || c.Iterations > 0 && c.Skip >= c.Iterations, "%d calls to skip of %d (-K, -n)", c.Skip, c.Iterations)
+	bad(c.Iterations < 0, "%d iterations (-n): want 1 or more, or 0, which is by size", c.Iterations)
+	bad(c.Graphs < 0, "%d launches of a graph (-G): want 1 or more, or 0 for no graph", c.Graphs)
+	bad(c.Warmup < -1, "%d warm-up calls (-w): want 0 or more", c.Warmup)
+	bad(c.Skip < 0 || c.Iterations > 0 && c.Skip >= c.Iterations, "%d calls to skip of %d (-K, -n): want 0 or more, and fewer than are timed", c.Skip, c.Iterations)
 	_, timed := c.calls(c.MaxBytes)
-	bad(c.Iterations == 0 && c.Skip >= timed, "%d calls to skip of %d (-K, -n)", c.Skip, timed)
-	bad(c.Aggregate < 1, "%d operations in a call (-m)", c.Aggregate)
-	bad(c.Window < 1, "a window of %d messages (-W)", c.Window)
-	bad(c.Cycles < 0, "%d cycles (-N)", c.Cycles)
-	bad(c.Checks < 0, "%d checks (-c)", c.Checks)
+	bad(c.Iterations == 0 && c.Skip >= timed, "%d calls to skip of %d (-K, -n): want 0 or more, and fewer than are timed", c.Skip, timed)
+	bad(c.Aggregate < 1, "%d operations in a call (-m): want 1 or more", c.Aggregate)
+	bad(c.Window < 1, "a window of %d messages (-W): want 1 or more", c.Window)
+	bad(c.Cycles < 0, "%d cycles (-N): want 1 or more, or 0, which is for ever", c.Cycles)
+	bad(c.Checks < 0, "%d checks (-c): want 1 or more, or 0 for none", c.Checks)
 	bad(len(c.Types) == 0, "no element type")
 	bad(len(c.Reductions) == 0, "no reduction")
-	bad(c.Root < -1, "root %d (-r)", c.Root)
+	bad(c.Root < -1, "root %d (-r): want a rank, or -1 for each in turn", c.Root)
 	bad(c.Buffers < GoSlices || c.Buffers > Allocated, "buffers of kind %d (-R: 0, 1 or 3)", c.Buffers)
 	bad(c.Average < FromRank0 || c.Average > Max, "average of kind %d (-a: 0, 1, 2 or 3)", c.Average)
 	bad(c.PerCall && (c.Loop || c.queued()), "a loop has no times of single calls (-I beside --loop, on devices or in graphs)")

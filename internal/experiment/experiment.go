@@ -9,6 +9,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"math"
 	"os"
 	"reflect"
@@ -63,6 +64,8 @@ var (
 const (
 	defaultBytes = 4 << 20
 	maxBytes     = 1 << 40 // per buffer
+
+	maxIterations = 10_000_000 // whose times are kept
 )
 
 // Default is the experiment of an empty file.
@@ -86,8 +89,13 @@ func Load(path string) (*Experiment, error) {
 // ReadFile returns the text of the file at path; of a file that is too long to be parsed, enough to see that.
 func ReadFile(path string) ([]byte, error) {
 	f, err := os.Open(path)
-	if err != nil {
+	switch i, _ := os.Stat(path); {
+	case errors.Is(err, fs.ErrNotExist):
+		return nil, fmt.Errorf("config: %w%s", err, nearest.File(path))
+	case err != nil:
 		return nil, fmt.Errorf("config: %w", err)
+	case i != nil && i.IsDir():
+		return nil, errors.Join(fmt.Errorf("config: %s is a folder: want a file, as x.toml", path), f.Close())
 	}
 	defer f.Close()
 	data, err := io.ReadAll(io.LimitReader(f, maxFile+1))
@@ -194,8 +202,8 @@ func (e *Experiment) Validate() error {
 	if a.Type == dtype.Bool && slices.Contains(Ops, a.Op) && a.Op != "max" && a.Op != "min" {
 		bad("allreduce.op", "there is no %s of bools: only max, which is or, and min, which is and", a.Op)
 	}
-	if a.Iterations < 1 {
-		bad("allreduce.iterations", "must be 1 or more, not %d", a.Iterations)
+	if a.Iterations < 1 || a.Iterations > maxIterations {
+		bad("allreduce.iterations", "must be 1 to %d, not %d", maxIterations, a.Iterations)
 	}
 	if _, err := a.Registration.MarshalText(); err != nil {
 		bad("allreduce.registration", "%v", err)

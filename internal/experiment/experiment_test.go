@@ -91,7 +91,7 @@ x.toml:4: job.ranks: must be an integer, not a string
 x.toml:5: job.rank: unknown key: did you mean ranks?
 x.toml:7: allreduce.bytes: 6 bytes are not a whole number of float32 elements (4 bytes each)
 x.toml:9: allreduce.op: unknown value "summ" (one of sum, prod, min, max, avg): did you mean sum?
-x.toml:10: allreduce.iterations: must be 1 or more, not 0
+x.toml:10: allreduce.iterations: must be 1 to 10000000, not 0
 x.toml:11: allreduce.in_place: must be true or false, not a string
 x.toml:12: allreduce.device: unknown value "gpu" (one of auto, host, cuda): did you mean cuda?
 x.toml:13: allreduce.registration: registration policy "of" is unknown, use auto, explicit or off: invalid argument
@@ -184,7 +184,7 @@ func TestLoad(t *testing.T) {
 	require.ErrorIs(t, err, os.ErrNotExist)
 	require.ErrorContains(t, err, "none.toml")
 	_, err = Load(dir)
-	require.ErrorContains(t, err, "is a directory")
+	require.ErrorContains(t, err, "is a folder: want a file")
 
 	path := filepath.Join(dir, "x.toml")
 	require.NoError(t, os.WriteFile(path, []byte("[job]\nranks = 3\n"), 0o644))

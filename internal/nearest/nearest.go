@@ -2,6 +2,9 @@
 package nearest
 
 import (
+	"cmp"
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 )
@@ -11,9 +14,13 @@ var same = map[string]string{"mean": "avg", "average": "avg", "add": "sum", "plu
 	"multiply": "prod", "minimum": "min", "maximum": "max", "gpu": "cuda", "cpu": "host", "bcast": "broadcast",
 	"all_to_all": "alltoall"}
 
-// Word returns the word of words that is nearest to s, in meaning or in its letters, ignoring case; "" if none is near.
+// Word returns the word of words that is nearest to s, "" if none is near: in meaning, as the only one that begins with s,
+// or in its letters. It ignores case.
 func Word(s string, words []string) string {
 	if w := same[strings.ToLower(s)]; slices.Contains(words, w) {
+		return w
+	}
+	if w := begun(s, words); w != "" {
 		return w
 	}
 	best, word := len(s)/3+2, ""
@@ -23,6 +30,34 @@ func Word(s string, words []string) string {
 		}
 	}
 	return word
+}
+
+// begun returns the only one of words that begins with s, which has two letters or more; "" if there is none or more than one.
+func begun(s string, words []string) (word string) {
+	for _, w := range words {
+		if len(s) < 2 || len(w) < len(s) || !strings.EqualFold(s, w[:len(s)]) {
+			continue
+		}
+		if word != "" {
+			return ""
+		}
+		word = w
+	}
+	return word
+}
+
+// File is Hint for a file or folder that is not there: it names the nearest one in the same folder.
+func File(name string) string {
+	folder, base := filepath.Split(name)
+	there, _ := os.ReadDir(cmp.Or(folder, ".")) // of a folder that cannot be read, nothing is near
+	var names []string
+	for _, f := range there {
+		names = append(names, f.Name())
+	}
+	if w := Word(base, names); w != "" {
+		return ": did you mean " + folder + w + "?"
+	}
+	return ""
 }
 
 // Hint returns ": did you mean word?" with the word nearest to s, or "" if none is near.

@@ -15,6 +15,7 @@ import (
 
 	"github.com/ubcoll/ubcoll"
 	"github.com/ubcoll/ubcoll/internal/bench"
+	"github.com/ubcoll/ubcoll/internal/nearest"
 )
 
 // The files of a run's folder.
@@ -204,7 +205,9 @@ func Read(name string) ([]Start, []Record, error) {
 // read returns a file's contents, and how many of its bytes are complete lines.
 func read(name string) (starts []Start, records []Record, whole int64, err error) {
 	b, err := os.ReadFile(name)
-	if err != nil {
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil, 0, fmt.Errorf("results: %w%s", err, nearest.File(name))
+	} else if err != nil {
 		return nil, nil, 0, fmt.Errorf("results: %w", err)
 	}
 	starts, records, whole, err = parse(b)

@@ -55,7 +55,7 @@ func (c *Config) Validate() error {
 	bad(c.Iterations < 0 || c.Iterations > mostIterations, "%d iterations (-n): want 1 to %d", c.Iterations, mostIterations)
 	bad(c.MaxRegion < -1 || c.MaxRegion > 0 && c.MaxRegion < leastRegion || c.MaxRegion > mostRegion,
 		"regions of %d bytes (-max): want %d at least, or 0 for none", c.MaxRegion, leastRegion)
-	bad(c.GID < -1, "row %d of the table of GIDs (-gid)", c.GID)
+	bad(c.GID < -1, "row %d of the table of GIDs (-gid): want 0 or more, or -1, which takes the best", c.GID)
 	_, err := verbs.ParseSelection(c.Devices)
 	return errors.Join(append(errs, err)...)
 }
