@@ -254,29 +254,57 @@ func TestHelpForm(t *testing.T) {
 	}
 }
 
+// Each shell reads its completions, and offers what a line can go on with.
 func TestCompletion(t *testing.T) {
-	for _, shell := range []string{"bash", "zsh", "fish"} {
-		stdout, stderr, code := testkit.Program(t, nil, "completion", shell)
-		require.Equal(t, 0, code, stderr)
-		for _, want := range []string{"all_reduce", "all ", "minbytes", "launch", "prefix", "mr"} {
-			require.Contains(t, stdout, want, shell)
-		}
-	}
-	stdout, _, _ := testkit.Program(t, nil, "completion", "bash")
-	bash, err := exec.LookPath("bash")
-	if err != nil {
-		t.Skip("no bash")
-	}
-	file := filepath.Join(t.TempDir(), "c")
-	require.NoError(t, os.WriteFile(file, []byte(stdout), 0o644))
-	for _, c := range []struct{ words, want string }{
-		{"ubcoll ben", "bench"}, {"ubcoll bench all_r", "all_reduce"}, {"ubcoll bench --minb", "--minbytes"},
-		{"ubcoll launch --pre", "--prefix"}, {"ubcoll completion f", "fish"}, {"ubcoll version --j", "--json"},
+	for _, shell := range []struct {
+		name, flag string
+		script     string // loads the completions of $1, and prints what it offers for each line behind that, and =
+	}{
+		{"bash", "--norc", `. "$1"; f=$(complete -p ubcoll); f=${f#*-F }; f=${f% ubcoll}
+			for line in "${@:2}"; do
+				COMP_WORDS=($line); COMP_CWORD=$((${#COMP_WORDS[@]}-1)); $f
+				echo "${COMPREPLY[@]}"; echo =
+			done`},
+		{"zsh", "-f", `autoload -U compinit && compinit -u -D && . "$1" && f=${_comps[ubcoll]##* } || exit
+			for line in "${@:2}"; do
+				words=(${=line}); CURRENT=$#words; COMP_WORDS=($words); COMP_CWORD=$((CURRENT-1))
+				compgen -F $f | grep -e "^$words[CURRENT]" # as zsh does itself
+				echo =
+			done`},
+		{"fish", "--no-config", `source $argv[2]
+			for line in $argv[3..-1]
+				complete -C $line | cut -f 1
+				echo =
+			end`},
 	} {
-		out, err := exec.Command(bash, "-c", `. "$1"; COMP_WORDS=($2); COMP_CWORD=$((${#COMP_WORDS[@]}-1)); _ubcoll; echo "${COMPREPLY[@]}"`,
-			"-", file, c.words).CombinedOutput()
-		require.NoError(t, err, "%s", out)
-		require.Equal(t, c.want+"\n", string(out), c.words)
+		t.Run(shell.name, func(t *testing.T) {
+			text, stderr, code := testkit.Program(t, nil, "completion", shell.name)
+			require.Equal(t, 0, code, stderr)
+			for _, want := range []string{"all_reduce", "minbytes", "launch", "prefix", "mr"} {
+				require.Contains(t, text, want)
+			}
+			program, err := exec.LookPath(shell.name)
+			if err != nil {
+				t.Skip("there is no " + shell.name)
+			}
+			home := t.TempDir() // where a shell may leave what it likes
+			file := filepath.Join(home, "completions")
+			require.NoError(t, os.WriteFile(file, []byte(text), 0o644))
+			args := []string{shell.flag, "-c", shell.script, "-", file}
+			var want []string
+			for _, c := range []struct{ line, want string }{
+				{"ubcoll ben", "bench"}, {"ubcoll bench all_r", "all_reduce"}, {"ubcoll bench --minb", "--minbytes"},
+				{"ubcoll launch --pre", "--prefix"}, {"ubcoll completion f", "fish"}, {"ubcoll version --j", "--json"},
+				{"ubcoll verify all_to", ""}, {"ubcoll verify allt", "alltoall alltoallv"},
+			} {
+				args, want = append(args, c.line), append(want, c.want)
+			}
+			cmd := exec.Command(program, args...)
+			cmd.Dir, cmd.Env = home, append(os.Environ(), "HOME="+home, "XDG_CONFIG_HOME="+home, "XDG_DATA_HOME="+home)
+			out, err := cmd.CombinedOutput()
+			require.NoError(t, err, "%s", out)
+			require.Equal(t, strings.Join(strings.Fields(strings.Join(want, " = ")+" ="), " "), strings.Join(strings.Fields(string(out)), " "))
+		})
 	}
 }
 
