@@ -11,6 +11,7 @@ import (
 
 	"github.com/ubcoll/ubcoll"
 	"github.com/ubcoll/ubcoll/coll"
+	"github.com/ubcoll/ubcoll/internal/testkit"
 	"github.com/ubcoll/ubcoll/internal/testkit/gputest"
 	"github.com/ubcoll/ubcoll/p2p"
 )
@@ -110,13 +111,26 @@ func TestToldOneSided(t *testing.T) {
 		wrong := ch.Put(ctx, 4000, 0, 100)
 		// Ranks only read the first 2000 bytes of each other's memory; each rank writes to a place of its own behind
 		// them.
-		if err := errors.Join(ch.Put(ctx, 2000, 0, 100), ch.Get(ctx, 3000, 0, 10), ch.PutWithSignal(ctx, 2000, 0, 1),
-			ch.Wait(ctx), ch.On(s).Put(ctx, 2000, 0, 1000), s.Sync(ctx), told("channel", 3, 1, 1111),
-			ch.Batch(ctx, func(b *p2p.Channel) error {
-				return errors.Join(b.Put(ctx, 2000, 0, 4), b.Put(ctx, 2004, 0, 4), b.Signal(ctx), b.Wait(ctx))
-			}), ch.PutPackets(ctx, 3200, 0, 8, p2p.Packet8), told("batch and packets", 6, 1, 1127),
-			w.Put(ctx, 1-c.Rank(), 2000, part), w.Get(ctx, c.Rank(), a.Vec().Slice(850, 860), 0),
-			w.On(s).Put(ctx, c.Rank(), 3600, part), s.Sync(ctx), told("window", 8, 2, 1247)); err != nil {
+		if err := testkit.InOrder(
+			func() error { return ch.Put(ctx, 2000, 0, 100) },
+			func() error { return ch.Get(ctx, 3000, 0, 10) },
+			func() error { return ch.PutWithSignal(ctx, 2000, 0, 1) },
+			func() error { return ch.Wait(ctx) },
+			func() error { return ch.On(s).Put(ctx, 2000, 0, 1000) },
+			func() error { return s.Sync(ctx) },
+			func() error { return told("channel", 3, 1, 1111) },
+			func() error {
+				return ch.Batch(ctx, func(b *p2p.Channel) error {
+					return errors.Join(b.Put(ctx, 2000, 0, 4), b.Put(ctx, 2004, 0, 4), b.Signal(ctx), b.Wait(ctx))
+				})
+			},
+			func() error { return ch.PutPackets(ctx, 3200, 0, 8, p2p.Packet8) },
+			func() error { return told("batch and packets", 6, 1, 1127) },
+			func() error { return w.Put(ctx, 1-c.Rank(), 2000, part) },
+			func() error { return w.Get(ctx, c.Rank(), a.Vec().Slice(850, 860), 0) },
+			func() error { return w.On(s).Put(ctx, c.Rank(), 3600, part) },
+			func() error { return s.Sync(ctx) },
+			func() error { return told("window", 8, 2, 1247) }); err != nil {
 			return err
 		}
 		if !errors.Is(wrong, ubcoll.ErrArgument) || c.LastOp().Seq != last {

@@ -156,13 +156,18 @@ func TestWindowOnDevicesClosedThere(t *testing.T) {
 			return err
 		}
 		peer := 3 - c.Rank()
-		return errors.Join(testkit.Wants(p.w.Put(ctx, 0, 0, half), ubcoll.ErrStale),
-			testkit.Wants(p.w.Get(ctx, 0, half, 0), ubcoll.ErrStale),
-			testkit.Wants(testkit.ErrOf(p.w.Peer(0)), ubcoll.ErrStale), p.w.Wait(ctx, 0),
-			testkit.Wants(p.w.Wait(ctx, 0), ubcoll.ErrClosed),
-			testkit.Wants(p.w.Put(ctx, 0, 0, half), ubcoll.ErrStale),
+		return errors.Join(testkit.InOrder(
+			func() error { return testkit.Wants(p.w.Put(ctx, 0, 0, half), ubcoll.ErrStale) },
+			func() error { return testkit.Wants(p.w.Get(ctx, 0, half, 0), ubcoll.ErrStale) },
+			func() error { return testkit.Wants(testkit.ErrOf(p.w.Peer(0)), ubcoll.ErrStale) },
+			func() error { return p.w.Wait(ctx, 0) },
+			func() error { return testkit.Wants(p.w.Wait(ctx, 0), ubcoll.ErrClosed) },
+			func() error { return testkit.Wants(p.w.Put(ctx, 0, 0, half), ubcoll.ErrStale) },
 			// The other ranks' parts still work.
-			p.w.Put(ctx, peer, 1<<19, half), p.w.Signal(ctx, peer), p.w.Wait(ctx, peer), c.Err(), p.close())
+			func() error { return p.w.Put(ctx, peer, 1<<19, half) },
+			func() error { return p.w.Signal(ctx, peer) },
+			func() error { return p.w.Wait(ctx, peer) },
+			c.Err), p.close())
 	})
 }
 

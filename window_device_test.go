@@ -197,9 +197,13 @@ func TestWindowOnDevicesReplayed(t *testing.T) {
 			return err
 		}
 		for round := range 6 {
-			if err := errors.Join(src.CopyFrom(ctx, noise(1, round, c.Rank(), n)), g.Launch(cu), s.Sync(ctx),
-				holds(ctx, p.buf, 0, noise(1, round, peer, n)), holds(ctx, p.buf, n, noise(1, round, c.Rank(), n)),
-				coll.Barrier(ctx, c)); err != nil {
+			if err := testkit.InOrder(
+				func() error { return src.CopyFrom(ctx, noise(1, round, c.Rank(), n)) },
+				func() error { return g.Launch(cu) },
+				func() error { return s.Sync(ctx) },
+				func() error { return holds(ctx, p.buf, 0, noise(1, round, peer, n)) },
+				func() error { return holds(ctx, p.buf, n, noise(1, round, c.Rank(), n)) },
+				func() error { return coll.Barrier(ctx, c) }); err != nil {
 				return fmt.Errorf("round %d: %w", round, err)
 			}
 		}
@@ -262,7 +266,9 @@ func TestWindowOnDevicesMany(t *testing.T) {
 				return fmt.Errorf("window %d: %w", k, err)
 			}
 			if k%50 == 0 {
-				err = errors.Join(w.Signal(ctx, 1-c.Rank()), w.Wait(ctx, 1-c.Rank()))
+				err = testkit.InOrder(
+					func() error { return w.Signal(ctx, 1-c.Rank()) },
+					func() error { return w.Wait(ctx, 1-c.Rank()) })
 			}
 			if err := errors.Join(err, w.Close()); err != nil {
 				return fmt.Errorf("window %d: %w", k, err)
@@ -301,7 +307,9 @@ func TestWindowOnDevicesLimit(t *testing.T) {
 		if err := errors.Join(err, err2); err != nil {
 			return err
 		}
-		err = errors.Join(w.Signal(ctx, 1-c.Rank()), w.Wait(ctx, 1-c.Rank()), w.Close())
+		err = errors.Join(testkit.InOrder(
+			func() error { return w.Signal(ctx, 1-c.Rank()) },
+			func() error { return w.Wait(ctx, 1-c.Rank()) }), w.Close())
 		for _, w := range open[:255] {
 			err = errors.Join(err, w.Close())
 		}

@@ -46,7 +46,10 @@ func TestChannelOnDevicesReplayed(t *testing.T) {
 		for round := range 7 {
 			mine := bytes.Repeat([]byte{byte(10*round + c.Rank() + 1)}, n)
 			theirs := bytes.Repeat([]byte{byte(10*round + 1 - c.Rank() + 1)}, n)
-			if err := errors.Join(e.buf.CopyFrom(ctx, mine), e.ch.Signal(ctx), e.ch.Wait(ctx)); err != nil {
+			if err := testkit.InOrder(
+				func() error { return e.buf.CopyFrom(ctx, mine) },
+				func() error { return e.ch.Signal(ctx) },
+				func() error { return e.ch.Wait(ctx) }); err != nil {
 				return err
 			}
 			if err := errors.Join(g.Launch(cu), s.Sync(ctx)); err != nil {
@@ -59,7 +62,9 @@ func TestChannelOnDevicesReplayed(t *testing.T) {
 			if !bytes.Equal(got[n:2*n], theirs) || !bytes.Equal(got[6*n:6*n+n/8], theirs[:n/8]) {
 				return fmt.Errorf("round %d: wrong data", round)
 			}
-			if err := errors.Join(e.ch.Signal(ctx), e.ch.Wait(ctx)); err != nil {
+			if err := testkit.InOrder(
+				func() error { return e.ch.Signal(ctx) },
+				func() error { return e.ch.Wait(ctx) }); err != nil {
 				return err
 			}
 		}
@@ -76,7 +81,10 @@ func TestChannelOnDevicesLarge(t *testing.T) {
 			return err
 		}
 		mine, theirs := bytes.Repeat([]byte{byte(3 + c.Rank())}, n), bytes.Repeat([]byte{byte(4 - c.Rank())}, n)
-		if err := errors.Join(e.buf.CopyFrom(ctx, mine), e.ch.Signal(ctx), e.ch.Wait(ctx)); err != nil {
+		if err := testkit.InOrder(
+			func() error { return e.buf.CopyFrom(ctx, mine) },
+			func() error { return e.ch.Signal(ctx) },
+			func() error { return e.ch.Wait(ctx) }); err != nil {
 			return err
 		}
 		err = e.ch.Batch(ctx, func(b *p2p.Channel) error {
@@ -126,7 +134,7 @@ func TestChannelOnDevicesRefused(t *testing.T) {
 			return err
 		}
 		// A bad batch has sent nothing: these signals are the first.
-		if err := errors.Join(e.ch.Signal(ctx), e.ch.Wait(ctx)); err != nil {
+		if err := testkit.InOrder(func() error { return e.ch.Signal(ctx) }, func() error { return e.ch.Wait(ctx) }); err != nil {
 			return err
 		}
 		// One side on the host.
@@ -147,7 +155,7 @@ func TestChannelOnDevicesRefused(t *testing.T) {
 			return err
 		}
 		// The peer's registration is closed: calls that reach its memory are refused, signals are not.
-		if err := errors.Join(e.ch.Signal(ctx), e.ch.Wait(ctx)); err != nil {
+		if err := testkit.InOrder(func() error { return e.ch.Signal(ctx) }, func() error { return e.ch.Wait(ctx) }); err != nil {
 			return err
 		}
 		if c.Rank() == 0 {

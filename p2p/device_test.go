@@ -130,7 +130,7 @@ func trades(ctx context.Context, c *ubcoll.Comm, dev ubcoll.Device, peer int, se
 			return err
 		}
 		// The peer's memory is ready once its signal has come.
-		if err := errors.Join(e.ch.Signal(ctx), e.ch.Wait(ctx)); err != nil {
+		if err := testkit.InOrder(func() error { return e.ch.Signal(ctx) }, func() error { return e.ch.Wait(ctx) }); err != nil {
 			return err
 		}
 		ch := e.ch
@@ -153,7 +153,7 @@ func trades(ctx context.Context, c *ubcoll.Comm, dev ubcoll.Device, peer int, se
 		if !bytes.Equal(got, host) {
 			return fmt.Errorf("round %d: wrong data after %+v", round, x)
 		}
-		if err := errors.Join(e.ch.Signal(ctx), e.ch.Wait(ctx)); err != nil {
+		if err := testkit.InOrder(func() error { return e.ch.Signal(ctx) }, func() error { return e.ch.Wait(ctx) }); err != nil {
 			return err
 		}
 	}
@@ -194,7 +194,7 @@ func TestChannelOnDevicesOrder(t *testing.T) {
 		if err := e.buf.CopyFrom(ctx, bytes.Repeat([]byte{byte(c.Rank() + 1)}, part)); err != nil {
 			return err
 		}
-		if err := errors.Join(ch.Signal(ctx), ch.Wait(ctx)); err != nil {
+		if err := testkit.InOrder(func() error { return ch.Signal(ctx) }, func() error { return ch.Wait(ctx) }); err != nil {
 			return err
 		}
 		r := rand.New(rand.NewPCG(seed, uint64(c.Rank())))
@@ -211,7 +211,11 @@ func TestChannelOnDevicesOrder(t *testing.T) {
 			}
 		}
 		// A surplus signal would end a wait too early.
-		if err := errors.Join(streams[0].Sync(ctx), streams[1].Sync(ctx), ch.Signal(ctx), ch.Wait(ctx)); err != nil {
+		if err := testkit.InOrder(
+			func() error { return streams[0].Sync(ctx) },
+			func() error { return streams[1].Sync(ctx) },
+			func() error { return ch.Signal(ctx) },
+			func() error { return ch.Wait(ctx) }); err != nil {
 			return err
 		}
 		got := make([]byte, part)

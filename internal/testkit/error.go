@@ -25,3 +25,14 @@ func WantsOf(rank int, what string, err error, want ...error) error {
 	}
 	return nil
 }
+
+// InOrder takes steps that need those before them: none runs after one that failed, whose error it returns. What
+// stands by itself, as checks and cleaning up do, all runs: for that there is errors.Join.
+func InOrder(steps ...func() error) error {
+	for _, step := range steps {
+		if err := step(); err != nil {
+			return err
+		}
+	}
+	return nil
+}

@@ -12,6 +12,7 @@ import (
 	"github.com/ubcoll/ubcoll/dtype"
 	"github.com/ubcoll/ubcoll/fault"
 	"github.com/ubcoll/ubcoll/internal/conform"
+	"github.com/ubcoll/ubcoll/internal/testkit"
 	"github.com/ubcoll/ubcoll/p2p"
 )
 
@@ -119,7 +120,11 @@ func Bad(ctx context.Context, c *ubcoll.Comm) error {
 		}
 		defer beside.Close()
 	}
-	return errors.Join(badLocal(ctx, c), badConcurrent(ctx, c, beside), badGroup(ctx, c), badFree(ctx, c, beside))
+	return testkit.InOrder(
+		func() error { return badLocal(ctx, c) },
+		func() error { return badConcurrent(ctx, c, beside) },
+		func() error { return badGroup(ctx, c) },
+		func() error { return badFree(ctx, c, beside) })
 }
 
 func refuse(mine bool, wrong, right func() error) func() error {

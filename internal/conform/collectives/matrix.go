@@ -3,7 +3,6 @@ package collectives
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"math"
 	"math/rand/v2"
@@ -23,12 +22,16 @@ func counts(n int) []int {
 // Matrix reduces every type with every operation, in and out of place, in all counts, from memory of a kind that
 // differs between ranks. It checks every element, and that all ranks have the same bits.
 func Matrix(ctx context.Context, c *ubcoll.Comm) error {
-	return errors.Join(
-		matrixOf[int8](ctx, c), matrixOf[uint8](ctx, c), matrixOf[int16](ctx, c), matrixOf[uint16](ctx, c),
-		matrixOf[int32](ctx, c), matrixOf[uint32](ctx, c), matrixOf[int64](ctx, c), matrixOf[uint64](ctx, c),
-		matrixOf[dtype.F16](ctx, c), matrixOf[dtype.BF16](ctx, c), matrixOf[float32](ctx, c), matrixOf[float64](ctx, c),
-		matrixOf[int](ctx, c), matrixOf[uint](ctx, c), matrixOf[bool](ctx, c), matrixOf[celsius](ctx, c),
-		matrixOf[answer](ctx, c))
+	for _, of := range []func(context.Context, *ubcoll.Comm) error{
+		matrixOf[int8], matrixOf[uint8], matrixOf[int16], matrixOf[uint16], matrixOf[int32], matrixOf[uint32], matrixOf[int64],
+		matrixOf[uint64], matrixOf[dtype.F16], matrixOf[dtype.BF16], matrixOf[float32], matrixOf[float64], matrixOf[int],
+		matrixOf[uint], matrixOf[bool], matrixOf[celsius], matrixOf[answer],
+	} {
+		if err := of(ctx, c); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // Types that a program may define.

@@ -11,6 +11,7 @@ import (
 	"github.com/ubcoll/ubcoll/dtype"
 	"github.com/ubcoll/ubcoll/internal/conform"
 	"github.com/ubcoll/ubcoll/internal/race"
+	"github.com/ubcoll/ubcoll/internal/testkit"
 )
 
 // Moves makes every collective except all-reduce, out of place and in place, with random lengths and kinds of memory,
@@ -39,9 +40,21 @@ func Moves(ctx context.Context, c *ubcoll.Comm) error {
 		for i := range counts {
 			counts[i] = all.IntN(n + 1)
 		}
-		if err := errors.Join(m.reduceScatter(op), h.reduceScatter(op), m.reduce(op), h.reduce(op), m.allGather(), m.gather(),
-			m.scatter(), m.broadcast(), m.allToAll(), m.allToAllV(counts), m.allGatherV(counts), m.gatherV(counts),
-			m.scatterV(counts), m.preMulSum()); err != nil {
+		if err := testkit.InOrder(
+			func() error { return m.reduceScatter(op) },
+			func() error { return h.reduceScatter(op) },
+			func() error { return m.reduce(op) },
+			func() error { return h.reduce(op) },
+			m.allGather,
+			m.gather,
+			m.scatter,
+			m.broadcast,
+			m.allToAll,
+			func() error { return m.allToAllV(counts) },
+			func() error { return m.allGatherV(counts) },
+			func() error { return m.gatherV(counts) },
+			func() error { return m.scatterV(counts) },
+			m.preMulSum); err != nil {
 			return fmt.Errorf("call %d: %w", k, err)
 		}
 	}

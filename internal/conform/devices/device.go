@@ -17,6 +17,7 @@ import (
 	"github.com/ubcoll/ubcoll/hw/cpu"
 	"github.com/ubcoll/ubcoll/internal/conform"
 	"github.com/ubcoll/ubcoll/internal/env"
+	"github.com/ubcoll/ubcoll/internal/testkit"
 	"github.com/ubcoll/ubcoll/internal/verify"
 	"github.com/ubcoll/ubcoll/p2p"
 )
@@ -48,7 +49,11 @@ func Device(ctx context.Context, c *ubcoll.Comm) error {
 			d.op, d.data.Op = ubcoll.Max, cpu.Max
 		}
 		d.n = r.IntN([]int{10, 3000, 300000, 1500000}[i%4] / d.data.Type.Size())
-		if err := errors.Join(d.allReduce(), d.allGather(), d.broadcast(r.IntN(c.Size())), d.sendRecv()); err != nil {
+		if err := testkit.InOrder(
+			d.allReduce,
+			d.allGather,
+			func() error { return d.broadcast(r.IntN(c.Size())) },
+			d.sendRecv); err != nil {
 			return conform.Fail(c, "round %d, %d of %v, in place %v, way %d: %w", i, d.n, d.data.Type, d.inPlace, d.how, err)
 		}
 	}
@@ -79,8 +84,12 @@ func windowDevice(ctx context.Context, c *ubcoll.Comm, dev ubcoll.Device, s *ubc
 		if i%2 == 0 {
 			q = w
 		}
-		if err := errors.Join(q.Put(ctx, next, most, b.Vec().Slice(0, n)), q.Signal(ctx, next), q.Wait(ctx, last),
-			s.Sync(ctx), b.CopyTo(ctx, got)); err != nil {
+		if err := testkit.InOrder(
+			func() error { return q.Put(ctx, next, most, b.Vec().Slice(0, n)) },
+			func() error { return q.Signal(ctx, next) },
+			func() error { return q.Wait(ctx, last) },
+			func() error { return s.Sync(ctx) },
+			func() error { return b.CopyTo(ctx, got) }); err != nil {
 			return conform.Fail(c, "window, %d bytes: %w", n, err)
 		}
 		if !bytes.Equal(got[most:most+n], conform.Pattern(last, i, n)) {

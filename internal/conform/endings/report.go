@@ -46,7 +46,9 @@ func ready(c *ubcoll.Comm) (dir string, err error) {
 
 // write makes a file that is complete from the moment it appears.
 func write(name, text string) error {
-	return errors.Join(os.WriteFile(name+".tmp", []byte(text), 0o600), os.Rename(name+".tmp", name))
+	return testkit.InOrder(
+		func() error { return os.WriteFile(name+".tmp", []byte(text), 0o600) },
+		func() error { return os.Rename(name+".tmp", name) })
 }
 
 // report writes which rank the error of this survivor names, and when. It waits until the other survivors have done so,

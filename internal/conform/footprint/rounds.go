@@ -9,6 +9,7 @@ import (
 	"github.com/ubcoll/ubcoll"
 	"github.com/ubcoll/ubcoll/coll"
 	"github.com/ubcoll/ubcoll/internal/conform"
+	"github.com/ubcoll/ubcoll/internal/testkit"
 	"github.com/ubcoll/ubcoll/p2p"
 )
 
@@ -128,7 +129,9 @@ func (r *childRounds) one(ctx context.Context) (err error) {
 			return err
 		}
 		for p := range k.d.Size() {
-			if err := errors.Join(k.win.Put(ctx, p, 800+8*k.d.Rank(), ubcoll.Of([]int64{7})), k.win.Signal(ctx, p)); err != nil {
+			if err := testkit.InOrder(
+				func() error { return k.win.Put(ctx, p, 800+8*k.d.Rank(), ubcoll.Of([]int64{7})) },
+				func() error { return k.win.Signal(ctx, p) }); err != nil {
 				return err
 			}
 		}
@@ -156,7 +159,9 @@ func (r *childRounds) one(ctx context.Context) (err error) {
 		if k.channel, err = p2p.Connect(ctx, k.d, peer, k.reg); err != nil {
 			return err
 		}
-		return errors.Join(k.channel.PutWithSignal(ctx, 4000, 0, 800), k.channel.Wait(ctx))
+		return testkit.InOrder(
+			func() error { return k.channel.PutWithSignal(ctx, 4000, 0, 800) },
+			func() error { return k.channel.Wait(ctx) })
 	}
 	return nil
 }

@@ -14,6 +14,7 @@ import (
 	"github.com/ubcoll/ubcoll/dtype"
 	"github.com/ubcoll/ubcoll/hw/cpu"
 	"github.com/ubcoll/ubcoll/internal/conform"
+	"github.com/ubcoll/ubcoll/internal/testkit"
 	"github.com/ubcoll/ubcoll/internal/verify"
 )
 
@@ -245,7 +246,9 @@ func Large(ctx context.Context, c *ubcoll.Comm) error {
 		r.Seed, r.n, r.inPlace = all.Uint64(), bytes/t.Size()-1+all.IntN(3), all.IntN(2) == 0
 		b := newBroadcast(all, c.Size(), types[all.IntN(len(types))], 0, all.IntN(c.Size()))
 		b.n = bytes/b.Type.Size() - 1 + all.IntN(3)
-		if err := errors.Join(r.run(ctx, c, mine), b.run(ctx, c, mine)); err != nil {
+		if err := testkit.InOrder(
+			func() error { return r.run(ctx, c, mine) },
+			func() error { return b.run(ctx, c, mine) }); err != nil {
 			return err
 		}
 	}

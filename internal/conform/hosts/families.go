@@ -11,12 +11,19 @@ import (
 	"github.com/ubcoll/ubcoll"
 	"github.com/ubcoll/ubcoll/coll"
 	"github.com/ubcoll/ubcoll/internal/conform"
+	"github.com/ubcoll/ubcoll/internal/testkit"
 	"github.com/ubcoll/ubcoll/p2p"
 )
 
 // Families splits and duplicates the communicator in all ways, and uses parents and children together.
 func Families(ctx context.Context, c *ubcoll.Comm) error {
-	return errors.Join(byHost(ctx, c), across(ctx, c), alone(ctx, c), random(ctx, c), generations(ctx, c), atOnce(ctx, c))
+	return testkit.InOrder(
+		func() error { return byHost(ctx, c) },
+		func() error { return across(ctx, c) },
+		func() error { return alone(ctx, c) },
+		func() error { return random(ctx, c) },
+		func() error { return generations(ctx, c) },
+		func() error { return atOnce(ctx, c) })
 }
 
 // host identifies this rank's host by the first rank there.
@@ -136,7 +143,9 @@ func memoryOf(ctx context.Context, c, d *ubcoll.Comm) error {
 		if err != nil {
 			return err
 		}
-		if err := errors.Join(ch.PutWithSignal(ctx, 2048, 0, 1024), ch.Wait(ctx), ch.Close()); err != nil {
+		if err := errors.Join(testkit.InOrder(
+			func() error { return ch.PutWithSignal(ctx, 2048, 0, 1024) },
+			func() error { return ch.Wait(ctx) }), ch.Close()); err != nil {
 			return err
 		}
 	}
@@ -156,7 +165,10 @@ func across(ctx context.Context, c *ubcoll.Comm) error {
 	r := reductions(1, d.Size())[0]
 	r.Seed, r.n = all.Uint64(), 70_001
 	b := newBroadcast(all, d.Size(), 8, 5000, d.Size()-1)
-	return errors.Join(Places(ctx, d), r.run(ctx, d, mine), b.run(ctx, d, mine), d.Close())
+	return errors.Join(testkit.InOrder(
+		func() error { return Places(ctx, d) },
+		func() error { return r.run(ctx, d, mine) },
+		func() error { return b.run(ctx, d, mine) }), d.Close())
 }
 
 // alone makes a communicator of each single rank, and none for some ranks.
@@ -217,7 +229,9 @@ func random(ctx context.Context, c *ubcoll.Comm) error {
 				return conform.Fail(c, "split %d: ranks %v, not %v", k, rows, want)
 			}
 		}
-		if err := errors.Join(Places(ctx, d), spread(ctx, d), d.Close()); err != nil {
+		if err := errors.Join(testkit.InOrder(
+			func() error { return Places(ctx, d) },
+			func() error { return spread(ctx, d) }), d.Close()); err != nil {
 			return conform.Fail(c, "split %d: %w", k, err)
 		}
 	}
@@ -261,7 +275,9 @@ func generations(ctx context.Context, c *ubcoll.Comm) error {
 	if err := e.Close(); err != nil {
 		return err
 	}
-	return errors.Join(Places(ctx, f), conform.SumOf(ctx, f, 1, n), f.Close())
+	return errors.Join(testkit.InOrder(
+		func() error { return Places(ctx, f) },
+		func() error { return conform.SumOf(ctx, f, 1, n) }), f.Close())
 }
 
 // atOnce uses communicators from several goroutines: they share the links between hosts, and do not wait for each

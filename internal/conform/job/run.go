@@ -64,7 +64,9 @@ func (r *outcome) write(name string) error {
 		return err
 	}
 	aside := filepath.Join(filepath.Dir(name), "."+filepath.Base(name))
-	return errors.Join(os.WriteFile(aside, b, 0o600), os.Rename(aside, name))
+	return testkit.InOrder(
+		func() error { return os.WriteFile(aside, b, 0o600) },
+		func() error { return os.Rename(aside, name) })
 }
 
 // holding counts what Run could leave behind.

@@ -9,6 +9,7 @@ import (
 	"github.com/ubcoll/ubcoll"
 	"github.com/ubcoll/ubcoll/coll"
 	"github.com/ubcoll/ubcoll/dtype"
+	"github.com/ubcoll/ubcoll/internal/testkit"
 	"github.com/ubcoll/ubcoll/p2p"
 )
 
@@ -177,7 +178,9 @@ func (m *program) window() error {
 		}
 	}
 	// No rank may write what others still put from, or get what they have not put yet.
-	if err := errors.Join(w.Flush(m.ctx), coll.Barrier(m.ctx, t.c)); err != nil {
+	if err := testkit.InOrder(
+		func() error { return w.Flush(m.ctx) },
+		func() error { return coll.Barrier(m.ctx, t.c) }); err != nil {
 		return err
 	}
 	for _, x := range gets[t.me] {
@@ -236,16 +239,27 @@ func (m *program) channel() error {
 	}
 	switch how {
 	case 0: // once the peer is there, whose previous step may have written it
-		err = errors.Join(ch.Signal(m.ctx), ch.Wait(m.ctx), ch.Get(m.ctx, to, from, n), ch.Signal(m.ctx), ch.Wait(m.ctx))
+		err = testkit.InOrder(
+			func() error { return ch.Signal(m.ctx) },
+			func() error { return ch.Wait(m.ctx) },
+			func() error { return ch.Get(m.ctx, to, from, n) },
+			func() error { return ch.Signal(m.ctx) },
+			func() error { return ch.Wait(m.ctx) })
 	case 1:
-		err = errors.Join(ch.Put(m.ctx, to, from, n), ch.Flush(m.ctx), ch.Signal(m.ctx))
+		err = testkit.InOrder(
+			func() error { return ch.Put(m.ctx, to, from, n) },
+			func() error { return ch.Flush(m.ctx) },
+			func() error { return ch.Signal(m.ctx) })
 		for got := false; err == nil && !got; {
 			got, err = ch.Poll()
 			runtime.Gosched()
 		}
 	default:
-		err = errors.Join(ch.PutPackets(m.ctx, packets, from, n, width), ch.GetPackets(m.ctx, to, packets, n, width),
-			ch.Signal(m.ctx), ch.Wait(m.ctx))
+		err = testkit.InOrder(
+			func() error { return ch.PutPackets(m.ctx, packets, from, n, width) },
+			func() error { return ch.GetPackets(m.ctx, to, packets, n, width) },
+			func() error { return ch.Signal(m.ctx) },
+			func() error { return ch.Wait(m.ctx) })
 		copy(m.slots[s].bytes[packets:], m.want[m.me][s][packets:])
 	}
 	return errors.Join(err, ch.Close(), m.expect("a put to a closed channel", t.c, ch.Put(m.ctx, 0, 0, 1), ubcoll.ErrClosed), r.Close())

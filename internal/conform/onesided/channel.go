@@ -10,6 +10,7 @@ import (
 	"github.com/ubcoll/ubcoll"
 	"github.com/ubcoll/ubcoll/coll"
 	"github.com/ubcoll/ubcoll/internal/conform"
+	"github.com/ubcoll/ubcoll/internal/testkit"
 	"github.com/ubcoll/ubcoll/p2p"
 )
 
@@ -74,29 +75,41 @@ func exchangeData(ctx context.Context, c *ubcoll.Comm, ch *p2p.Channel, mem []by
 		if round%2 == 0 {
 			err = ch.PutWithSignal(ctx, to, off, n)
 		} else {
-			err = errors.Join(ch.Put(ctx, to, off, n), ch.Flush(ctx), ch.Signal(ctx))
+			err = testkit.InOrder(
+				func() error { return ch.Put(ctx, to, off, n) },
+				func() error { return ch.Flush(ctx) },
+				func() error { return ch.Signal(ctx) })
 		}
-		if err = errors.Join(err, ch.Wait(ctx), same("put", to)); err != nil {
+		if err == nil {
+			err = testkit.InOrder(func() error { return ch.Wait(ctx) }, func() error { return same("put", to) })
+		}
+		if err != nil {
 			return err
 		}
 		// A get, after the peer has seen the put.
 		clear(mem[half:])
-		err = errors.Join(ch.RelaxedSignal(ctx), ch.Wait(ctx), ch.Get(ctx, to, off, n), same("get", to))
+		err = testkit.InOrder(
+			func() error { return ch.RelaxedSignal(ctx) },
+			func() error { return ch.Wait(ctx) },
+			func() error { return ch.Get(ctx, to, off, n) },
+			func() error { return same("get", to) })
 		if err != nil {
 			return err
 		}
 		for _, w := range []p2p.PacketWidth{p2p.Packet8, p2p.Packet16} {
 			// Neither rank may overwrite what the other still reads.
-			if err := errors.Join(ch.Signal(ctx), ch.Wait(ctx)); err != nil {
+			if err := testkit.InOrder(func() error { return ch.Signal(ctx) }, func() error { return ch.Wait(ctx) }); err != nil {
 				return err
 			}
 			land, out := half+64*(round%2), half+64+2*(1<<20)+8
-			if err := errors.Join(ch.PutPackets(ctx, land, off, n, w), ch.GetPackets(ctx, out, land, n, w),
-				same("packets", out)); err != nil {
+			if err := testkit.InOrder(
+				func() error { return ch.PutPackets(ctx, land, off, n, w) },
+				func() error { return ch.GetPackets(ctx, out, land, n, w) },
+				func() error { return same("packets", out) }); err != nil {
 				return err
 			}
 		}
-		if err := errors.Join(ch.Signal(ctx), ch.Wait(ctx)); err != nil {
+		if err := testkit.InOrder(func() error { return ch.Signal(ctx) }, func() error { return ch.Wait(ctx) }); err != nil {
 			return err
 		}
 	}
@@ -173,7 +186,9 @@ func channelOrder(ctx context.Context, c *ubcoll.Comm) error {
 		if err != nil {
 			return fmt.Errorf("channel %d: %w", k, err)
 		}
-		if err := errors.Join(ch.Signal(ctx), ch.Wait(ctx), ch.Close()); err != nil {
+		if err := errors.Join(testkit.InOrder(
+			func() error { return ch.Signal(ctx) },
+			func() error { return ch.Wait(ctx) }), ch.Close()); err != nil {
 			return err
 		}
 	}
@@ -213,7 +228,9 @@ func channelMany(ctx context.Context, c *ubcoll.Comm) error {
 		if err != nil {
 			return err
 		}
-		if err := errors.Join(ch.Signal(ctx), ch.Wait(ctx), ch.Close()); err != nil {
+		if err := errors.Join(testkit.InOrder(
+			func() error { return ch.Signal(ctx) },
+			func() error { return ch.Wait(ctx) }), ch.Close()); err != nil {
 			return err
 		}
 	}
@@ -233,12 +250,17 @@ func channelStream(ctx context.Context, c *ubcoll.Comm) error {
 	q := ch.On(s)
 	copy(r.Mem, conform.Pattern(c.Rank(), 1, 64))
 	for k := range 10 {
-		if err := errors.Join(q.Put(ctx, 1000+100*k, k, 50), q.Signal(ctx), q.Wait(ctx)); err != nil {
+		if err := testkit.InOrder(
+			func() error { return q.Put(ctx, 1000+100*k, k, 50) },
+			func() error { return q.Signal(ctx) },
+			func() error { return q.Wait(ctx) }); err != nil {
 			return err
 		}
 	}
-	if err := errors.Join(q.PutPackets(ctx, 2048, 0, 64, p2p.Packet16), q.GetPackets(ctx, 3000, 2048, 64, p2p.Packet16),
-		s.Sync(ctx)); err != nil {
+	if err := testkit.InOrder(
+		func() error { return q.PutPackets(ctx, 2048, 0, 64, p2p.Packet16) },
+		func() error { return q.GetPackets(ctx, 3000, 2048, 64, p2p.Packet16) },
+		func() error { return s.Sync(ctx) }); err != nil {
 		return err
 	}
 	want := conform.Pattern(peer, 1, 64)

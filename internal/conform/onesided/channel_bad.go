@@ -65,7 +65,9 @@ func channelLimits(ctx context.Context, c *ubcoll.Comm) error {
 		}
 	}
 	// Everything still works, and the peer's one signal is the only one.
-	if err := errors.Join(ch.PutWithSignal(ctx, theirs-1, 0, 1), ch.Wait(ctx)); err != nil {
+	if err := testkit.InOrder(
+		func() error { return ch.PutWithSignal(ctx, theirs-1, 0, 1) },
+		func() error { return ch.Wait(ctx) }); err != nil {
 		return err
 	}
 	if ok, err := ch.Poll(); ok || err != nil {
@@ -105,8 +107,11 @@ func channelWaits(ctx context.Context, c *ubcoll.Comm) error {
 	}
 	// A signal that comes later is taken once; so are packets.
 	copy(r.Mem[1024:], []byte("a packet"))
-	if err := errors.Join(ch.PutPackets(ctx, 0, 1024, 8, p2p.Packet8), ch.GetPackets(ctx, 2048, 0, 8, p2p.Packet8),
-		ch.Signal(ctx), ch.Wait(ctx)); err != nil {
+	if err := testkit.InOrder(
+		func() error { return ch.PutPackets(ctx, 0, 1024, 8, p2p.Packet8) },
+		func() error { return ch.GetPackets(ctx, 2048, 0, 8, p2p.Packet8) },
+		func() error { return ch.Signal(ctx) },
+		func() error { return ch.Wait(ctx) }); err != nil {
 		return err
 	}
 	if string(r.Mem[2048:2056]) != "a packet" {
@@ -131,7 +136,9 @@ func channelEnds(ctx context.Context, c *ubcoll.Comm) error {
 	}
 	if c.Rank() < peer {
 		// Two signals, then Close.
-		if err := errors.Join(ch.Signal(ctx), ch.Signal(ctx), ch.Close()); err != nil {
+		if err := errors.Join(testkit.InOrder(
+			func() error { return ch.Signal(ctx) },
+			func() error { return ch.Signal(ctx) }), ch.Close()); err != nil {
 			return err
 		}
 		for what, err := range map[string]error{
@@ -144,7 +151,7 @@ func channelEnds(ctx context.Context, c *ubcoll.Comm) error {
 			}
 		}
 	} else {
-		if err := errors.Join(ch.Wait(ctx), ch.Wait(ctx)); err != nil {
+		if err := testkit.InOrder(func() error { return ch.Wait(ctx) }, func() error { return ch.Wait(ctx) }); err != nil {
 			return err
 		}
 		if err := conform.Refused(c, "a wait for one who has closed", ch.Wait(ctx), ubcoll.ErrClosed); err != nil {
@@ -159,10 +166,15 @@ func channelEnds(ctx context.Context, c *ubcoll.Comm) error {
 		return err
 	}
 	if c.Rank() < peer {
-		if err := errors.Join(r.Reg.Close(), ch.Signal(ctx), ch.Wait(ctx)); err != nil {
+		if err := testkit.InOrder(
+			r.Reg.Close,
+			func() error { return ch.Signal(ctx) },
+			func() error { return ch.Wait(ctx) }); err != nil {
 			return err
 		}
-	} else if err := errors.Join(ch.Wait(ctx), ch.Signal(ctx)); err != nil {
+	} else if err := testkit.InOrder(
+		func() error { return ch.Wait(ctx) },
+		func() error { return ch.Signal(ctx) }); err != nil {
 		return err
 	}
 	if err := errors.Join(conform.Refused(c, "put", ch.Put(ctx, 0, 0, 1), ubcoll.ErrStale),

@@ -34,7 +34,9 @@ func windowData(ctx context.Context, c *ubcoll.Comm) error {
 		// Every rank puts to its place at every rank, itself included, from Go memory.
 		mine := conform.Pattern(c.Rank(), round, n)
 		for p := range c.Size() {
-			if err := errors.Join(w.Put(ctx, p, n*c.Rank(), ubcoll.Of(mine)), w.Signal(ctx, p)); err != nil {
+			if err := testkit.InOrder(
+				func() error { return w.Put(ctx, p, n*c.Rank(), ubcoll.Of(mine)) },
+				func() error { return w.Signal(ctx, p) }); err != nil {
 				return err
 			}
 		}
@@ -242,8 +244,11 @@ func windowTwice(ctx context.Context, c *ubcoll.Comm) error {
 		return conform.Fail(c, "%d regions for one piece of memory", after.Regions-before.Regions)
 	}
 	next, last := conform.Ring(c)
-	if err := errors.Join(w1.Close(), w2.Put(ctx, next, 8, ubcoll.Of([]int64{int64(c.Rank())})), w2.Signal(ctx, next),
-		w2.Wait(ctx, last)); err != nil {
+	if err := testkit.InOrder(
+		w1.Close,
+		func() error { return w2.Put(ctx, next, 8, ubcoll.Of([]int64{int64(c.Rank())})) },
+		func() error { return w2.Signal(ctx, next) },
+		func() error { return w2.Wait(ctx, last) }); err != nil {
 		return err
 	}
 	if b.Slice()[1] != int64(last) {
@@ -289,7 +294,7 @@ func windowEnds(ctx context.Context, c *ubcoll.Comm) error {
 				return err
 			}
 		}
-		if err := errors.Join(w.Wait(ctx, 0), w.Close(), gone(w)); err != nil {
+		if err := testkit.InOrder(func() error { return w.Wait(ctx, 0) }, w.Close, func() error { return gone(w) }); err != nil {
 			return err
 		}
 	}
@@ -297,10 +302,14 @@ func windowEnds(ctx context.Context, c *ubcoll.Comm) error {
 		return err
 	}
 	if c.Rank() != 0 {
-		if err := errors.Join(conform.Refused(c, "put", w.Put(ctx, 0, 0, x), ubcoll.ErrStale),
-			conform.Refused(c, "get", w.Get(ctx, 0, x, 0), ubcoll.ErrStale),
-			conform.Refused(c, "peer", testkit.ErrOf(w.Peer(0)), ubcoll.ErrStale), w.Wait(ctx, 0),
-			conform.Refused(c, "wait", w.Wait(ctx, 0), ubcoll.ErrClosed), w.Close(), gone(w)); err != nil {
+		if err := testkit.InOrder(
+			func() error { return conform.Refused(c, "put", w.Put(ctx, 0, 0, x), ubcoll.ErrStale) },
+			func() error { return conform.Refused(c, "get", w.Get(ctx, 0, x, 0), ubcoll.ErrStale) },
+			func() error { return conform.Refused(c, "peer", testkit.ErrOf(w.Peer(0)), ubcoll.ErrStale) },
+			func() error { return w.Wait(ctx, 0) },
+			func() error { return conform.Refused(c, "wait", w.Wait(ctx, 0), ubcoll.ErrClosed) },
+			w.Close,
+			func() error { return gone(w) }); err != nil {
 			return err
 		}
 	}
@@ -362,7 +371,9 @@ func windowGroup(ctx context.Context, c *ubcoll.Comm) error {
 	}
 	for _, w := range []*ubcoll.Window{w1, w2} {
 		next, last := conform.Ring(c)
-		if err := errors.Join(w.Signal(ctx, next), w.Wait(ctx, last), w.Close()); err != nil {
+		if err := errors.Join(testkit.InOrder(
+			func() error { return w.Signal(ctx, next) },
+			func() error { return w.Wait(ctx, last) }), w.Close()); err != nil {
 			return err
 		}
 	}

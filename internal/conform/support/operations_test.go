@@ -10,6 +10,7 @@ import (
 	"github.com/ubcoll/ubcoll"
 	"github.com/ubcoll/ubcoll/coll"
 	"github.com/ubcoll/ubcoll/graph"
+	"github.com/ubcoll/ubcoll/internal/testkit"
 	"github.com/ubcoll/ubcoll/p2p"
 )
 
@@ -286,7 +287,9 @@ func inGroup(reduces bool) func(ctx context.Context, e *env, at on) error {
 // signalled checks what the peer has put and announced by a signal.
 func signalled(from int, want func(e *env) []int32) func(context.Context, *env) error {
 	return func(ctx context.Context, e *env) error {
-		if err := errors.Join(e.w.Signal(ctx, e.peer()), e.w.Wait(ctx, e.peer())); err != nil {
+		if err := testkit.InOrder(
+			func() error { return e.w.Signal(ctx, e.peer()) },
+			func() error { return e.w.Wait(ctx, e.peer()) }); err != nil {
 			return err
 		}
 		return expect(ctx, e.shared, from, want(e))
@@ -300,7 +303,9 @@ var windows = []operation{
 		e.more, err = at.c.RegisterWindow(ctx, e.src.Vec(), ubcoll.WindowDefault)
 		return err
 	}, func(ctx context.Context, e *env) error {
-		return errors.Join(e.more.Signal(ctx, e.peer()), e.more.Wait(ctx, e.peer()), e.more.Close())
+		return errors.Join(testkit.InOrder(
+			func() error { return e.more.Signal(ctx, e.peer()) },
+			func() error { return e.more.Wait(ctx, e.peer()) }), e.more.Close())
 	}},
 	{false, "Window.Put", func(ctx context.Context, e *env, at on) error {
 		return e.w.On(at.s).Put(ctx, e.peer(), there*word, e.src.Vec().Slice(0, some))
@@ -336,7 +341,9 @@ var channels = []operation{
 		if err != nil {
 			return err
 		}
-		return errors.Join(ch.Signal(ctx), ch.Wait(ctx), ch.Close())
+		return errors.Join(testkit.InOrder(
+			func() error { return ch.Signal(ctx) },
+			func() error { return ch.Wait(ctx) }), ch.Close())
 	}, nil},
 	called("Channel.Put", func(ctx context.Context, ch *p2p.Channel) error {
 		return ch.Put(ctx, there*word, 0, some*word)
