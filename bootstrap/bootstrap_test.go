@@ -97,8 +97,8 @@ func TestConformance(t *testing.T) {
 	}
 	for _, k := range kinds {
 		sizes := []int{1, 2, 3, 4, 8}
-		if race.Enabled { // 8 ranks are slow then, and show nothing more
-			sizes = sizes[:3]
+		if race.Enabled || testing.Short() { // 8 ranks are slow then, and show nothing more
+			sizes = []int{1, 2, 4}
 		}
 		for _, n := range sizes {
 			for _, name := range []string{"healthy", "missing", "abort", "circle", "pair-missing", "pair-abort", "pair-closed"} {

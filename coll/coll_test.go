@@ -14,7 +14,7 @@ import (
 
 func TestSmoke(t *testing.T) {
 	counts := []int{0, 1, 3, 1000, 100000, 1 << 20}
-	if race.Enabled {
+	if race.Enabled || testing.Short() {
 		counts[5] = 1 << 18
 	}
 	for _, n := range []int{1, 2, 3, 4, 8} {

@@ -171,7 +171,7 @@ func TestDeviceCounts(t *testing.T) {
 			return newParts(p.same, p.c.Size(), most).run(ctx, p.c, p.a, p.b, p.own.IntN(8), p.sync)
 		},
 	}
-	if race.Enabled {
+	if race.Enabled || testing.Short() {
 		r.trials = 3 // making and checking data element by element is slow
 	}
 	r.run(t)

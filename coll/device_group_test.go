@@ -108,7 +108,7 @@ func TestDeviceGroupTogether(t *testing.T) {
 					all := rand.New(rand.NewPCG(seed, uint64(n)))
 					mine := rand.New(rand.NewPCG(seed, uint64(100+c.Rank())))
 					together := 0
-					for range 15 {
+					for range testkit.Often(150) {
 						parts := drawGroup(all, mine, c.Rank(), size)
 						for i := range data {
 							data[i] = byte(mine.IntN(4)) // never a NaN

@@ -9,6 +9,7 @@ import (
 	"github.com/ubcoll/ubcoll"
 	"github.com/ubcoll/ubcoll/coll"
 	"github.com/ubcoll/ubcoll/internal/race"
+	"github.com/ubcoll/ubcoll/internal/testkit"
 	"github.com/ubcoll/ubcoll/internal/testkit/gputest"
 	"github.com/ubcoll/ubcoll/p2p"
 	"github.com/ubcoll/ubcoll/register"
@@ -16,6 +17,7 @@ import (
 
 // TestDevicesMany is TestDevices with more ranks than the kernels' parameters have room for.
 func TestDevicesMany(t *testing.T) {
+	testkit.Long(t)
 	if race.Enabled {
 		t.Skip("what is instrumented is the same with fewer ranks")
 	}
@@ -46,6 +48,7 @@ func TestDevicesMany(t *testing.T) {
 // TestDevicesParts has still more ranks, and communicators of some of them, which run the kernels for few ranks. A
 // small machine cannot close the devices of the maximum, 72 ranks, in time: TestCheck tries the kernels alone with 72.
 func TestDevicesParts(t *testing.T) {
+	testkit.Long(t)
 	if race.Enabled {
 		t.Skip("what is instrumented is the same with fewer ranks")
 	}

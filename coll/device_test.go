@@ -334,7 +334,7 @@ func TestDevices(t *testing.T) {
 			return k.run(ctx, p.c, p.a, p.b, p.sync)
 		},
 	}
-	if race.Enabled { // fewer trials run the same code, and checking element by element is slow
+	if race.Enabled || testing.Short() { // fewer trials run the same code, and checking element by element is slow
 		r.ranks, r.trials = []int{2, 3}, 2
 	}
 	r.run(t)

@@ -90,7 +90,7 @@ func (x trade) run(ctx context.Context, ch *p2p.Channel, packets int) error {
 func TestChannelOnDevices(t *testing.T) {
 	seed := testkit.Seed(t)
 	ranks := []int{2, 3}
-	if race.Enabled { // the same code runs for both
+	if race.Enabled || testing.Short() { // the same code runs for both
 		ranks = []int{2}
 	}
 	for _, n := range ranks {

@@ -196,7 +196,7 @@ func TestFreeOfAdopted(t *testing.T) {
 // TestFreeRaces frees buffers while another goroutine makes calls with them: each call succeeds or is ErrStale.
 func TestFreeRaces(t *testing.T) {
 	rounds := 500
-	if race.Enabled {
+	if race.Enabled || testing.Short() {
 		rounds = 50
 	}
 	for _, n := range []int{8, 2000, 4000, 20000} {

@@ -192,7 +192,7 @@ func (m *mailbag) half(ctx context.Context, c *ubcoll.Comm, letters []letter, re
 func TestMessagesRandom(t *testing.T) {
 	seed := testkit.Seed(t)
 	ranks, rounds := []int{1, 2, 3, 4, 8}, 40
-	if race.Enabled { // the same code runs with fewer ranks
+	if race.Enabled || testing.Short() { // the same code runs with fewer ranks
 		ranks, rounds = []int{1, 2, 3}, 12
 	}
 	for _, n := range ranks {

@@ -68,7 +68,7 @@ func TestRunResumes(t *testing.T) {
 
 	random := testkit.Random(t)
 	kills := 0
-	for kills < 6 {
+	for kills < testkit.Often(60) {
 		cmd := exec.Command(os.Args[0], append(run, "-o", killed)...)
 		cmd.Env = append(os.Environ(), testkit.ProgramVar+"=1", testkit.NoSleep)
 		require.NoError(t, cmd.Start())
@@ -148,6 +148,11 @@ func TestConfigsRun(t *testing.T) {
 		}
 		ran++
 		t.Run(filepath.Base(f), func(t *testing.T) {
+			if testing.Short() {
+				_, stderr, code := testkit.Program(t, nil, "check", f)
+				require.Equal(t, 0, code, stderr)
+				return
+			}
 			dir := filepath.Join(t.TempDir(), "r")
 			args := []string{"run", f, "-quick", "-o", dir, "-ranks", "2", "-device", "host", "-graph", "0", "-type", "float32",
 				"-bytes", "1K,64K"}
