@@ -16,22 +16,22 @@ import (
 	"github.com/ubcoll/ubcoll/internal/team"
 )
 
-// Graph is a sequence of operations on the device as the driver replays it: a launch costs the host one call.
+// Graph is a sequence of operations on the device that the driver replays. A launch is one call of the driver.
 type Graph struct {
 	d     *Device
-	last  team.Work // of works
+	last  team.Work // the last of the works that were captured
 	told  engine.Replay
-	ops   uint64    // of a launch, one kernel of several collectives being one; see Device.count
-	part  GraphPart // a client's, or nil
+	ops   uint64    // of a launch; several collectives in one kernel count as one, see Device.count
+	part  GraphPart // the client's part, or nil
 	reads []read    // operations whose counts each launch reads
 
 	mu    sync.Mutex
 	graph *cuda.Graph // nil once closed
 }
 
-// Capture makes a graph of works, all of them operations on the device. Each rank does so at the same place. It
-// waits until the peers have imported the buffers, or cannot, and runs nothing. part is of the
-// client whose operations are among works, or nil.
+// Capture makes a graph of works, all of them operations on the device. It runs none of them. Every rank calls it at the
+// same place. It waits until the peers have imported the buffers, or have failed to. part belongs to the client whose
+// operations are among works; it is nil if there are none.
 func Capture(ctx context.Context, c *engine.Comm, works []team.Work, part GraphPart) (*Graph, error) {
 	if err := c.Enter(); err != nil {
 		return nil, err
@@ -58,8 +58,8 @@ func Capture(ctx context.Context, c *engine.Comm, works []team.Work, part GraphP
 	return d.capture(ctx, works, part)
 }
 
-// imported waits until the peers have imported the buffers of works, and the staging memory that these need. A buffer that
-// a peer has failed to import is staged.
+// imported waits until the peers have imported the buffers of works and the staging memory that works need. A buffer that
+// a peer fails to import is staged.
 func (d *Device) imported(ctx context.Context, works []team.Work) error {
 	start := time.Now()
 	for i := range works {
@@ -83,8 +83,9 @@ func (d *Device) imported(ctx context.Context, works []team.Work) error {
 	return nil
 }
 
-// UntilImported calls acquire, which finds registrations, until it is not late for one any more: the peers have
-// imported the memory. What they have not, so long after start, is captured as staged.
+// UntilImported calls acquire, which finds registrations, until acquire reports that nothing is late: then the peers have
+// imported the memory. Memory that a peer has not imported importTimeout after start, or a shorter
+// Options.Timeout after it, is captured as staged.
 func (d *Device) UntilImported(ctx context.Context, start time.Time, acquire func() (late bool, err error)) error {
 	for {
 		late, err := acquire()
@@ -102,11 +103,11 @@ func (d *Device) UntilImported(ctx context.Context, start time.Time, acquire fun
 }
 
 const (
-	importTimeout = 10 * time.Second       // for peers to import a buffer before it is captured as staged
-	importPoll    = 100 * time.Microsecond // between looks whether they have
+	importTimeout = 10 * time.Second       // how long peers have to import a buffer before it is captured as staged
+	importPoll    = 100 * time.Microsecond // between two checks whether they have
 )
 
-// capture records the launches of works on a stream of their own.
+// capture records the launches of works on a stream that it makes for this.
 func (d *Device) capture(ctx context.Context, works []team.Work, part GraphPart) (_ *Graph, err error) {
 	s, err := NewStream(d.Domain.Context)
 	if err != nil {
@@ -124,7 +125,7 @@ func (d *Device) capture(ctx context.Context, works []team.Work, part GraphPart)
 			return nil, err
 		}
 	}
-	for i, n := 0, 0; i < len(works); i += n { // before the capture
+	for i, n := 0, 0; i < len(works); i += n { // kernels are loaded before the capture begins
 		w := &works[i]
 		if n = d.captured(works[i:]); w.Other != nil || d.alone(w) {
 			continue
@@ -157,7 +158,7 @@ func (d *Device) capture(ctx context.Context, works []team.Work, part GraphPart)
 			g.told.Add(os...)
 			continue
 		}
-		if g.last.Kernel.Counts { // the ranks may have captured others than those that they launch, which fit
+		if g.last.Kernel.Counts { // the counts of a launch may differ from those of the capture
 			g.last.Kernel.Blocks = team.CountsBlocks
 		}
 		if bad = d.prepare(&g.last, false); bad == nil {
@@ -170,7 +171,7 @@ func (d *Device) capture(ctx context.Context, works []team.Work, part GraphPart)
 		d.c.Describe(&o, &g.last, g.last.Kernel.Algorithm, 0)
 		g.told.Add(o)
 		g.ops++
-		g.last.Release() // the graph has the buffers
+		g.last.Release() // the graph holds the buffers
 		d.next.copy = nil
 		if bad != nil {
 			break
@@ -190,7 +191,7 @@ func (d *Device) capture(ctx context.Context, works []team.Work, part GraphPart)
 	return g, nil
 }
 
-// captured is how many of works, at their beginning, become one kernel of a graph, at least one.
+// captured returns how many of the first works become one kernel of a graph, at least one.
 func (d *Device) captured(works []team.Work) int {
 	n := 1
 	for n < len(works) && works[n-1].Together {
@@ -202,7 +203,7 @@ func (d *Device) captured(works []team.Work) int {
 // group records works, which go together, as one kernel on s.
 func (g *Graph) group(s *Stream, works []team.Work) error {
 	d := g.d
-	held := slices.Clone(works) // the graph keeps works, without buffers
+	held := slices.Clone(works) // works themselves hold no buffers
 	defer func() {
 		for i := range held {
 			held[i].Release()
@@ -229,7 +230,7 @@ func (g *Graph) group(s *Stream, works []team.Work) error {
 	return nil
 }
 
-// Launch queues the graph on view's stream, or runs it and waits.
+// Launch queues the graph on v's stream. Without a stream it runs the graph and waits for it.
 func (g *Graph) Launch(ctx context.Context, v *engine.View) error {
 	ctx = engine.Context(ctx)
 	c, d := v.Comm, g.d
@@ -252,7 +253,7 @@ func (g *Graph) Launch(ctx context.Context, v *engine.View) error {
 	}
 	s := StreamOf(on)
 	if ctx.Err() != nil {
-		return c.LocalError("launch", reason.Ended(ctx)) // before any of the peers can have heard of it
+		return c.LocalError("launch", reason.Ended(ctx)) // no peer can have noticed the launch yet
 	}
 	if v.Stream == nil {
 		if err := d.settle(ctx, g.last.Kind); err != nil {
@@ -282,7 +283,7 @@ func (g *Graph) Launch(ctx context.Context, v *engine.View) error {
 	return err
 }
 
-// queue queues the graph on s. A refusal is as Device.queue's.
+// queue queues the graph on s. Device.queue says what a refusal is.
 func (g *Graph) queue(s *Stream) (refusal, err error) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -313,18 +314,18 @@ func (g *Graph) queue(s *Stream) (refusal, err error) {
 	return refusal, nil
 }
 
-// read is an operation of a graph with vectors of counts, which are the caller's and may change between launches.
+// read is an operation of a graph that has vectors of counts. They are the caller's and may change between launches.
 type read struct {
 	work  team.Work
-	seq   uint64 // among the graph's collectives, from 1 on
+	seq   uint64 // its number among the graph's collectives, from 1 on
 	node  cuda.Node
 	f     *cuda.Function
 	shape cuda.Launch
-	last  kernels.VectorParams // of the node
-	good  uint64               // signature
+	last  kernels.VectorParams // the node's parameters now
+	good  uint64               // the signature of valid counts
 }
 
-// reading notes what was captured last, w, as an operation whose counts launches read.
+// reading notes w, which was captured last, as an operation whose counts each launch reads.
 func (g *Graph) reading(cu *cuda.Stream, w *team.Work) error {
 	node, err := cu.Last()
 	l := &g.d.next
@@ -333,11 +334,11 @@ func (g *Graph) reading(cu *cuda.Stream, w *team.Work) error {
 	return err
 }
 
-// readCounts gives the kernels the counts of the next launch. What is wrong with them is a refusal, which the kernel
-// tells those of the peers in place of the operation: it moves nothing.
+// readCounts gives the kernels the counts of the next launch. If counts are wrong, the kernel moves nothing and tells the
+// peers' kernels of the refusal, which readCounts returns.
 func (g *Graph) readCounts() (refusal, err error) {
 	d := g.d
-	p := &d.next.params // on the stack it would be allocated
+	p := &d.next.params // a variable of this function would be allocated on the heap
 	for i := range g.reads {
 		r := &g.reads[i]
 		*p = r.last
@@ -359,7 +360,7 @@ func (g *Graph) readCounts() (refusal, err error) {
 	return refusal, nil
 }
 
-// on queues the graph on cu, in the order of what its part is of, which the caller has locked.
+// on queues the graph on cu. The caller has locked the part, which keeps the order of its client's operations.
 func (g *Graph) on(s *Stream, cu *cuda.Stream, captured bool) error {
 	if captured || g.part == nil {
 		return g.Replay(cu)
@@ -370,7 +371,7 @@ func (g *Graph) on(s *Stream, cu *cuda.Stream, captured bool) error {
 // Replay queues the graph on cu.
 func (g *Graph) Replay(cu *cuda.Stream) error { return g.graph.Launch(cu) }
 
-// Close gives the graph up; a launch that is under way ends first.
+// Close frees the graph. It waits for a launch that is under way.
 func (g *Graph) Close() error {
 	g.d.mu.Lock()
 	delete(g.d.graphs, g)

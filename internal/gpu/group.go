@@ -9,14 +9,15 @@ import (
 	"github.com/ubcoll/ubcoll/internal/team"
 )
 
-// Small all-reduces that follow each other in a group are one kernel: a launch costs more than what it does. Their data
-// go behind each other as the packets of one. Which ones go together is a pure function of what the ranks agree on; that
-// one of them reads what another one writes is a rank's own business, whose kernel then does them one by one.
+// Small all-reduces that follow each other in a group become one kernel, because a launch costs more than the work. Their
+// data travel one behind the other, as if they were one operation's packets. Which ones go together is a pure function
+// of what the ranks agree on. Only its own rank knows whether one of them reads what another one writes; that rank's
+// kernel then does them one by one.
 
 // groupedMost is the longest all-reduce, in bytes, that goes together with others.
 const groupedMost = 64 << 10
 
-// together is how many of works, at their beginning, go together, at least one.
+// together returns how many of the first works go together, at least one.
 func (d *Device) together(works []team.Work) int {
 	if n := d.c.Size(); n == 1 || n > kernels.Narrow {
 		return 1
@@ -36,7 +37,7 @@ func (d *Device) together(works []team.Work) int {
 	return max(n, 1)
 }
 
-// packetsOf is how many packets w's data are.
+// packetsOf returns the number of packets that w's data take.
 func packetsOf(w *team.Work) int { return (w.Count*w.Type.Size() + 7) / 8 }
 
 // PerformSome implements Accelerator.
@@ -54,7 +55,7 @@ func (d *Device) PerformSome(ctx context.Context, works []team.Work, group bool)
 	return 1, err
 }
 
-// grouped is the algorithm of w, one of several that go together.
+// grouped returns the name of the algorithm of w, which goes together with others.
 func grouped(w *team.Work) string { return w.Kernel.Algorithm + ", grouped" }
 
 func (d *Device) performGroup(ctx context.Context, works []team.Work) error {
@@ -72,16 +73,16 @@ func (d *Device) performGroup(ctx context.Context, works []team.Work) error {
 	return d.outcome(ctx, kind, refusal)
 }
 
-// queueGroup is queue for works that go together. first is why all are refused, or nil; where one of them is bad, none is
-// done.
+// queueGroup is queue for works that go together. If first is not nil, all of them are refused, and first says why. If
+// one of them is bad, none is done.
 func (d *Device) queueGroup(ctx context.Context, s *Stream, works []team.Work, first error) (refusal, err error) {
-	works = append([]team.Work(nil), works...) // the caller's have no buffers that are held
+	works = append([]team.Work(nil), works...) // the caller's works hold no buffers
 	defer func() {
 		for i := range works {
 			works[i].Release()
 		}
 	}()
-	bad, at := first, 0 // what is wrong, and with which
+	bad, at := first, 0 // what is wrong, and with which of works
 	for i := range works {
 		if bad == nil {
 			bad, at = works[i].Err, i
@@ -123,7 +124,7 @@ func (d *Device) queueGroup(ctx context.Context, s *Stream, works []team.Work, f
 	return refusal, nil
 }
 
-// prepareGroup makes d.next what does works, which go together.
+// prepareGroup sets d.next to the kernel that does works, which go together.
 func (d *Device) prepareGroup(works []team.Work) error {
 	k, err := d.kernel(kernels.Group, works[0].Type)
 	if err != nil {
@@ -145,9 +146,9 @@ func (d *Device) prepareGroup(works []team.Work) error {
 		most = max(most, w.Kernel.Blocks)
 	}
 	switch touching(works) {
-	case same: // a thread has the same elements in each of them
+	case same: // each thread has the same elements in all of them
 		g.Ordered, blocks = 1, most
-	case shifted: // a block waits for all its threads between them
+	case shifted: // between two of them the block waits for all its threads
 		g.Ordered, blocks = 1, 1
 	}
 	blocks = min(blocks, d.c.Team().Tuning().GPU.PacketBlocksMax)
@@ -156,7 +157,7 @@ func (d *Device) prepareGroup(works []team.Work) error {
 	return nil
 }
 
-// touch says how the works of a group touch what others of them write.
+// touch says how the works of a group use memory that others of them write.
 type touch int
 
 const (

@@ -14,8 +14,8 @@ import (
 	"github.com/ubcoll/ubcoll/internal/team"
 )
 
-// LaunchAll queues works on s, a stream of a device, in order. What is wrong with a rank's arguments is an error of the
-// stream, as on the host, and of the other ranks'.
+// LaunchAll queues works on s, a stream of a device, in order. Wrong arguments of a rank become errors of its stream, as
+// on the host, and of the other ranks' streams.
 func (s *Stream) LaunchAll(ctx context.Context, c *engine.Comm, works []team.Work, group bool) error {
 	c.EnterQueue()
 	defer c.Leave()
@@ -25,10 +25,10 @@ func (s *Stream) LaunchAll(ctx context.Context, c *engine.Comm, works []team.Wor
 		return err
 	}
 	d := DeviceOf(c)
-	var first error // refusal, after which all is refused: the other ranks have queued the whole group
+	var first error // refuses the works behind it too, since the other ranks have queued the whole group
 	for n := 0; len(works) > 0; works = works[n:] {
 		n = 1
-		if o := works[0].Other; o != nil { // refused or not: the other ranks have queued theirs
+		if o := works[0].Other; o != nil { // also after a refusal: the other ranks have queued theirs
 			if err := o.Run(ctx); err != nil {
 				return err
 			}
@@ -57,7 +57,7 @@ func (s *Stream) LaunchAll(ctx context.Context, c *engine.Comm, works []team.Wor
 	return nil
 }
 
-// Launch is LaunchAll for c's Team().Work alone. It is the caller's turn, which ends.
+// Launch is LaunchAll for c's Team().Work alone. The caller has the turn; Launch ends it.
 func (s *Stream) Launch(ctx context.Context, c *engine.Comm) error {
 	defer c.Leave()
 	if err := launchable(c, s.s); err != nil {
@@ -80,7 +80,7 @@ func (d *Device) queueWork(ctx context.Context, s *Stream) (refusal, err error) 
 	return refusal, err
 }
 
-// launchable is why nothing of c can be queued on s, which may be one of the host.
+// launchable returns why nothing of c can be queued on s, or nil. s may be a stream of the host.
 func launchable(c *engine.Comm, s *engine.Stream) error {
 	switch {
 	case c.Broken() != nil:
@@ -91,7 +91,7 @@ func launchable(c *engine.Comm, s *engine.Stream) error {
 	if err := c.CheckDevice(s.Device()); err != nil {
 		return c.LocalError("stream", err)
 	}
-	// What is queued now waits for all peers, and the driver would not notice that one is gone.
+	// The work that is queued now waits for all peers. The driver would not notice that one of them is gone.
 	w := team.WaitState{Op: "stream", Step: "launch"}
 	for r := range c.Team().Peers {
 		if r == c.Team().Rank() {
@@ -107,7 +107,7 @@ func launchable(c *engine.Comm, s *engine.Stream) error {
 	return nil
 }
 
-// Perform implements Accelerator: it does w on the communicator's own stream.
+// Perform does w on the communicator's own stream. Implements Accelerator.
 func (d *Device) Perform(ctx context.Context, w *team.Work) error {
 	c := d.c
 	if err := launchable(c, d.own.s); err != nil {
@@ -117,7 +117,7 @@ func (d *Device) Perform(ctx context.Context, w *team.Work) error {
 		return err
 	}
 	var began time.Time
-	if w.Kernel.Words && c.Measures(w) { // else it travels in packets, or might
+	if w.Kernel.Words && c.Measures(w) { // others travel in packets, or may
 		began = time.Now()
 	}
 	refusal, err := d.queue(ctx, d.own, w)
@@ -131,10 +131,10 @@ func (d *Device) Perform(ctx context.Context, w *team.Work) error {
 	return err
 }
 
-// outcome waits for what a blocking call has queued, and is the call's error.
+// outcome waits for the work that a blocking call has queued, and returns the call's error.
 func (d *Device) outcome(ctx context.Context, k team.OpKind, refusal error) error {
 	if refusal != nil {
-		ctx = context.WithoutCancel(ctx) // the peers must still be heard out, for Options.Timeout at most
+		ctx = context.WithoutCancel(ctx) // the peers still take part; this takes Options.Timeout at most
 	}
 	err := d.wait(ctx, d.own, k)
 	if told := d.take(); err == nil {
@@ -146,8 +146,8 @@ func (d *Device) outcome(ctx context.Context, k team.OpKind, refusal error) erro
 	return err
 }
 
-// settle waits for what was queued on other streams before a blocking call, so that what the status says after it is
-// the call's.
+// settle waits, before a blocking call, for the work that was queued on other streams, so that the status after the call
+// is the call's own.
 func (d *Device) settle(ctx context.Context, k team.OpKind) error {
 	s := d.last.Load()
 	if s == nil || s == d.own {
@@ -164,8 +164,8 @@ func (d *Device) settle(ctx context.Context, k team.OpKind) error {
 	return nil
 }
 
-// queue queues w on s; it is the communicator's turn. A refusal is what is wrong with w on this rank: it has been
-// queued as such, for the peers to see. An error means that nothing was queued.
+// queue queues w on s. It is called in the communicator's turn. A refusal says what is wrong with w on this rank; in the
+// place of w a kernel was queued that tells the peers. After an error nothing was queued.
 func (d *Device) queue(ctx context.Context, s *Stream, w *team.Work) (refusal, err error) {
 	bad := w.Err
 	if bad == nil && w.Kernel.Name == "" {
@@ -200,15 +200,15 @@ func (d *Device) queue(ctx context.Context, s *Stream, w *team.Work) (refusal, e
 	return refusal, nil
 }
 
-// launching is what is to be queued next: a kernel, or one of the others. It is part of the device, so that a call
-// allocates nothing for it.
+// launching describes what is queued next: a kernel, a copy or a graph. The device has one, so that calls do not allocate
+// one.
 type launching struct {
 	f      *cuda.Function
 	shape  cuda.Launch
-	room   int32 // that the kernel takes, see Stream.Follows
+	room   int32 // the room that the kernel takes, see Stream.Follows
 	params kernels.VectorParams
 	group  kernels.GroupParams
-	args   []byte // of one of these, what the kernel takes
+	args   []byte // the kernel's parameters: a part of params, or of group
 
 	send, recv [kernels.MaxRanks]uint64
 
@@ -216,14 +216,14 @@ type launching struct {
 	graph *Graph
 }
 
-// start queues d.next on cu, s's, which somebody else captures or not.
+// start queues d.next on cu, the driver's stream of s. captured: somebody else is capturing it.
 func (d *Device) start(s *Stream, cu *cuda.Stream, captured bool) error {
 	l := &d.next
 	switch {
 	case l.copy != nil:
 		return copyAlone(cu, l.copy)
 	case l.graph != nil:
-		s.Follows(0, 0) // a graph ends before what is behind it begins
+		s.Follows(0, 0) // a graph ends before the next kernel begins
 		return l.graph.on(s, cu, captured)
 	}
 	if !s.Follows(l.room, d.Blocks) {
@@ -232,9 +232,9 @@ func (d *Device) start(s *Stream, cu *cuda.Stream, captured bool) error {
 	return l.f.Launch(cu, l.shape, l.args)
 }
 
-// prepare makes d.next what does w. It holds the buffers and their registrations, which w.Release gives back once that
-// is queued: whatever ends their memory waits for the streams first. stage: staging memory may be made, and peers waited
-// for who have yet to map what is large.
+// prepare sets d.next to the kernel or copy that does w. It holds the buffers and their registrations. w.Release gives
+// them back as soon as the work is queued, because whoever frees their memory waits for the streams first. stage: prepare
+// may make staging memory, and may wait for peers that have yet to map a large buffer.
 func (d *Device) prepare(w *team.Work, stage bool) error {
 	if err := w.Hold(); err != nil {
 		return err
@@ -272,7 +272,7 @@ func (d *Device) prepare(w *team.Work, stage bool) error {
 	return nil
 }
 
-// shape gives d.next, which is k, so many blocks, as far as there are.
+// shape sets the launch of d.next, whose kernel is k, to that many blocks, or to the device's if that is fewer.
 func (d *Device) shape(k loaded, blocks int, early bool) {
 	grid := min(max(blocks, 1), d.Blocks)
 	d.next.shape = cuda.Launch{Grid: grid, Block: d.Threads, Early: early}
@@ -282,7 +282,7 @@ func (d *Device) shape(k loaded, blocks int, early bool) {
 	}
 }
 
-// counts sets the parameters of w's counts.
+// counts sets the parameters for w's counts.
 func (d *Device) counts(p *kernels.VectorParams, w *team.Work) error {
 	n := d.c.Team().Size()
 	send, recv := d.next.send[:n], d.next.recv[:n]
@@ -295,12 +295,12 @@ func (d *Device) counts(p *kernels.VectorParams, w *team.Work) error {
 	return nil
 }
 
-// early reports whether w's kernel is launched early, if there is room for it, which hides what a launch costs. It
-// matters where the work is small.
+// early reports whether w's kernel is launched early if there is room for it. This hides the cost of a launch, which
+// matters for small work.
 func (d *Device) early(w *team.Work) bool { return !w.Kernel.Words && d.Domain.Context.Early() }
 
-// refuse makes d.next what tells the peers that this rank takes no part in so many operations, and why; last: whatever
-// number of them the peers have put into their kernel, since nothing of a group follows.
+// refuse sets d.next to a kernel that tells the peers that this rank takes no part in that many operations, and why. If
+// last, nothing of a group follows, and the refusal is of all the operations that the peers have put into their kernel.
 func (d *Device) refuse(why error, operations int, last bool) error {
 	p := &d.next.params.Params
 	*p = d.Params
@@ -315,8 +315,8 @@ func (d *Device) refuse(why error, operations int, last bool) error {
 	return err
 }
 
-// alone reports whether w is a copy: every collective of a communicator of one rank is, but for those that change the
-// data or have counts, which may not be the whole of it.
+// alone reports whether w is a mere copy. In a communicator of one rank every collective is, except those that change the
+// data and those with counts, which may not cover the whole buffer.
 func (d *Device) alone(w *team.Work) bool {
 	return d.c.Size() == 1 && !w.Changes() && !w.Kernel.Counts
 }
@@ -328,14 +328,14 @@ func copyAlone(cu *cuda.Stream, w *team.Work) error {
 	return cu.Copy(cuda.Addr(uintptr(w.Dst.Ptr)), cuda.Addr(uintptr(w.Src.Ptr)), w.Src.Bytes())
 }
 
-// retain registers w's buffers for as long as the communicator lives: somebody else is capturing the stream, and may
+// retain registers w's buffers for as long as the communicator lives: somebody else is capturing the stream and may
 // replay w at any time.
 func (d *Device) retain(w *team.Work) error {
 	w.Graph = true
 	return d.Keep(&w.Src, &w.Dst)
 }
 
-// Keep registers the memory of vs for as long as the communicator lives: somebody may replay what uses it at any time.
+// Keep registers the memory of vs for as long as the communicator lives: somebody may replay work on it at any time.
 func (d *Device) Keep(vs ...*team.Vec) error {
 	for _, v := range vs {
 		a := d.c.Allocation(*v)
@@ -372,10 +372,10 @@ func (d *Device) kernel(name string, t dtype.Type) (loaded, error) {
 	return k, nil
 }
 
-// loaded is a kernel of the device.
+// loaded is a kernel that is loaded on the device.
 type loaded struct {
 	f     *cuda.Function
-	pairs bool // RoomBlocks blocks find room on a multiprocessor
+	pairs bool // a multiprocessor has room for RoomBlocks blocks
 }
 
 type kernelKey struct {
@@ -383,7 +383,7 @@ type kernelKey struct {
 	t    dtype.Type
 }
 
-// fill sets the parameters of w.
+// fill sets the parameters for w.
 func (d *Device) fill(p *kernels.Params, w *team.Work) {
 	p.Src, p.Dst = uint64(uintptr(w.Src.Ptr)), uint64(uintptr(w.Dst.Ptr))
 	p.SrcWord, p.DstWord = WordOf(&w.SrcBuf), WordOf(&w.DstBuf)
@@ -397,7 +397,7 @@ func (d *Device) fill(p *kernels.Params, w *team.Work) {
 	}
 }
 
-// WordOf is a buffer for kernels: where peers find it, or 0 if it is staged.
+// WordOf returns where peers find a buffer, in the form that kernels take. It is 0 for a staged buffer.
 func WordOf(b *team.Buf) uint64 {
 	if b.Claim == nil {
 		return 0
@@ -405,28 +405,28 @@ func WordOf(b *team.Buf) uint64 {
 	return kernels.Word(b.At.Arena, int(b.At.Offset))
 }
 
-// count publishes that n more collectives, or kernels of several, have been queued on the device. It is this
-// communicator's turn.
+// count publishes that n more collectives have been queued on the device; several in one kernel count as one. The caller
+// has the communicator's turn.
 func (d *Device) count(n uint64) {
 	d.collectives += n
 	d.c.Team().PublishQueued(d.collectives | d.uncounted)
 }
 
-// enqueue queues d.next on s, which somebody else captures or not, after what this communicator has queued on other
-// streams.
+// enqueue queues d.next on s, behind everything that this communicator has queued on other streams. captured: somebody
+// else is capturing s.
 func (d *Device) enqueue(s *Stream, captured bool) error {
 	defer func() { d.next.copy, d.next.graph = nil, nil }()
 	d.Watch()
 	d.launches.Add(1)
 	return s.Use(func(cu *cuda.Stream) error {
 		last := d.last.Load()
-		if last == s && !captured { // the usual case: s knows d, until it is closed
+		if last == s && !captured { // the usual case: d has entered s already
 			return d.start(s, cu, false)
 		}
 		s.Enter(d, d.Domain)
-		if captured { // when it runs, and after what, is for whoever captures it to say
+		if captured { // whoever captures it decides when it runs, and after what
 			d.uncounted = team.Uncounted
-			d.next.shape.Early = false // and it may look at the capture by calls that do not know of early launches
+			d.next.shape.Early = false // and may examine the capture by calls that do not support early launches
 			return d.start(s, cu, true)
 		}
 		if last != nil {
@@ -439,7 +439,7 @@ func (d *Device) enqueue(s *Stream, captured bool) error {
 	})
 }
 
-// acquire finds the registrations of w's buffers, as far as its kernel has a use for them.
+// acquire finds the registrations of w's buffers, if its kernel uses them.
 func (d *Device) acquire(w *team.Work, wait bool) error {
 	if !w.Kernel.Words {
 		w.SrcBuf.Why, w.DstBuf.Why = "small enough to travel with its flags", "its own rank alone writes it"
@@ -448,8 +448,8 @@ func (d *Device) acquire(w *team.Work, wait bool) error {
 	return w.AcquireBuffers(func(v *team.Vec, b *team.Buf) error { return d.AcquireBuffer(w, v, b, wait) })
 }
 
-// AcquireBuffer finds the registration of v, one of w's buffers, unless a peer cannot reach it: then it is staged. It may
-// wait for peers to map what is large, which takes less time than to stage it.
+// AcquireBuffer finds the registration of v, one of w's buffers. A buffer that a peer cannot reach is staged. If wait, it
+// may wait for peers to map a large buffer, which takes less time than staging it.
 func (d *Device) AcquireBuffer(w *team.Work, v *team.Vec, b *team.Buf, wait bool) error {
 	c := d.c
 	b.Late = false
@@ -466,7 +466,7 @@ func (d *Device) AcquireBuffer(w *team.Work, v *team.Vec, b *team.Buf, wait bool
 	return nil
 }
 
-// missing says which rank cannot reach an extent of this rank, or "".
+// missing returns which rank cannot reach an extent of this rank, and why, or "".
 func (d *Device) missing(extent uint32) string {
 	c := d.c
 	peer, why := c.Domain().Exports.Missing(extent)
@@ -481,13 +481,13 @@ func (d *Device) missing(extent uint32) string {
 	return fmt.Sprintf("a rank of another communicator %s", why)
 }
 
-// wait waits until s has done what is queued. It ends early with an error, which breaks the communicator.
+// wait waits until the work queued on s is done. If it ends early, with an error, the communicator is broken.
 func (d *Device) wait(ctx context.Context, s *Stream, k team.OpKind) error {
 	c := d.c
 	cancelled := false
 	err := s.Await(func(waited time.Duration) error {
 		if ctx.Err() != nil && !cancelled {
-			cancelled = true // kernels end soon, and until then they use the memory
+			cancelled = true // the kernels will end soon; until then they use the memory, so the wait goes on
 			c.Fail(d.error(k, d.ops, "wait", -1, reason.Ended(ctx)))
 		}
 		if waited > time.Duration(c.Team().Timeout.Load())+WaitGrace {
@@ -504,11 +504,11 @@ func (d *Device) wait(ctx context.Context, s *Stream, k team.OpKind) error {
 	return nil
 }
 
-// WaitGrace is how much longer than a kernel's own deadline the host waits for it: work of others may come first.
+// WaitGrace is how much longer than a kernel's own deadline the host waits for it: others' work may come first.
 const WaitGrace = 10 * time.Second
 
-// failed breaks the communicator with what the driver said: this rank has not taken part in an operation, or its device
-// has ceased to work.
+// failed breaks the communicator with an error of the driver: this rank has not taken part in an operation, or its device
+// has failed.
 func (d *Device) failed(k team.OpKind, err error) error {
 	if err == nil {
 		return nil
@@ -516,7 +516,7 @@ func (d *Device) failed(k team.OpKind, err error) error {
 	return d.c.Fail(d.error(k, d.ops, "device", -1, err))
 }
 
-// FailDevice is failed, outside of a turn. Implements StreamUser.
+// FailDevice is failed for callers outside of a turn. Implements StreamUser.
 func (d *Device) FailDevice(op string, err error) {
 	d.c.FailOpen(&fault.Error{Op: op, Rank: d.c.Rank(), Peer: -1, Host: d.c.Hostname(d.c.Rank()), Step: "device",
 		Device: d.Domain.Context.Device(), Err: err})

@@ -18,24 +18,23 @@ import (
 	"github.com/ubcoll/ubcoll/internal/team"
 )
 
-// Stream is the part of an engine.Stream that is a stream of a device: the queue is the driver's. Implements
-// engine.DeviceStream.
+// Stream is the device's part of an engine.Stream: the queue is the driver's. Implements engine.DeviceStream.
 type Stream struct {
-	s        *engine.Stream // which keeps the errors
-	ctx      *cuda.Context  // to close with the stream, or nil
+	s        *engine.Stream // keeps the errors
+	ctx      *cuda.Context  // closed with the stream; or nil
 	Driver   *cuda.Stream
 	borrowed bool
 
-	using sync.RWMutex // held for reading while Driver is used, for writing to close it
-	gone  bool         // Driver is closed
+	using sync.RWMutex // held for reading while Driver is in use, for writing to close Driver
+	gone  bool         // Driver has been closed
 
-	taken atomic.Int32 // the room that the kernel takes that was queued last: see Follows
+	taken atomic.Int32 // the room that the last queued kernel takes, see Follows
 
 	mu    sync.Mutex
-	users []StreamUser // that have queued on it: communicators first, each kind in the order of first use
+	users []StreamUser // everybody who has queued on it: communicators first, each kind in the order of first use
 }
 
-// StreamOf is the part of s that is a stream of a device; nil if it is on the host, or nil.
+// StreamOf returns the device's part of s. It is nil if s is nil or a stream of the host.
 func StreamOf(s *engine.Stream) *Stream {
 	if s == nil {
 		return nil
@@ -44,7 +43,7 @@ func StreamOf(s *engine.Stream) *Stream {
 	return g
 }
 
-// streamOn makes g, which has the driver's stream, the queue of a Stream of d.
+// streamOn makes an engine.Stream on d whose queue is g, which has the driver's stream.
 func streamOn(d hw.Device, g *Stream) *Stream {
 	g.s = engine.StreamOn(d, g)
 	return g
@@ -62,7 +61,7 @@ func NewStream(ctx *cuda.Context) (*Stream, error) {
 // OpenStream makes a stream on device d.
 func OpenStream(d hw.Device) (*engine.Stream, error) { return openStream(d, nil) }
 
-// openStream makes a stream of device d, or borrows what *handle names.
+// openStream makes a stream on device d. If handle is not nil, it borrows the CUstream *handle instead.
 func openStream(d hw.Device, handle *uintptr) (*engine.Stream, error) {
 	ctx, err := cuda.Primary(d)
 	if err != nil {
@@ -80,7 +79,7 @@ func openStream(d hw.Device, handle *uintptr) (*engine.Stream, error) {
 	return g.s, nil
 }
 
-// StreamFrom borrows a stream that somebody else made on d, by its CUstream.
+// StreamFrom borrows cuStream, a CUstream that somebody else made on d and keeps.
 func StreamFrom(d hw.Device, cuStream uintptr) (*engine.Stream, error) {
 	if d.IsHost() {
 		return nil, fmt.Errorf("a CUDA stream on %v: %w", d, fault.ErrArgument)
@@ -88,7 +87,7 @@ func StreamFrom(d hw.Device, cuStream uintptr) (*engine.Stream, error) {
 	return openStream(d, &cuStream)
 }
 
-// Use calls f with the driver's stream, which is not closed meanwhile.
+// Use calls f with the driver's stream. The stream cannot be closed while f runs.
 func (s *Stream) Use(f func(*cuda.Stream) error) error {
 	s.using.RLock()
 	defer s.using.RUnlock()
@@ -98,22 +97,22 @@ func (s *Stream) Use(f func(*cuda.Stream) error) error {
 	return f(s.Driver)
 }
 
-// Capturing reports whether somebody captures the stream, who must not be disturbed: nothing runs meanwhile.
+// Capturing reports whether somebody is capturing the stream. Nothing runs then, and the capture must not be disturbed.
 func (s *Stream) Capturing() bool {
 	if !s.borrowed {
-		return false // nobody else has it
+		return false // nobody else knows the stream
 	}
 	id, err := s.Driver.Capture()
 	return id != 0 || err != nil
 }
 
-// TakesEarly reports whether kernels can be launched early on the stream. Others who capture it may look at the capture
-// by calls that do not know of that, and fail on it.
+// TakesEarly reports whether kernels can be launched early on the stream. Others who capture the stream may examine the
+// capture by calls of the driver that do not support early launches and fail.
 func (s *Stream) TakesEarly() bool {
 	return !s.Capturing() || s.Driver.OwnCapture()
 }
 
-// captured is capturing for who does not use the stream yet. Nobody captures one that is closed.
+// captured is Capturing for callers outside of Use. Nobody captures a closed stream.
 func (s *Stream) captured() (captured bool) {
 	if s.borrowed {
 		s.Use(func(*cuda.Stream) error {
@@ -124,8 +123,9 @@ func (s *Stream) captured() (captured bool) {
 	return captured
 }
 
-// Before has what is queued next on cu begin after what is queued on s, by way of e. Where nothing is left of that, s
-// is not touched: whoever has seen it done may close it. What somebody captures runs when he says.
+// Before makes the work that is queued next on cu wait, by means of e, for the work that is queued on s now. If all of
+// that is done already, s is left alone, since somebody who has seen it done may close s. Captured work is not waited for:
+// whoever captures it decides when it runs.
 func (s *Stream) Before(cu *cuda.Stream, e *cuda.Event) error {
 	err := s.Use(func(first *cuda.Stream) error {
 		if s.Capturing() {
@@ -139,16 +139,16 @@ func (s *Stream) Before(cu *cuda.Stream, e *cuda.Event) error {
 		}
 		return cu.Wait(e)
 	})
-	if errors.Is(err, fault.ErrClosed) { // nothing is queued on it
+	if errors.Is(err, fault.ErrClosed) { // so nothing is queued on it
 		return nil
 	}
 	return err
 }
 
-// Done reports whether all that was queued is done. The error is the device's.
+// Done reports whether all queued work is done. An error is the device's.
 func (s *Stream) Done() (done bool, err error) {
 	gone := s.Use(func(cu *cuda.Stream) error {
-		if s.Capturing() { // what is captured does not run
+		if s.Capturing() { // captured work does not run
 			done = true
 			return nil
 		}
@@ -158,7 +158,7 @@ func (s *Stream) Done() (done bool, err error) {
 	return done || gone != nil, err
 }
 
-// Quiet waits until all that was queued is done.
+// Quiet waits until all queued work is done.
 func (s *Stream) Quiet() {
 	s.Use(func(cu *cuda.Stream) error {
 		if s.Capturing() {
@@ -168,10 +168,10 @@ func (s *Stream) Quiet() {
 	})
 }
 
-// Await waits until all that was queued is done, or look returns an error, which it does between looks at the stream.
+// Await waits until all queued work is done or look returns an error. It calls look again and again while it waits.
 func (s *Stream) Await(look func(waited time.Duration) error) error { return Await(s.Done, look) }
 
-// Await waits until reached says true or returns an error, or look does.
+// Await waits until reached reports true, or reached or look returns an error.
 func Await(reached func() (bool, error), look func(waited time.Duration) error) error {
 	var start time.Time
 	for i := 0; ; i++ {
@@ -198,10 +198,10 @@ func Await(reached func() (bool, error), look func(waited time.Duration) error) 
 	}
 }
 
-// spinningLooks is how often a wait looks at a stream before it looks at the clock as well.
+// spinningLooks is the number of checks that a wait makes before it begins to read the clock.
 const spinningLooks = 16
 
-// Sync waits until all that was queued has run, and returns the errors since the last Sync.
+// Sync waits until all queued work has run, and returns the errors since the last Sync.
 func (s *Stream) Sync(ctx context.Context) error {
 	var early error
 	err := s.Await(func(time.Duration) error {
@@ -213,7 +213,7 @@ func (s *Stream) Sync(ctx context.Context) error {
 	if early != nil {
 		return early
 	}
-	if err != nil { // the device's, which has ceased to work
+	if err != nil { // the device has failed
 		for _, u := range s.all() {
 			u.FailDevice("stream", err)
 		}
@@ -221,7 +221,7 @@ func (s *Stream) Sync(ctx context.Context) error {
 	return errors.Join(err, s.takeErrors())
 }
 
-// all are the users, in the order in which their errors are told.
+// all returns the users in the order in which Sync reports their errors.
 func (s *Stream) all() []StreamUser {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -236,8 +236,8 @@ func (s *Stream) takeErrors() error {
 	return errors.Join(errs...)
 }
 
-// Enter has u's errors come from the stream, and whatever frees memory of g wait for it. g knows the stream before
-// anybody can see that u has entered: both happen under mu, which nobody takes under g's lock.
+// Enter makes u a user of the stream: Sync returns u's errors too, and whoever frees memory of g waits for the stream. g
+// knows the stream before anybody can see that u has entered, since both happen under mu. Nobody takes mu under g's lock.
 func (s *Stream) Enter(u StreamUser, g *Domain) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -254,7 +254,7 @@ func (s *Stream) Enter(u StreamUser, g *Domain) {
 	g.Add(s)
 }
 
-// Leave ends u's use of the stream, when nothing of u is queued any more; u's errors stay.
+// Leave ends u's use of the stream. Nothing of u is queued any more. The stream keeps u's errors.
 func (s *Stream) Leave(u StreamUser) {
 	s.mu.Lock()
 	i := slices.Index(s.users, u)
@@ -270,7 +270,7 @@ func (s *Stream) Leave(u StreamUser) {
 	}
 }
 
-// End closes the driver's stream, which nobody queues on any more; somebody may yet be waiting for it, as quiesce does.
+// End closes the driver's stream. Nobody queues on it any more, but somebody may still wait for it, as quiesce does.
 func (s *Stream) End() error {
 	s.using.Lock()
 	s.gone = true
@@ -278,7 +278,7 @@ func (s *Stream) End() error {
 	return s.Driver.Close()
 }
 
-// Close ends the stream: fault.ErrBusy while something is queued. It returns the errors that no Sync has returned.
+// Close ends the stream and returns the errors that no Sync has returned. It is fault.ErrBusy while work is queued.
 func (s *Stream) Close() error {
 	if done, _ := s.Done(); !done {
 		return s.s.Fault(engine.ErrStreamBusy)
