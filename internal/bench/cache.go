@@ -12,13 +12,14 @@ import (
 )
 
 const (
-	hitBatch   = 64 // lookups between two readings of the clock, which costs as much as a lookup
+	hitBatch   = 64 // lookups between two readings of the clock; reading it costs as much as a lookup
 	hitBatches = 1000
 	churnBytes = 64 << 10
 	churns     = 50
 )
 
-// cacheTimes measures the registration cache with m registered in it. Collective; m is nil for Go slices.
+// cacheTimes measures the registration cache. If m is registered, it also measures looking m up and registering it
+// again. Collective.
 func cacheTimes(ctx context.Context, c *ubcoll.Comm, dev ubcoll.Device, m *memory) (*CacheTimes, error) {
 	s := c.Stats().Cache // before the lookups made here
 	t := &CacheTimes{Hits: s.Hits, Misses: s.Misses, Regions: s.Regions, PinnedBytes: s.PinnedBytes,
@@ -60,7 +61,7 @@ func cacheTimes(ctx context.Context, c *ubcoll.Comm, dev ubcoll.Device, m *memor
 	return t, nil
 }
 
-// hitTimes looks m up again and again.
+// hitTimes measures how long the cache takes to find m, and sets t's times of hits.
 func hitTimes(c *ubcoll.Comm, m *memory, t *CacheTimes) {
 	cache, v := (*inside.Comm)(c).View().Domain().Cache, (*inside.Vec)(&m.vec).Team()
 	ns := make([]float64, hitBatches)
@@ -77,7 +78,7 @@ func hitTimes(c *ubcoll.Comm, m *memory, t *CacheTimes) {
 	t.HitP50, t.HitP99, t.HitMax = stats.Percentile(ns, 500), stats.Percentile(ns, 990), ns[len(ns)-1]
 }
 
-// churn is the life of one buffer that is used once.
+// churn allocates and registers a buffer, uses it for one all-reduce, and frees it.
 func churn(ctx context.Context, c *ubcoll.Comm, dev ubcoll.Device) error {
 	m, err := newMemory(c, dev, Registered, churnBytes)
 	if err != nil {

@@ -1,5 +1,5 @@
-// Package bench measures the collectives: nccl-tests' loop, columns and files, with a protocol for host memory in which
-// data really crosses cores.
+// Package bench measures the collectives. It has the loop, the columns and the files of nccl-tests. For host memory it
+// adds a protocol in which the data really move between cores.
 package bench
 
 import (
@@ -15,61 +15,61 @@ import (
 	"github.com/ubcoll/ubcoll/internal/nearest"
 )
 
-// How the ranks' times of one call become one: nccl-tests' -a.
+// How the ranks' times of one call are combined: nccl-tests' -a.
 const (
 	FromRank0 = iota
 	Mean
 	Min
-	Max // the slower rank counts
+	Max // the slowest rank counts
 )
 
-// What the buffers are: nccl-tests' -R.
+// Kinds of buffers: nccl-tests' -R.
 const (
 	GoSlices   = iota // not registered: on the Go heap, or from Alloc on a device
 	Registered        // from Alloc, registered once over their whole length
-	Symmetric         // in windows; not in this version
-	Allocated         // from Alloc: the library registers them or not, as its policy has it
+	Symmetric         // in symmetric windows; not in this version
+	Allocated         // from Alloc; Options.Register decides whether the library registers them
 )
 
-// Where the buffers are. Auto is each rank's GPU where all ranks have one and the operation runs there, else host
-// memory.
+// Where the buffers are. Auto takes each rank's GPU if all ranks have one, all are on one host, and the operation runs
+// on GPUs. Otherwise it takes host memory.
 const (
 	Auto = "auto"
 	Host = "host"
 	CUDA = "cuda"
 )
 
-// Which of the two variants is measured. The empty string is both.
+// Which of the two variants is measured. The empty string means both.
 const (
 	OutOfPlace = "out"
 	InPlace    = "in"
 )
 
-// Config is what to measure. All ranks have the same one. Default gives the values of nccl-tests, but for
-// registration, which is on, and for the times, of which the slower rank's counts. On a device, unregistered memory
-// stays that only in a job whose Options.Register is not Auto.
+// Config says what to measure. All ranks pass the same one. Default returns the defaults of nccl-tests, with two
+// differences: buffers are registered, and the slowest rank's time counts. Unregistered device memory can be measured
+// only if the job's Options.Register is not Auto: with Auto the library registers memory of Alloc at its first use.
 type Config struct {
 	Op         string // "all_reduce", ...; see Names
 	MinBytes   int    // of the larger of a rank's two buffers, as nccl-tests counts
 	MaxBytes   int
 	StepBytes  int
-	StepFactor int   // over 1: sizes are multiplied by it, and StepBytes does not count
+	StepFactor int   // if over 1, each size is multiplied by it, and StepBytes is ignored
 	Also       []int // more sizes, between MinBytes and MaxBytes
 
 	Device string // Auto, Host, CUDA
 
-	// Timed calls of each size; 0 = by size, 2000 below 64 KiB, 400 below 4 MiB, else 20, and more until they have taken
-	// MinTime; queued always 20.
+	// Timed calls of each size. 0 = 2000 below 64 KiB, 400 below 4 MiB, else 20, and then more until they have taken
+	// MinTime; queued calls: 20.
 	Iterations int
 	MinTime    time.Duration
-	Warmup     int // calls before those; -1 = a tenth of Iterations; queued 5
-	Graphs     int // launches of a graph that holds the timed calls, a quarter of them from 64 MiB on; 0 = no graph
-	Skip       int // the first timed calls that the statistics leave out
-	Aggregate  int // operations in one timed call, as one group
-	Window     int // messages in flight of each pair, of the operation that has several
-	Cycles     int // how often to go through all sizes; 0 = until interrupted
-	Loop       bool
-	Checks     int // how often to check every element, each time with other data; 0 = never
+	Warmup     int  // untimed calls first; -1 = a tenth of the timed ones; queued calls: 5
+	Graphs     int  // launches of a graph that holds the timed calls, a quarter as many from 64 MiB on; 0 = no graph
+	Skip       int  // how many of the first timed calls the statistics leave out
+	Aggregate  int  // operations in one timed call, as one group
+	Window     int  // messages in flight in each pair, for mbw_mr
+	Cycles     int  // how often to go through all sizes; 0 = until interrupted
+	Loop       bool // time calls back to back, not each by itself
+	Checks     int  // how often to check every element, each time with other data; 0 = never
 
 	Types      []dtype.Type // each is measured
 	Reductions []ubcoll.Op  // each is measured, by operations that reduce
@@ -78,18 +78,19 @@ type Config struct {
 	Root       int          // -1: every rank in turn
 	Buffers    int          // GoSlices, Registered, Allocated
 	Average    int          // FromRank0, Mean, Min, Max
-	MinBusBW   float64      // GB/s on average, below which the run has failed; 0 = any will do
+	MinBusBW   float64      // the run fails if the average is lower, in GB/s; 0 = no minimum
 	Seed       uint64       // of the data
 
-	PerCall    bool // columns of the calls' spread: nccl-tests' -I
+	PerCall    bool // add columns with the spread of single calls: nccl-tests' -I
 	Timestamps bool
-	Overlap    bool // measure also how much of a queued call overlaps with computation
-	Paths      bool // a comment after each size: which path it took
+	Overlap    bool // also measure how much of a queued call overlaps with computation
+	Paths      bool // print a comment after each size that says which path it took
 	Cache      bool // measure the registration cache too
 }
 
-// Default measures op on 32 MiB, float32 sums, registered; one-sided operations from 1 KiB to 128 MiB, between which
-// MSCCL++'s tutorial has its three rows; several pairs as far as osu_mbw_mr goes.
+// Default returns a Config that measures op on 32 MiB of registered float32, with sums. One-sided operations take 1 KiB
+// to 128 MiB, a range with the three sizes of MSCCL++'s tutorial in it. mbw_mr takes 8 bytes to 4 MiB, the largest size
+// of osu_mbw_mr.
 func Default(op string) Config {
 	c := Config{Op: op, MinBytes: 32 << 20, MaxBytes: 32 << 20, StepBytes: 1 << 20, StepFactor: 1, Warmup: -1,
 		Aggregate: 1, Window: defaultWindow, Cycles: 1, Checks: 1, Device: Host, Types: []dtype.Type{dtype.Float32},
@@ -165,7 +166,8 @@ func (c *Config) Validate() error {
 	bad(o != nil && c.Overlap && o.trips > 0, "overlap is measured of collectives, not of %s (--overlap)", c.Op)
 	oneSided := o != nil && o.open != nil
 	bad(oneSided && c.Buffers != Registered, "%s moves registered memory only (-R 1)", c.Op)
-	// Each launch of a graph must begin with the packets that the last one did not end with.
+	// Calls use two areas for packets in turn. Each launch of a graph must begin with the area that the launch before
+	// it did not end with.
 	bad(oneSided && c.Graphs > 0 && timed*c.Aggregate%2 == 1, "%d calls in a graph: -n times -m must be even", timed*c.Aggregate)
 	if o != nil && o.trips > 0 && (c.Device == Host && c.Graphs > 0 || c.queued() && !o.device) {
 		errs = append(errs, fmt.Errorf("%s on devices or in graphs: %w", c.Op, fault.ErrNotSupported))
@@ -173,20 +175,20 @@ func (c *Config) Validate() error {
 	return errors.Join(errs...)
 }
 
-// exists reports whether there is o of any of the types with any of the reductions.
+// exists reports whether o works with at least one of the types and one of the reductions.
 func (c *Config) exists(o *operation) bool {
 	return slices.ContainsFunc(c.Types, func(t dtype.Type) bool {
 		return slices.ContainsFunc(c.Reductions, func(red ubcoll.Op) bool { return o.takes(t, red) })
 	})
 }
 
-// sizes is the sizes in bytes, in ascending order.
+// sizes returns the sizes in bytes, in ascending order.
 func (c *Config) sizes() []int {
 	all := slices.Clone(c.Also)
 	for n := c.MinBytes; n <= c.MaxBytes; {
 		all = append(all, n)
 		if c.StepFactor > 1 && n > c.MaxBytes/c.StepFactor || c.StepFactor <= 1 && c.StepBytes > c.MaxBytes-n {
-			break // nothing may get beyond what an int holds
+			break // the next size would be too large, perhaps for an int
 		}
 		if c.StepFactor > 1 {
 			n *= c.StepFactor
@@ -198,7 +200,7 @@ func (c *Config) sizes() []int {
 	return slices.Compact(all)
 }
 
-// Iterations is how many calls of a size give a steady median.
+// Iterations returns how many calls of a size give a steady median.
 func Iterations(bytes int) int {
 	switch {
 	case bytes < 64<<10:
@@ -209,24 +211,25 @@ func Iterations(bytes int) int {
 	return 20
 }
 
-// more is how many calls to make beside n whose times add up to us microseconds, so that a size whose number of calls
-// nobody gives takes MinTime.
+// more returns how many calls to make after n calls, so that all together take MinTime. us is the time of the n calls,
+// in microseconds. more returns 0 if Iterations is set.
 func (c *Config) more(n int, us float64) int {
 	least := float64(c.MinTime) / 1e3
 	if c.Iterations > 0 || us >= least || n >= mostByTime {
 		return 0
 	}
-	want := 1.1 * least / max(us, 1e-3) * float64(n) // a little more, or it would often take another round
+	want := 1.1 * least / max(us, 1e-3) * float64(n) // 10 % more, or another round would often follow
 	return min(max(int(want), n+n/10+1), mostByTime) - n
 }
 
-// mostByTime keeps the list of times small, and what is done between the calls short.
+// mostByTime is the largest number of calls that MinTime leads to. It bounds the list of times, and the time that
+// barriers and rewriting take between the calls.
 const mostByTime = 1_000_000
 
-// calls is how many calls of this size are made untimed and, without those that MinTime may add, timed.
+// calls returns how many untimed and timed calls of this size are made. MinTime may add timed ones.
 func (c *Config) calls(bytes int) (warmup, timed int) {
 	timed, warmup = c.Iterations, c.Warmup
-	if c.queued() { // as nccl-tests
+	if c.queued() { // nccl-tests' numbers
 		if timed == 0 {
 			timed = 20
 		}
@@ -244,7 +247,7 @@ func (c *Config) calls(bytes int) (warmup, timed int) {
 	return warmup, timed
 }
 
-// launches is how often the graph of a size is launched.
+// launches returns how often the graph of a size is launched.
 func (c *Config) launches(bytes int) int {
 	if bytes < 64<<20 {
 		return c.Graphs
@@ -252,11 +255,11 @@ func (c *Config) launches(bytes int) int {
 	return max(min(c.Graphs, 2), c.Graphs/4)
 }
 
-// queued is whether calls go to a stream, back to back, and are timed together. On devices a call by itself would
-// measure how long the host takes to hear of it.
+// queued reports whether calls go to a stream, back to back, and are timed together. On a device, the time of a single
+// call would include how long the host takes to notice its end.
 func (c *Config) queued() bool { return c.Device == CUDA || c.Graphs > 0 }
 
-// Names is the operations that can be measured.
+// Names returns the names of the operations that can be measured.
 func Names() []string {
 	var all []string
 	for _, o := range slices.Concat(operations, oneSided) {
@@ -265,8 +268,8 @@ func Names() []string {
 	return all
 }
 
-// Has is what there is of an operation: whether it reduces, whether it has a variant that is in place, and its variants,
-// if it is one-sided. All is false of an operation that there is not.
+// Has reports whether the named operation reduces and whether it runs in place, and returns its variants if it is
+// one-sided. For an unknown operation it returns false, false, nil.
 func Has(name string) (reduces, inPlace bool, variants []string) {
 	o := operationOf(name)
 	if o == nil {
@@ -275,8 +278,8 @@ func Has(name string) (reduces, inPlace bool, variants []string) {
 	return o.reduces, !o.apart, o.variants
 }
 
-// Fits is an error if c, which is valid, cannot be measured on so many ranks: its smallest size gives some rank no
-// element, or there is no such root.
+// Fits returns an error if c, which is valid, cannot be measured on this many ranks: there is no such root, mbw_mr
+// lacks an even number of ranks, or the smallest size gives some rank no element.
 func (c *Config) Fits(ranks int) error {
 	o := operationOf(c.Op)
 	if err := c.fits(ranks); err != nil {
@@ -293,7 +296,7 @@ func (c *Config) Fits(ranks int) error {
 	return nil
 }
 
-// fits is what Fits says of the ranks themselves.
+// fits checks the root and the number of ranks, not the sizes.
 func (c *Config) fits(ranks int) error {
 	if c.Root >= ranks {
 		return fmt.Errorf("root %d of %d ranks: %w", c.Root, ranks, ubcoll.ErrArgument)
@@ -305,7 +308,8 @@ func (c *Config) fits(ranks int) error {
 	return nil
 }
 
-// Possible divides what is to be measured on so many ranks into what can be, and why the rest cannot.
+// Possible returns the configurations that can be measured on this many ranks, and for each other one the reason why it
+// cannot.
 func Possible(all []Config, ranks int) (can []Config, why []error) {
 	for _, c := range all {
 		if err := errors.Join(c.Validate(), c.fits(ranks)); err != nil {
@@ -317,8 +321,9 @@ func Possible(all []Config, ranks int) (can []Config, why []error) {
 	return can, why
 }
 
-// Bandwidth is that of an operation whose calls move so many bytes and take us microseconds: in GB/s, and as it loads
-// the busiest link. Both are 0 where us is, and of an operation that there is not.
+// Bandwidth returns two bandwidths of an operation, in GB/s. us is the time of a call that moves this many bytes, in
+// microseconds. alg counts the bytes once, bus counts them as often as they cross the busiest link. Both are 0 if us is
+// 0 or less, or if the operation is unknown.
 func Bandwidth(op string, ranks, bytes int, us float64) (alg, bus float64) {
 	o := operationOf(op)
 	if o == nil || us <= 0 {
@@ -328,11 +333,11 @@ func Bandwidth(op string, ranks, bytes int, us float64) (alg, bus float64) {
 	return alg, alg * o.bus(float64(ranks))
 }
 
-// Verifiable is the operations that Verify takes: those with a result that can be checked.
+// Verifiable returns the names of the operations that Verify takes: operations whose results can be checked.
 func Verifiable() []string {
 	var all []string
 	for _, o := range operations {
-		if o.name != barrier && o.name != multiPair { // whose messages are those of sendrecv
+		if o.name != barrier && o.name != multiPair { // mbw_mr sends the same messages as sendrecv
 			all = append(all, o.name)
 		}
 	}

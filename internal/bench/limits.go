@@ -11,15 +11,15 @@ import (
 	"github.com/ubcoll/ubcoll/internal/team"
 )
 
-// The most of what makes lists that grow with it.
+// Limits on numbers with which lists grow.
 const (
 	maxIterations = 10_000_000 // the time of each is kept
 	maxSizes      = 100_000
-	maxQueued     = 50_000_000 // operations that follow each other on a stream
+	maxQueued     = 50_000_000 // operations that are prepared at once, see held
 	workBytes     = 2 * int(unsafe.Sizeof(team.Work{}))
 )
 
-// held is how many operations are prepared before the first of them runs, in a call of this size.
+// held returns how many operations are prepared before the first of them runs, for calls of this size.
 func (c *Config) held(bytes int) int {
 	n := c.Aggregate
 	if c.queued() {
@@ -29,8 +29,8 @@ func (c *Config) held(bytes int) int {
 	return n
 }
 
-// product is a*b, or a number that is too large for everything if no int holds that. Negative numbers, which Validate
-// has its own words for, are just multiplied.
+// product returns a*b, or, if that would overflow, a number that exceeds every limit. It just multiplies negative
+// numbers, because Validate reports them itself.
 func product(a, b int) int {
 	const most = 1 << 62
 	if b > 0 && a > most/b {
@@ -39,9 +39,9 @@ func product(a, b int) int {
 	return a * b
 }
 
-// memory is what a rank needs for c on the host.
+// memory estimates how many bytes of host memory a rank needs for c.
 func (c *Config) memory(op *operation) int {
-	parts := 2 // also where the buffers are on a device, of which the host has copies
+	parts := 2 // also for buffers on a device: the host keeps copies of them
 	if op.open != nil && c.Device != CUDA {
 		parts = op.parts
 	}
@@ -52,9 +52,10 @@ func (c *Config) memory(op *operation) int {
 	return max(product(parts, c.MaxBytes), product(workBytes, c.held(c.MinBytes)), product(8, timed))
 }
 
-// Room is an error, the same on all ranks, that wraps ubcoll.ErrLimit, if the ranks of some host, each of which needs
-// bytes of host memory for what, need more than there is. Nobody has taken anything by then: a machine that runs out of
-// memory ends processes. Collective.
+// Room returns an error that wraps ubcoll.ErrLimit if the ranks of a host need more host memory than there is. Each
+// rank needs bytes; the error says that they are for what. Every rank compares the need of its own host with the memory
+// of the host that has least. Call Room before allocating: a machine that runs out of memory kills processes.
+// Collective.
 func Room(ctx context.Context, c *ubcoll.Comm, what string, bytes int) error {
 	free := []int64{int64(shm.FreeMemory())}
 	if err := coll.AllReduce(ctx, c, ubcoll.Of(free), ubcoll.Of(free), ubcoll.Min); err != nil {

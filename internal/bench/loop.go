@@ -22,14 +22,14 @@ import (
 
 const byteType = dtype.Uint8
 
-// settle is how many pauses follow the barrier before a timed call: time for the last rank's release to arrive, as in
-// the programs of tools/peers.
+// settle is the number of pauses between the barrier and a timed call. They give the barrier's release time to reach
+// the last rank. The programs of tools/peers do the same.
 const settle = 20
 
-// epoch makes time.Since one reading of the monotonic clock.
+// epoch is a fixed start: time.Since(epoch) reads the monotonic clock, and only that.
 var epoch = time.Now()
 
-// clockCost is what two readings of the clock add to the time between them: the median of back-to-back readings.
+// clockCost returns how much reading the clock adds to a measured time: the median of back-to-back readings.
 func clockCost() time.Duration {
 	d := make([]time.Duration, 1001)
 	for i := range d {
@@ -40,12 +40,12 @@ func clockCost() time.Duration {
 	return d[len(d)/2]
 }
 
-// task is one size, type, reduction and root, out of place or in place.
+// task is one measurement: a size, type, reduction and root, either out of place or in place.
 type task struct {
-	c       *ubcoll.Comm   // for what is not measured
-	stream  *ubcoll.Stream // where calls are queued; nil: they block
-	cu      *cuda.Stream   // the same, to be captured here; nil: graph.Capture does
-	capture bool           // the checked call goes into a graph first
+	c       *ubcoll.Comm   // calls on it block
+	stream  *ubcoll.Stream // calls are queued here; if nil, they block
+	cu      *cuda.Stream   // the same stream, if this package captures it; nil: graph.Capture does
+	capture bool           // check captures its call in a graph and launches that
 	op      *operation
 	shape   shape
 	args    args
@@ -53,19 +53,19 @@ type task struct {
 	inPlace bool
 
 	src, dst []byte // the memory of args
-	guard    []byte // what follows the destination and is not to be written to
-	fresh    []byte // in place: what src holds before each call
+	guard    []byte // the bytes after the destination, which no call may write
+	fresh    []byte // in place: the input, copied to src before each call
 	in, out  *memory
-	extent   int    // bytes of those that matter, with the guard
+	extent   int    // how many bytes of in and out are used, with the guard
 	times    int    // operations in a call
-	shifts   []args // args at other places of the memory, of the calls of a queue in turn
-	sum      byte   // of all that was read, so that reading is not optimized away
+	shifts   []args // args at several places of the memory; queued calls take them in turn
+	sum      byte   // of all bytes that were read, so that reads are not optimized away
 }
 
 // guarded is how many bytes after the destination are checked.
 const guarded = 64
 
-// newTask views buffers a and b; in place, b alone is used, and a keeps a copy of the input.
+// newTask makes a task that uses buffers a and b. In place, its calls use b alone, and a keeps a copy of the input.
 func newTask(c *ubcoll.Comm, cfg *Config, op *operation, s shape, t dtype.Type, red ubcoll.Op,
 	root int, a, b *memory, inPlace bool) *task {
 	from, size := a, s.size*t.Size()
@@ -96,7 +96,7 @@ func newTask(c *ubcoll.Comm, cfg *Config, op *operation, s shape, t dtype.Type, 
 		}
 		_, k.dst = k.out.view(0, dst, t)
 		end := (dst.at + dst.n) * t.Size()
-		if inPlace || op.single { // what follows the result is the input
+		if inPlace || op.single { // the bytes after the result belong to the input
 			end = size
 		}
 		k.extent = min(max(size, end)+guarded, len(b.bytes))
@@ -111,20 +111,20 @@ func newTask(c *ubcoll.Comm, cfg *Config, op *operation, s shape, t dtype.Type, 
 	return k
 }
 
-// shifts is at how many places calls of a queue use the memory in turn, if it is large enough, as nccl-tests does:
-// otherwise small sizes would stay in caches.
+// shifts is the number of places in the memory that queued calls take in turn, if the memory is large enough.
+// nccl-tests does the same: otherwise small sizes would stay in caches.
 const shifts = 20
 
-// view is elements of m, from some byte on.
+// view returns the elements s of the part of m that begins at byte at.
 func (m *memory) view(at int, s span, t dtype.Type) (ubcoll.Vec, []byte) {
 	i, j := at+s.at*t.Size(), at+(s.at+s.n)*t.Size()
 	return m.vec.Slice(i, j).As(t), m.bytes[i:j]
 }
 
-// MulSum is the pre-multiplied sum that is measured as "mulsum", nccl-tests' name: it doubles every source.
+// MulSum is the pre-multiplied sum that nccl-tests calls "mulsum". It doubles every source.
 var MulSum = ubcoll.PreMulSum(2)
 
-// dataOf is the data for checks; what only moves takes those of a sum.
+// dataOf returns the data for checks. An operation that does not reduce takes the data of a sum.
 func dataOf(t dtype.Type, red ubcoll.Op, ranks int) verify.Data {
 	d := verify.Data{Type: t, Ranks: ranks}
 	switch red {
@@ -142,12 +142,12 @@ func dataOf(t dtype.Type, red ubcoll.Op, ranks int) verify.Data {
 	return d
 }
 
-// call is what is timed; its operations have as in turn.
+// call makes the call that is timed. Its operations take as in turn.
 func (k *task) call(ctx context.Context, c *ubcoll.Comm, as []args) error {
 	if k.times == 1 {
 		return k.op.run(ctx, c, &as[0])
 	}
-	if k.op.trips > 0 { // messages are not for groups of collectives
+	if k.op.trips > 0 { // groups are for collectives, not for messages
 		return k.calls(ctx, c, as)
 	}
 	return ubcoll.Group(ctx, c, func(g *ubcoll.Comm) error { return k.calls(ctx, g, as) })
@@ -162,8 +162,8 @@ func (k *task) calls(ctx context.Context, c *ubcoll.Comm, as []args) error {
 	return nil
 }
 
-// prepare is this rank's work between two calls: it rewrites its whole input and reads its whole output. Of a device's memory
-// the host has copies only.
+// prepare does this rank's work between two calls: it rewrites the whole input and reads the whole output. It leaves
+// device memory alone, because the host has only a copy.
 func (k *task) prepare() {
 	if k.out.onDevice() {
 		return
@@ -176,7 +176,8 @@ func (k *task) prepare() {
 	k.sum += read(k.dst)
 }
 
-// each times every call by itself; us takes the times, in microseconds.
+// each times every call by itself and puts the times into us, in microseconds. It subtracts clock, the cost of reading
+// the clock.
 func (k *task) each(ctx context.Context, warmup int, us []float64, clock time.Duration, call func() error) error {
 	for i := -warmup; i < len(us); i++ {
 		k.prepare()
@@ -198,7 +199,8 @@ func (k *task) each(ctx context.Context, warmup int, us []float64, clock time.Du
 	return nil
 }
 
-// loop times n calls back to back on buffers that nobody touches in between, as nccl-tests does, and gives their mean.
+// loop times n calls back to back on buffers that nobody touches in between, as nccl-tests does, and returns their
+// mean.
 func (k *task) loop(ctx context.Context, warmup, n int) (us float64, err error) {
 	for range warmup {
 		if err := k.call(ctx, k.c, k.shifts[:1]); err != nil {
@@ -217,9 +219,9 @@ func (k *task) loop(ctx context.Context, warmup, n int) (us float64, err error) 
 	return float64(time.Since(epoch)-start) / 1e3 / float64(n), nil
 }
 
-// queue times n calls that follow each other on the stream, from the first one's queuing to the last one's end, or
-// launches of a graph of them, and gives a call's mean. A first launch of the graph is not timed: it takes the graph to
-// the device.
+// queue times n calls back to back on the stream, or launches of a graph that holds them, from the queuing of the first
+// to the end of the last. It returns the mean of a call. The first launch of the graph is not timed: it uploads the
+// graph to the device.
 func (k *task) queue(ctx context.Context, warmup, n, launches int) (us float64, err error) {
 	turns := slices.Concat(k.shifts, k.shifts)
 	calls := func(c *ubcoll.Comm, n int) error {
@@ -262,7 +264,7 @@ func (k *task) queue(ctx context.Context, warmup, n, launches int) (us float64, 
 	return float64(time.Since(epoch)-start) / 1e3 / float64(n*times), nil
 }
 
-// graph captures calls.
+// graph captures calls in a graph. launch queues the graph, end closes it.
 func (k *task) graph(ctx context.Context, q *ubcoll.Comm, calls func(*ubcoll.Comm) error) (launch, end func() error,
 	err error) {
 	if k.cu == nil {
@@ -283,7 +285,7 @@ func (k *task) graph(ctx context.Context, q *ubcoll.Comm, calls func(*ubcoll.Com
 	return func() error { return g.Launch(k.cu) }, g.Close, nil
 }
 
-// once makes one call, as calls are made.
+// once runs the operation once: blocking, on the stream, or in a graph that it launches there.
 func (k *task) once(ctx context.Context) error {
 	if k.stream == nil {
 		return k.op.run(ctx, k.c, &k.args)
@@ -299,7 +301,7 @@ func (k *task) once(ctx context.Context) error {
 	return errors.Join(g.Launch(ctx), k.stream.Sync(ctx), g.Close())
 }
 
-// move uploads or downloads what the task uses.
+// move uploads or downloads the memory that the task uses, as copies does.
 func (k *task) move(ctx context.Context, copies func(*memory, context.Context, int) error) error {
 	if err := copies(k.out, ctx, k.extent); err != nil || k.in == k.out {
 		return err
@@ -307,12 +309,12 @@ func (k *task) move(ctx context.Context, copies func(*memory, context.Context, i
 	return copies(k.in, ctx, k.extent)
 }
 
-// check runs the operation once on data whose result is known, and counts the wrong elements on this rank: of the
-// result, of what follows it, and of the input, neither of which is to be written to.
+// check runs the operation once on data whose result is known. It returns the number of wrong elements on this rank: in
+// the result, and in the guard and the input, which the operation must not write to.
 func (k *task) check(ctx context.Context, seed uint64) (wrong int, err error) {
 	d := k.data
 	d.Seed = seed
-	const poison = 0x55 // an operation that does nothing must not find the last result there
+	const poison = 0x55 // replaces the last result, with which an operation that does nothing would pass
 	for i := range k.dst {
 		k.dst[i] = poison
 	}
@@ -325,7 +327,7 @@ func (k *task) check(ctx context.Context, seed uint64) (wrong int, err error) {
 	if err := k.move(ctx, (*memory).upload); err != nil {
 		return 0, err
 	}
-	if k.op.open != nil { // nobody waits for the peer there
+	if k.op.open != nil { // a one-sided operation does not wait until the peer has filled its memory
 		if err := coll.Barrier(ctx, k.c); err != nil {
 			return 0, err
 		}
@@ -358,7 +360,7 @@ func (k *task) check(ctx context.Context, seed uint64) (wrong int, err error) {
 	return wrong, nil
 }
 
-// fill makes b rank's input.
+// fill fills b with rank's input.
 func fill(d verify.Data, b []byte, rank int) {
 	parts(b, d.Type.Size(), func(p []byte, at int) int {
 		d.FillPart(unsafe.Pointer(&p[0]), at, len(p)/d.Type.Size(), rank)
@@ -366,7 +368,8 @@ func fill(d verify.Data, b []byte, rank int) {
 	})
 }
 
-// check counts the elements of b that are not rank's input from first on, or all ranks' reduction of it.
+// check counts the wrong elements of b. They should be rank's input from element first on; if rank is reduced, the
+// reduction of all ranks' inputs.
 func check(d verify.Data, b []byte, first, rank int) int {
 	return parts(b, d.Type.Size(), func(p []byte, at int) (wrong int) {
 		n := len(p) / d.Type.Size()
@@ -379,7 +382,8 @@ func check(d verify.Data, b []byte, first, rank int) int {
 	})
 }
 
-// parts calls do for pieces of b, which begin at some element, on all processors, and adds up what it returns.
+// parts divides b into pieces and calls do for them on all processors; at is the first element of a piece. It returns
+// the sum of do's results.
 func parts(b []byte, size int, do func(p []byte, at int) int) int {
 	const piece = 256 << 10
 	if len(b) <= piece {

@@ -9,23 +9,23 @@ import (
 	"github.com/ubcoll/ubcoll"
 )
 
-// line is how many bytes cross cores together.
+// line is the size of a cache line, the unit in which cores exchange memory.
 const line = 64
 
 // memory is one buffer of a rank.
 type memory struct {
 	vec   ubcoll.Vec             // of bytes
-	bytes []byte                 // the memory, or of a device's a copy on the host
+	bytes []byte                 // the memory itself; for device memory, a copy on the host
 	words []uint64               // the same as bytes
 	buf   *ubcoll.Buffer[uint64] // nil for Go slices
 	reg   *ubcoll.Registration   // nil if it is not registered
 
-	allocated, registered time.Duration // what that took
+	allocated, registered time.Duration // how long allocation and registration took
 }
 
 // newMemory makes a buffer of n bytes on dev.
 func newMemory(c *ubcoll.Comm, dev ubcoll.Device, kind, n int) (*memory, error) {
-	m, words := &memory{}, max(1, (n+7)/8) // nothing cannot be registered
+	m, words := &memory{}, max(1, (n+7)/8) // an empty buffer cannot be registered
 	if kind == GoSlices && dev.IsHost() {
 		m.words = make([]uint64, words)
 		m.vec = ubcoll.Of(m.words)
@@ -60,7 +60,7 @@ func (m *memory) alloc(c *ubcoll.Comm, dev ubcoll.Device, kind, words int) (err 
 
 func (m *memory) onDevice() bool { return m != nil && m.buf != nil && !m.buf.Device().IsHost() }
 
-// upload brings the first n bytes to the device, download from there; on the host they are there.
+// upload copies the first n bytes to the device, download copies them back. For host memory both do nothing.
 func (m *memory) upload(ctx context.Context, n int) error {
 	if !m.onDevice() {
 		return nil
@@ -75,7 +75,8 @@ func (m *memory) download(ctx context.Context, n int) error {
 	return m.buf.CopyTo(ctx, m.words[:(n+7)/8])
 }
 
-// fill puts numbers around 1, of any float type, into memory whose content no check has set: zeros might travel faster.
+// fill fills the memory with values that are ordinary numbers in every float type. It is for runs without checks, where
+// nothing else sets the memory: zeros might travel faster.
 func (m *memory) fill(ctx context.Context) error {
 	for i := range m.words {
 		m.words[i] = 0x3f803f803f803f80 ^ uint64(i)*0x9e3779b97f4a7c15&0x007f007f007f007f
@@ -103,7 +104,7 @@ func rewrite(b []byte) {
 	}
 }
 
-// read looks at every line of b.
+// read reads one byte of every line of b and returns their sum.
 func read(b []byte) (sum byte) {
 	for i := 0; i < len(b); i += line {
 		sum += b[i]

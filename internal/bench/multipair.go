@@ -13,10 +13,10 @@ const multiPair = "mbw_mr"
 
 const (
 	defaultWindow = 64      // osu_mbw_mr's
-	maxWindow     = 1 << 16 // what a rank holds of messages stays small
+	maxWindow     = 1 << 16 // limits the memory that messages in flight take
 )
 
-// messages is how many messages a pair has in one operation whose time is that of one message.
+// messages returns how many messages a pair sends in one operation. The reported time is one message's.
 func (c *Config) messages() int {
 	if c.Op == multiPair {
 		return c.Window
@@ -24,7 +24,7 @@ func (c *Config) messages() int {
 	return 1
 }
 
-// halves has the ranks of the first half send to those of the second: i to i+n/2.
+// halves returns the shape of messages from rank i of the first half to rank i+n/2.
 func halves(p place, count int) shape {
 	s := shape{size: count, param: count}
 	switch half := p.ranks / 2; {
@@ -36,8 +36,8 @@ func halves(p place, count int) shape {
 	return s
 }
 
-// sendWindow has a window of messages in flight in each pair, and then an empty one that goes back, so that the sender's time is
-// that until all have arrived. All messages of a rank use the same buffer, as osu_mbw_mr's.
+// sendWindow sends a window of messages in each pair, all in flight at once. Then an empty message goes back, so the
+// sender's time ends when all messages have arrived. All messages of a rank use the same buffer, as in osu_mbw_mr.
 func sendWindow(ctx context.Context, c *ubcoll.Comm, a *args) error {
 	half := c.Size() / 2
 	sends, peer := c.Rank() < half, (c.Rank()+half)%c.Size()
@@ -61,7 +61,8 @@ func sendWindow(ctx context.Context, c *ubcoll.Comm, a *args) error {
 	return p2p.Send(ctx, c, peer, a.src)
 }
 
-// messageRate is how many messages all pairs send in a second, if a message of one takes us microseconds.
+// messageRate returns how many messages all pairs together send in a second. us is the time of one message of a pair,
+// in microseconds.
 func messageRate(pairs int, us float64) float64 {
 	if us <= 0 {
 		return 0
@@ -69,7 +70,7 @@ func messageRate(pairs int, us float64) float64 {
 	return float64(pairs) * 1e6 / us
 }
 
-// rates is what osu_mbw_mr prints, of all pairs together.
+// rates prints the columns of osu_mbw_mr, for all pairs together.
 func (t *text) rates(r *Report) {
 	if t.cfg.Op != multiPair {
 		return

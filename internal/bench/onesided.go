@@ -13,10 +13,10 @@ import (
 	"github.com/ubcoll/ubcoll/p2p"
 )
 
-// oneSided are the operations by which one rank reads or writes another's memory, in pairs of ranks (0 and 1, 2 and 3)
-// and both ways at once. They have several variants, which the table names in place of a reduction, and one region of
-// memory a rank: the source, the destination, and, for packets, twice those of a call, since a rank may begin the next
-// call before its peer has taken the packets of this one.
+// oneSided are the operations by which one rank reads or writes another's memory. They run in pairs of ranks (0 and 1,
+// 2 and 3), both ways at once. Each has several variants, which the table names in place of a reduction. Each rank has
+// one region of memory: a source, a destination and, for packets, two areas that calls use in turn. There are two
+// because a rank may begin the next call before its peer has read the packets of this one.
 var oneSided = []operation{
 	{name: "channel", apart: true, device: true, trips: 1, bus: once, shape: pairs, open: openChannel, parts: 6,
 		variants: []string{"put", "get", "packet"}},
@@ -24,20 +24,20 @@ var oneSided = []operation{
 		variants: []string{"put", "get"}},
 }
 
-// ends is what a rank has for the one-sided operations of a run.
+// ends holds what a rank needs for the one-sided operations of a run.
 type ends struct {
-	mem  *memory // the region; of a device's, the host has a copy of the first two parts
+	mem  *memory // the region; if it is on a device, the host has a copy of the first two parts
 	max  int     // bytes of a part
 	run  func(ctx context.Context, variant string, n int) error
 	done func() error
 
-	stream *ubcoll.Stream // of a device, where calls are queued,
-	cu     *cuda.Stream   // and the same, where they are captured
+	stream *ubcoll.Stream // calls on a device are queued here
+	cu     *cuda.Stream   // the same stream, for captures
 }
 
 func (e *ends) part(i, n int) []byte { return e.mem.bytes[i*e.max:][:n] }
 
-// openEnds makes the region and what op opens over it.
+// openEnds allocates the region and opens op's channel or window on it. Collective.
 func (r *runner) openEnds(ctx context.Context) (*ends, error) {
 	const line = 64
 	e := &ends{max: (r.cfg.MaxBytes + line) &^ (line - 1), stream: r.stream, cu: r.cu, mem: &memory{}}
@@ -93,7 +93,7 @@ func openChannel(ctx context.Context, c *ubcoll.Comm, e *ends) error {
 			if err := ch.Get(ctx, e.max, 0, n); err != nil {
 				return err
 			}
-			// The peer rewrites its source after the call.
+			// The peer rewrites its source after the call, so it has to know that this rank has read it.
 			if err := ch.Signal(ctx); err != nil {
 				return err
 			}
@@ -109,9 +109,10 @@ func openChannel(ctx context.Context, c *ubcoll.Comm, e *ends) error {
 	return nil
 }
 
-// queued are the calls on devices, one kernel each, as in MSCCL++'s tutorial: the ranks meet, copy, and those that put
-// meet again. Those that get do so outside of graphs, where a check may rewrite what the peer still reads; in a graph the
-// data stay as they are until the ranks have met otherwise.
+// queued returns a function that queues one call on the device, as one kernel. As in MSCCL++'s tutorial, the ranks
+// meet, copy, and after a put meet again; packets need no meeting. After a get the ranks meet again only outside of
+// graphs: there a check may rewrite data that the peer still reads. In a graph the data stay the same until the ranks
+// have met in another way.
 func (e *ends) queued(ch *p2p.Channel) func(ctx context.Context, variant string, n int) error {
 	turn := 0
 	return func(ctx context.Context, variant string, n int) error {
@@ -166,7 +167,7 @@ func openWindow(ctx context.Context, c *ubcoll.Comm, e *ends) error {
 	return nil
 }
 
-// oneSided measures every variant on every size.
+// oneSided measures the variants that cfg names, each on every size.
 func (r *runner) oneSided(ctx context.Context) (err error) {
 	e, err := r.openEnds(ctx)
 	if err != nil {

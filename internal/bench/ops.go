@@ -10,28 +10,28 @@ import (
 	"github.com/ubcoll/ubcoll/p2p"
 )
 
-// operation is one line of the table of what can be measured.
+// operation describes one operation that can be measured.
 type operation struct {
 	name    string
 	reduces bool // combines elements
 	rooted  bool
-	single  bool // has one buffer, which is input here and output there
-	apart   bool // has no variant that is in place
+	single  bool // has one buffer: input on one rank, output on the others
+	apart   bool // cannot run in place
 	device  bool // runs on device memory
-	trips   int  // one after the other in a call, of which the time of one is reported; 0 = not point-to-point
-	// bus is how many times a result's bytes cross the busiest link, which makes bandwidths of operations comparable;
-	// the factors are those of nccl-tests.
+	trips   int  // messages that follow each other in a call; the time of one is reported; 0 = not point-to-point
+	// bus returns how many times a result's bytes cross the busiest link. With this factor, bandwidths of different
+	// operations can be compared. nccl-tests has the same factors.
 	bus func(ranks float64) float64
-	// shape is what a rank's buffers hold when the larger one of some rank has up to count elements.
+	// shape returns what a rank's buffers hold. The largest buffer of any rank has up to count elements.
 	shape func(who place, count int) shape
 	run   func(ctx context.Context, c *ubcoll.Comm, a *args) error
 
-	open     func(ctx context.Context, c *ubcoll.Comm, e *ends) error // of one-sided operations, instead of run
+	open     func(ctx context.Context, c *ubcoll.Comm, e *ends) error // one-sided operations have it instead of run
 	variants []string
-	parts    int // of the region, each as large as the largest size
+	parts    int // how many parts the region has, each as large as the largest size
 }
 
-// takes reports whether there is o of elements of t with red: bools have no sums and products.
+// takes reports whether o works on elements of type t with red: bools have only max and min.
 func (o *operation) takes(t dtype.Type, red ubcoll.Op) bool {
 	return !o.reduces || t != dtype.Bool || red == ubcoll.Max || red == ubcoll.Min
 }
@@ -43,7 +43,7 @@ type place struct{ ranks, rank, root int }
 type shape struct {
 	size  int     // of the larger buffer of any rank: what the size column counts
 	param int     // what the count column shows
-	src   span    // from 0; in place, it starts at its offset
+	src   span    // begins at 0; in place, at its offset
 	dst   span    // likewise
 	want  []piece // what the destination holds afterwards
 	sends []int   // for the v variants
@@ -52,21 +52,22 @@ type shape struct {
 
 type span struct{ at, n int }
 
-// piece is n elements of the destination that are those of a rank's input from first on, or of all ranks' reduction.
+// piece says what n elements of the destination hold, from element at on: rank's input from element first on, or if
+// rank is reduced, the reduction of all ranks' inputs.
 type piece struct{ at, n, rank, first int }
 
-// reduced is the rank of a piece that all ranks' inputs make.
+// reduced is the rank of a piece that holds the reduction of all ranks' inputs.
 const reduced = -1
 
-// args is one call.
+// args are the arguments of one call.
 type args struct {
 	dst, src     ubcoll.Vec
 	op           ubcoll.Op
 	root         int
 	sends, recvs []int
 
-	window int           // messages in flight,
-	flight *p2p.Exchange // which are these, once a call has been made
+	window int           // number of messages in flight
+	flight *p2p.Exchange // these messages; the first call makes them
 }
 
 func twice(n float64) float64 { return 2 * (n - 1) / n }
@@ -127,8 +128,8 @@ var operations = []operation{
 		run: func(ctx context.Context, c *ubcoll.Comm, _ *args) error { return coll.Barrier(ctx, c) }},
 }
 
-// pingPong sends a message to the other rank of a pair and back: 0 and 1, 2 and 3, and so on. A last rank without
-// another does nothing.
+// pingPong sends a message to the other rank of a pair and back. The pairs are 0 and 1, 2 and 3, and so on. With an odd
+// number of ranks, the last one does nothing.
 func pingPong(ctx context.Context, c *ubcoll.Comm, a *args) error {
 	peer := c.Rank() ^ 1
 	switch {
@@ -155,7 +156,7 @@ func pairs(p place, count int) shape {
 	return s
 }
 
-// sendRecv sends to the next rank and receives from the one before, as nccl-tests' sendrecv.
+// sendRecv sends to the next rank and receives from the previous one, as nccl-tests' sendrecv does.
 func sendRecv(ctx context.Context, c *ubcoll.Comm, a *args) error {
 	n := c.Size()
 	_, err := p2p.SendRecv(ctx, c, (c.Rank()+n-1)%n, a.dst, (c.Rank()+1)%n, a.src)
@@ -235,7 +236,8 @@ func allToAll(p place, count int) shape {
 	return s
 }
 
-// uneven is the k-th of as many parts as there are ranks, n each on average: by turns n/2 more and n/2 less.
+// uneven returns the length of part k, of as many parts as there are ranks. The parts have n elements on average: n/2
+// more and n/2 fewer in turn.
 func uneven(ranks, k, n int) int {
 	switch {
 	case ranks%2 == 1 && k == ranks-1:
@@ -281,8 +283,8 @@ func scatterV(p place, count int) shape {
 	return s
 }
 
-// allToAllV sends parts as uneven has them, counted from each rank's own place, so that all ranks send and receive the
-// same in all.
+// allToAllV returns the shape of an exchange of uneven parts. Each rank counts the parts from its own place on, so that
+// all ranks send and receive the same total.
 func allToAllV(p place, count int) shape {
 	n := count / p.ranks
 	s := shape{size: n * p.ranks, param: n, src: span{0, n * p.ranks}, dst: span{0, n * p.ranks}}
@@ -291,7 +293,7 @@ func allToAllV(p place, count int) shape {
 	for r := range p.ranks {
 		s.sends = append(s.sends, sent(p.rank, r))
 		s.recvs = append(s.recvs, sent(r, p.rank))
-		first := 0 // of what r sends here, in r's source
+		first := 0 // where in r's source the part for this rank begins
 		for to := range p.rank {
 			first += sent(r, to)
 		}

@@ -11,18 +11,18 @@ import (
 	"github.com/ubcoll/ubcoll/internal/stats"
 )
 
-// Overlap is what a call on a stream takes by itself and beside a computation that was made as long, in microseconds:
-// the columns of OSU's benchmarks of nonblocking collectives. The computation is the host's, also where the stream is
-// a device's.
+// Overlap has the times of a call on a stream, alone and beside a computation that is made to take as long, in
+// microseconds. They are the columns of OSU's benchmarks of nonblocking collectives. The computation runs on the host,
+// even if the stream is a device's.
 type Overlap struct {
 	Overall float64 `json:"overall_us"`   // from the call's queuing, over the computation, to the call's end
 	Compute float64 `json:"compute_us"`   // the computation alone, on all ranks at once
 	Comm    float64 `json:"pure_comm_us"` // the call alone, from its queuing to its end
-	Percent float64 `json:"percent"`      // how much of Comm Overall does not have beside Compute
+	Percent float64 `json:"percent"`      // how much of Comm the computation hides
 }
 
-// newOverlap has the percentage that OSU's benchmarks have: 100 if the computation hides the whole call, 0 if both follow one
-// another, or take longer. It is a little above 100 where Overall happened to be less than Compute.
+// newOverlap computes the percentage as OSU's benchmarks do: 100 if the computation hides the whole call, 0 if the two
+// follow one another or take even longer. It is a little above 100 if Overall happens to be less than Compute.
 func newOverlap(overall, compute, comm float64) *Overlap {
 	o := &Overlap{Overall: overall, Compute: compute, Comm: comm}
 	if comm > 0 {
@@ -31,7 +31,8 @@ func newOverlap(overall, compute, comm float64) *Overlap {
 	return o
 }
 
-// overlap measures how much of k, a call of so many bytes, goes on while its rank computes for as long as it takes alone.
+// overlap measures how much of k's call proceeds while the ranks compute, for as long as the call takes alone. bytes is
+// the size of the call. Collective.
 func (r *runner) overlap(ctx context.Context, k *task, bytes int) (_ *Overlap, err error) {
 	q := k.c.On(r.side)
 	start := func() error { return k.call(ctx, q, k.shifts[:1]) }
@@ -76,7 +77,8 @@ func (r *runner) overlap(ctx context.Context, k *task, bytes int) (_ *Overlap, e
 	return newOverlap(both/m, only/m, comm/m), err
 }
 
-// computation is what ranks do beside communication: steps in registers, each of which waits for the one before.
+// computation is the work that ranks do beside communication: steps in registers, each of which depends on the one
+// before.
 type computation struct {
 	speed float64 // steps in a microsecond; 0 = not known yet
 	x     float64
@@ -90,7 +92,7 @@ func (c *computation) run(steps int) {
 	c.x = x
 }
 
-// calibrate finds how fast this processor computes while nobody else wants it: the best of several attempts.
+// calibrate measures how fast this processor computes if nothing else runs on it: the best of several attempts.
 func (c *computation) calibrate() {
 	const n = 100_000
 	best := time.Duration(math.MaxInt64)
@@ -102,7 +104,7 @@ func (c *computation) calibrate() {
 	c.speed = n / max(float64(best)/1e3, 1)
 }
 
-// overlaps is a line for each row, in the columns of OSU's benchmarks of nonblocking collectives.
+// overlaps prints a line for each row, in the columns of OSU's benchmarks of nonblocking collectives.
 func (t *text) overlaps(r *Report) {
 	if !t.cfg.Overlap || len(r.Results) == 0 {
 		return

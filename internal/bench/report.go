@@ -6,15 +6,16 @@ import (
 	"github.com/ubcoll/ubcoll/internal/stats"
 )
 
-// SchemaVersion is that of the files that Report.Write writes. It changes when a key changes its meaning or goes.
+// SchemaVersion is the version of the files that Report.Write writes. It changes when a key disappears or changes its
+// meaning.
 const SchemaVersion = 1
 
-// Report is everything that a run has found. Keys that nccl-tests' files have too are named as there.
+// Report holds everything that a run has found. Keys that nccl-tests' files also have are named as there.
 type Report struct {
 	Schema    int               `json:"schema_version"`
 	Version   string            `json:"ubcoll_version"`
 	Args      []string          `json:"args"`
-	Env       map[string]string `json:"env"` // the project's own variables that are set, but for secrets
+	Env       map[string]string `json:"env"` // the project's own variables that are set, without secrets
 	Start     time.Time         `json:"start_time"`
 	End       time.Time         `json:"end_time"`
 	Config    Settings          `json:"config"`
@@ -30,7 +31,8 @@ type Report struct {
 	Errors  []string     `json:"errors"`
 }
 
-// DeviceBytes is what the library itself had of rank 0's device: once the communicator was open, and in the end.
+// DeviceBytes says how much of rank 0's device memory the library itself used, in bytes: after the communicator was
+// opened, and at the end.
 type DeviceBytes struct {
 	Open int64 `json:"open"`
 	End  int64 `json:"end"`
@@ -48,8 +50,8 @@ type Settings struct {
 	Iterations   int    `json:"iterations"` // 0 = by size and time
 	Warmup       int    `json:"warmup_iters"`
 	Aggregate    int    `json:"aggregated_iterations"`
-	Window       int    `json:"window,omitempty"` // messages in flight of each pair
-	Graphs       int    `json:"graph"`            // launches; a quarter of them from 64 MiB on; 0 = no graph
+	Window       int    `json:"window,omitempty"` // messages in flight in each pair
+	Graphs       int    `json:"graph"`            // launches; a quarter as many from 64 MiB on; 0 = no graph
 	Checks       int    `json:"validation"`
 	Registration string `json:"registration"` // "none", "local"
 	Device       string `json:"device"`       // "host", "cuda": where the buffers were
@@ -59,19 +61,19 @@ type Settings struct {
 	Algorithm    string `json:"requested_algorithm"` // of all-reduces; "" = the library chose
 }
 
-// RankInfo is one rank.
+// RankInfo describes one rank.
 type RankInfo struct {
 	Rank     int    `json:"rank"`
 	PID      int    `json:"pid"`
 	Hostname string `json:"hostname"`
 	Local    int    `json:"local_rank"`
 	Device   string `json:"device"`        // where its buffers were: "host", "cuda:1"
-	Index    int    `json:"device_number"` // the CUDA device's, on the host the local rank
+	Index    int    `json:"device_number"` // the CUDA device's number; for host memory, the local rank
 	Name     string `json:"device_name"`
 	PCI      string `json:"pci"` // "0000:1b:00.0"
 }
 
-// Row is one size, type, reduction and root.
+// Row has the results of one size, type, reduction and root.
 type Row struct {
 	Size      int     `json:"size"`
 	Count     int     `json:"count"`
@@ -79,10 +81,10 @@ type Row struct {
 	Reduction string  `json:"redop"`
 	Root      int     `json:"root"`
 	Out       *Result `json:"out_of_place"`
-	In        *Result `json:"in_place"` // null for what has no such variant
+	In        *Result `json:"in_place"` // null if it was not measured; some operations cannot run in place
 }
 
-// timedEach reports whether there are times of single calls out of place.
+// timedEach reports whether r has times of single calls out of place.
 func (r *Row) timedEach() bool { return r.Out != nil && r.Out.Spread != nil }
 
 // Result is one variant of a row.
@@ -103,7 +105,7 @@ type Result struct {
 	Misses      int64  `json:"cache_misses"`
 }
 
-// Bounds is how many elements were wrong.
+// Bounds counts the wrong elements.
 type Bounds struct {
 	Count int  `json:"count"`
 	OK    bool `json:"okay"`
@@ -115,19 +117,19 @@ type BusBW struct {
 	OK        *bool   `json:"okay"` // null if no minimum was asked for
 }
 
-// Setup is what the first touch of the buffers cost, in microseconds on the slower rank, and on devices how often a
-// rank mapped another one's buffer, in all.
+// Setup says what the first use of the buffers cost, in microseconds on the slowest rank. On devices it also counts how
+// often ranks mapped each other's buffers, summed over all ranks. For one-sided operations the times are rank 0's.
 type Setup struct {
-	Bytes    int     `json:"bytes"` // of each of the two buffers
+	Bytes    int     `json:"bytes"` // of each of the two buffers; of the region of one-sided operations
 	Alloc    float64 `json:"alloc_us"`
 	Register float64 `json:"register_us"`
 
-	FirstUse    float64 `json:"first_use_us"` // of both buffers, with the wait for all peers to have mapped them
+	FirstUse    float64 `json:"first_use_us"` // of both buffers, with the wait until all peers have mapped them
 	Opened      int     `json:"opened"`       // until then
 	OpenedLater int     `json:"opened_later"` // during all other calls
 }
 
-// CacheTimes is what the registration cache costs, on rank 0 but for Churn.
+// CacheTimes says what the registration cache costs on rank 0, and for Churn on the slowest rank.
 type CacheTimes struct {
 	Hits         int64        `json:"hits"`
 	Misses       int64        `json:"misses"`
@@ -140,5 +142,5 @@ type CacheTimes struct {
 	ChurnBytes   int          `json:"churn_bytes"`
 	Regions      int          `json:"regions"`
 	PinnedBytes  int64        `json:"pinned_bytes"`
-	RegisterTime float64      `json:"backends_us"` // in the backends, in all
+	RegisterTime float64      `json:"backends_us"` // total time in the backends
 }

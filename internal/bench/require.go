@@ -11,8 +11,8 @@ import (
 	"github.com/ubcoll/ubcoll/internal/env"
 )
 
-// Required is an error that wraps fault.ErrNotSupported and names everything that UBCOLL_REQUIRE lists and this job does
-// without: nil if there is nothing. What is in have it does not do without. Local.
+// Required returns an error if UBCOLL_REQUIRE lists something that this job does without. The error names everything
+// that is missing and wraps fault.ErrNotSupported. have names what the caller knows to be in use. Local.
 func Required(c *ubcoll.Comm, have ...string) error {
 	list, err := env.Require.Get()
 	if err != nil {
@@ -39,7 +39,7 @@ func Required(c *ubcoll.Comm, have ...string) error {
 			missing(what, err)
 		case "verbs":
 			missing(what, fmt.Errorf("no transport by verbs in this version: %w", fault.ErrNotSupported))
-		case "hosts": // which every job can be on, and none has to
+		case "hosts": // every job can run on several hosts, and none has to
 		}
 	}
 	return errors.Join(errs...)

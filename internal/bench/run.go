@@ -21,27 +21,27 @@ import (
 	"github.com/ubcoll/ubcoll/internal/stats"
 )
 
-// Program is what a report says of the program that ran.
+// Program describes the program that ran, for the report.
 type Program struct {
 	Version string
 	Args    []string
 	Threads int // goroutine ranks in this process
 }
 
-// ErrFailed is wrapped by the error of a run whose data were wrong or whose bandwidth was too low.
+// ErrFailed means that a run found wrong data, or too low a bandwidth. The run's error wraps it.
 var ErrFailed = errors.New("failed")
 
-// Run measures what cfg says. Collective: all ranks of c call it with the same cfg. Rank 0 writes the table to out as it
-// grows, and to progress, if that is not nil, a line on what it is doing. The report is complete on rank 0 only, and
-// there is one, with what was measured so far, also with an error; it is nil if cfg is not valid. Buffers are freed
-// again.
+// Run measures what cfg says. Collective: all ranks of c call it with the same cfg. Rank 0 writes the table to out as
+// it grows. If progress is not nil, rank 0 writes a line to it that says what is being measured. Only rank 0's report
+// is complete. With an error the report has what was measured so far; it is nil if cfg is not valid for this job. Run
+// frees its buffers.
 func Run(ctx context.Context, c *ubcoll.Comm, cfg Config, p Program, out, progress io.Writer) (*Report, error) {
 	return run(ctx, c, cfg, p, out, progress, nil)
 }
 
-// RunAll measures several operations as Run does, each with a table and a report of its own, and says only once who
-// measures. It goes on after one that ErrFailed is about; after any other error it returns the reports until then.
-// Collective.
+// RunAll measures several operations as Run does, each with a table and a report of its own. It prints the version and
+// the devices only once. After an error that wraps ErrFailed it goes on; after any other error it returns the reports
+// so far. Collective.
 func RunAll(ctx context.Context, c *ubcoll.Comm, all []Config, p Program, out, progress io.Writer) ([]*Report, error) {
 	var reports []*Report
 	var errs []error
@@ -64,7 +64,7 @@ func RunAll(ctx context.Context, c *ubcoll.Comm, all []Config, p Program, out, p
 	return reports, errors.Join(errs...)
 }
 
-// run is Run, after the operation whose report is first, if that is not nil.
+// run is Run for one of several operations. first is the report of the first operation, or nil if this is the first.
 func run(ctx context.Context, c *ubcoll.Comm, cfg Config, p Program, out, progress io.Writer, first *Report) (*Report, error) {
 	if err := errors.Join(cfg.Validate(), cfg.fits(c.Size())); err != nil {
 		return nil, err
@@ -94,15 +94,15 @@ type runner struct {
 	text   *text
 	clock  time.Duration
 	dev    ubcoll.Device  // where the buffers are
-	stream *ubcoll.Stream // where calls are queued; nil: they block
-	cu     *cuda.Stream   // the same, of one-sided operations
-	side   *ubcoll.Stream // where calls are queued beside a computation
+	stream *ubcoll.Stream // calls are queued here; if nil, they block
+	cu     *cuda.Stream   // the same stream, for one-sided operations
+	side   *ubcoll.Stream // calls that run beside a computation are queued here
 	a, b   *memory
-	mapped int // what ranks had mapped of each other's devices at first
+	mapped int // how often ranks had mapped memory of each other's devices before the run
 	seed   uint64
 	busBW  []float64
 
-	computation computation // beside which calls are timed
+	computation computation // runs beside calls, for Config.Overlap
 }
 
 func newReport(c *ubcoll.Comm, cfg *Config, p Program) *Report {
@@ -118,7 +118,7 @@ func newReport(c *ubcoll.Comm, cfg *Config, p Program) *Report {
 		Start: time.Now().UTC(), Results: []Row{}, Errors: []string{}}
 }
 
-// Environment is the project's variables that are set, but for secrets.
+// Environment returns the project's variables that are set, without secrets.
 func Environment() map[string]string {
 	set := map[string]string{}
 	for _, v := range env.All() {
@@ -217,7 +217,7 @@ func (r *runner) cycle(ctx context.Context) error {
 	for _, t := range types {
 		for _, red := range reductions {
 			if !r.op.takes(t, red) {
-				continue // of -d all or -o all
+				continue // with -d all or -o all
 			}
 			for _, root := range roots {
 				for i, bytes := range sizes {
@@ -285,7 +285,7 @@ func (r *runner) result(ctx context.Context, k *task, bytes int) (*Result, error
 		r.rep.Wrong.Count += n
 	}
 
-	runtime.GC() // what the checks have left must not be collected during the calls
+	runtime.GC() // garbage of the checks must not be collected during the timed calls
 	warmup, timed := r.cfg.calls(bytes)
 	before := r.c.Stats().Cache
 	us := make([]float64, 1)
@@ -326,7 +326,7 @@ func (r *runner) result(ctx context.Context, k *task, bytes int) (*Result, error
 	return res, err
 }
 
-// each times calls one by one, as many as there are to be.
+// each times calls one by one, as many as cfg asks for, and returns their times in microseconds.
 func (r *runner) each(ctx context.Context, k *task, warmup, timed int) ([]float64, error) {
 	var us []float64
 	call := func() error { return k.call(ctx, k.c, k.shifts[:1]) }
@@ -343,7 +343,7 @@ func (r *runner) each(ctx context.Context, k *task, warmup, timed int) ([]float6
 	return us[r.cfg.Skip:], nil
 }
 
-// loop times as many calls back to back as there are to be, and gives their mean.
+// loop times calls back to back, as many as cfg asks for, and returns their mean.
 func (r *runner) loop(ctx context.Context, k *task, warmup, timed int) (us float64, err error) {
 	for n, more := timed, timed; more > 0; n, warmup = n+more, 0 {
 		if us, err = k.loop(ctx, warmup, n); err != nil {
@@ -356,7 +356,8 @@ func (r *runner) loop(ctx context.Context, k *task, warmup, timed int) (us float
 	return us, nil
 }
 
-// more is as Config.more has it, the same on all ranks, after n calls that took us here.
+// more returns what Config.more returns after n calls, the same on all ranks. us are this rank's times of these calls,
+// or their sum. Collective.
 func (r *runner) more(ctx context.Context, n int, us ...float64) (int, error) {
 	if r.cfg.Iterations > 0 {
 		return 0, nil
@@ -369,7 +370,8 @@ func (r *runner) more(ctx context.Context, n int, us ...float64) (int, error) {
 	return r.cfg.more(n, sum[0]), err
 }
 
-// combine makes of every rank's values one value each, the same on all ranks.
+// combine replaces each of values by one that it makes of all ranks' values, the same on all ranks. how is
+// Config.Average. Collective.
 func combine(ctx context.Context, c *ubcoll.Comm, values []float64, how int) error {
 	op := ubcoll.Sum
 	switch {
@@ -385,7 +387,7 @@ func combine(ctx context.Context, c *ubcoll.Comm, values []float64, how int) err
 	return coll.AllReduce(ctx, c, ubcoll.Of(values), ubcoll.Of(values), op)
 }
 
-// finish closes the report and the table.
+// finish completes the report and prints the table's footer.
 func (r *runner) finish() {
 	r.rep.End = time.Now().UTC()
 	r.rep.Wrong.OK = r.rep.Wrong.Count == 0
@@ -402,7 +404,7 @@ func (r *runner) finish() {
 	r.text.footer(r.rep)
 }
 
-// verdict is the same on all ranks.
+// verdict returns an error if data were wrong or the bandwidth was too low. All ranks return the same.
 func (r *runner) verdict() error {
 	var errs []error
 	if n := r.rep.Wrong.Count; n > 0 {
@@ -415,7 +417,7 @@ func (r *runner) verdict() error {
 	return errors.Join(errs...)
 }
 
-// typeName is nccl-tests' name of t where it has one.
+// typeName returns the name of t, nccl-tests' name if it has one.
 func typeName(t dtype.Type) string {
 	if i := slices.Index([]dtype.Type{dtype.Float16, dtype.Float32, dtype.Float64}, t); i >= 0 {
 		return []string{"half", "float", "double"}[i]

@@ -18,7 +18,7 @@ import (
 	"github.com/ubcoll/ubcoll/hw/cuda"
 )
 
-// ownStream makes the stream one that this package captures itself, since graph.Capture records no channels.
+// ownStream makes a stream that this package can capture itself, because graph.Capture does not record channels.
 func (r *runner) ownStream() (end func() error, err error) {
 	c, err := cuda.Primary(r.dev)
 	if err != nil {
@@ -33,7 +33,7 @@ func (r *runner) ownStream() (end func() error, err error) {
 	return func() error { return errors.Join(r.stream.Close(), r.cu.Close(), c.Close()) }, nil
 }
 
-// place settles where the buffers are, the same on all ranks, and with it how calls are timed.
+// place decides where the buffers are and how calls are timed, on all ranks alike. Collective.
 func (r *runner) place(ctx context.Context) error {
 	dev, err := Place(ctx, r.c, r.cfg.Device, r.op.device)
 	if err != nil {
@@ -50,9 +50,9 @@ func (r *runner) place(ctx context.Context) error {
 	return r.cfg.Validate()
 }
 
-// Place is the device for this rank's buffers: Host, CUDA or Auto as in a Config, where Auto is the host unless what
-// runs can use a device, and all ranks are on one host. Collective: ranks that have no GPU fail all, or with Auto put
-// all on the host.
+// Place returns the device for this rank's buffers. device is Host, CUDA or Auto, as in a Config. can says whether the
+// operation can run on a device. Auto takes the host unless it can, all ranks are on one host, and all have a GPU. If a
+// rank has no GPU, CUDA fails on all ranks, and Auto takes the host on all. Collective.
 func Place(ctx context.Context, c *ubcoll.Comm, device string, can bool) (ubcoll.Device, error) {
 	if device == Host || device == Auto && (!can || c.LocalSize() < c.Size()) {
 		return ubcoll.Host, nil
@@ -76,7 +76,7 @@ func Place(ctx context.Context, c *ubcoll.Comm, device string, can bool) (ubcoll
 	return ubcoll.Host, err
 }
 
-// ranks tells rank 0 who takes part.
+// ranks puts a description of every rank into the report. Collective.
 func (r *runner) ranks(ctx context.Context) error {
 	mine := RankInfo{Rank: r.c.Rank(), PID: os.Getpid(), Hostname: r.c.Hostname(r.c.Rank()), Local: r.c.LocalRank(),
 		Device: r.dev.String(), Index: r.c.LocalRank(), Name: "host memory, " + cpu.Level(), PCI: "0000:00:00.0"}
@@ -93,7 +93,8 @@ func (r *runner) ranks(ctx context.Context) error {
 	return err
 }
 
-// Gather is what each rank passed, by rank, on any number of hosts. Collective.
+// Gather returns what each rank passed, in the order of ranks, which may be on any number of hosts. As JSON, mine may
+// have 1 KiB. Collective.
 func Gather[T any](ctx context.Context, c *ubcoll.Comm, mine T) ([]T, error) {
 	b, err := json.Marshal(mine)
 	if err != nil {
@@ -103,7 +104,7 @@ func Gather[T any](ctx context.Context, c *ubcoll.Comm, mine T) ([]T, error) {
 	if len(b) > room {
 		return nil, fmt.Errorf("%d bytes to say who rank %d is: %w", len(b), c.Rank(), ubcoll.ErrLimit)
 	}
-	text := make([]byte, room*c.Size()) // each rank's part is 0 elsewhere
+	text := make([]byte, room*c.Size()) // other ranks' parts stay 0, so the sum is all ranks' text
 	copy(text[room*c.Rank():], b)
 	if err := coll.AllReduce(ctx, c, ubcoll.Of(text), ubcoll.Of(text), ubcoll.Sum); err != nil {
 		return nil, err
@@ -145,8 +146,8 @@ func (r *runner) buffers(ctx context.Context) (err error) {
 	return nil
 }
 
-// firstUse makes a call on both buffers of which all peers have mapped both: they do that in the background while calls
-// go by way of staging, and a capture waits for it.
+// firstUse makes a call on both buffers after all peers have mapped them. Peers map buffers in the background, and
+// calls are staged until then; but a capture waits until the buffers are mapped. Collective.
 func (r *runner) firstUse(ctx context.Context) (s Setup, err error) {
 	if err := coll.Barrier(ctx, r.c); err != nil { // ranks register at their own pace
 		return s, err
@@ -167,7 +168,7 @@ func (r *runner) firstUse(ctx context.Context) (s Setup, err error) {
 	return s, errors.Join(err, g.Close())
 }
 
-// opened is how often all ranks together have mapped memory of each other's devices.
+// opened returns how often all ranks together have mapped memory of each other's devices. Collective.
 func (r *runner) opened(ctx context.Context) (int, error) {
 	n := []uint64{r.c.Stats().Opened}
 	err := coll.AllReduce(ctx, r.c, ubcoll.Of(n), ubcoll.Of(n), ubcoll.Sum)

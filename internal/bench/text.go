@@ -10,8 +10,8 @@ import (
 	"github.com/ubcoll/ubcoll/internal/stats"
 )
 
-// text writes nccl-tests' table, to the byte, since scrapers count columns from the right and look for words of the
-// footer. What nccl-tests does not have is on lines of its own that begin with "#".
+// text writes nccl-tests' table byte for byte, because scrapers count columns from the right and look for words of the
+// footer. Everything that nccl-tests does not print is on lines of its own that begin with "#".
 type text struct {
 	w        io.Writer
 	progress io.Writer // or nil
@@ -106,7 +106,7 @@ func (t *text) row(r *Row) {
 	var b strings.Builder
 	fmt.Fprintf(&b, "%12d  %12d  %8s  %6s  %6d", r.Size, r.Count, r.Type, r.Reduction, r.Root)
 	for _, v := range []*Result{r.Out, r.In} {
-		if v == nil { // numbers all the same, for those who count columns
+		if v == nil { // print zeros, so that scrapers can count columns
 			v = &Result{Spread: &stats.Spread{}}
 		}
 		wrong := "   N/A"
@@ -129,7 +129,7 @@ func (t *text) row(r *Row) {
 	}
 }
 
-// other says where an all-reduce took another algorithm than the one that was asked for.
+// other prints a line if an all-reduce took another algorithm than the one that was asked for.
 func (t *text) other(r *Row) {
 	if t.asked == "" || t.cfg.Op != "all_reduce" {
 		return
@@ -165,8 +165,8 @@ func (t *text) path(name string, r *Result) {
 	t.printf(", cache hits %d misses %d\n", r.Hits, r.Misses)
 }
 
-// latencies are the columns of perftest's latency tests, for operations between two ranks whose calls were timed by
-// themselves: perftest's typical time is the median.
+// latencies prints the columns of perftest's latency tests, for operations between two ranks, if their calls were timed
+// one by one. perftest's typical time is the median.
 func (t *text) latencies(r *Report) {
 	o := operationOf(t.cfg.Op)
 	if o == nil || o.trips == 0 || o.name == multiPair || len(r.Results) == 0 || !r.Results[0].timedEach() {
@@ -190,8 +190,8 @@ func (t *text) latencies(r *Report) {
 	t.printf("#\n")
 }
 
-// spreads are the means and the tails beside the medians, which are the times of the rows: where calls were timed by
-// themselves, and the columns of latencies do not have them.
+// spreads prints means and tails beside the medians, which are the rows' times, if calls were timed one by one.
+// latencies prints them for operations between two ranks.
 func (t *text) spreads(r *Report) {
 	if o := operationOf(t.cfg.Op); o == nil || o.trips > 0 || len(r.Results) == 0 || !r.Results[0].timedEach() {
 		return
@@ -258,7 +258,7 @@ func verdict(ok bool) string {
 	return "FAILED"
 }
 
-// number is v in the given width with as many decimals as fit, two at most.
+// number formats v in the given width with as many decimals as fit, two at most.
 func number(v float64, width int) string {
 	digits := 0
 	for p := 1.0; v >= p && digits < 20; p *= 10 {

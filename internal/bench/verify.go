@@ -17,14 +17,14 @@ import (
 	"github.com/ubcoll/ubcoll/internal/nearest"
 )
 
-// Verification is what to verify. All ranks have the same one.
+// Verification says what to verify. All ranks pass the same one.
 type Verification struct {
 	Device   string // Auto, Host, CUDA
 	MinBytes int    // of the larger buffer of a call, from 1
 	MaxBytes int
 	Types    []dtype.Type // nil = all
 	Ops      []string     // of Verifiable; none = all that run on the device
-	Seed     uint64       // of the data, and of what is drawn
+	Seed     uint64       // of the data, and of all random choices
 }
 
 // Validate reports everything that is wrong with v in a job of any size.
@@ -49,7 +49,7 @@ func (v *Verification) Validate() error {
 	return errors.Join(errs...)
 }
 
-// sizes is, in ascending order, those of verified between the smallest and the largest, and these two.
+// sizes returns the smallest size, the largest, and all of verified between them, in ascending order.
 func (v *Verification) sizes() []int {
 	all := []int{v.MinBytes, v.MaxBytes}
 	for _, n := range verified {
@@ -61,7 +61,7 @@ func (v *Verification) sizes() []int {
 	return slices.Compact(all)
 }
 
-// types is all that are verified.
+// types returns the element types to verify.
 func (v *Verification) types() []dtype.Type {
 	if v.Types == nil {
 		return dtype.All()
@@ -69,15 +69,15 @@ func (v *Verification) types() []dtype.Type {
 	return v.Types
 }
 
-// mostPrinted is how many calls with wrong elements are told of, beside their number.
+// mostPrinted is the largest number of calls with wrong elements that are printed. The last line has the number of all.
 const mostPrinted = 20
 
-// Verify makes every operation with every element type, every reduction, in and out of place and in sizes that nothing
-// divides, and checks every element of every result, what follows the result, and that sources are as they were. Drawn
-// by the seed are the root, which buffers are registered (now and then that differs between ranks), and whether a call
-// blocks, is queued, or is replayed from a graph. Collective: all ranks of c call it with the same v, in a job whose
-// Options.Register is Explicit. Rank 0 writes to out what is wrong, and a last line that
-// sums up. The error wraps ErrFailed if any element is wrong.
+// Verify runs every operation with every element type and every reduction, in and out of place, with numbers of
+// elements that divide unevenly. It checks every element of every result, that the bytes after the result are
+// untouched, and that sources are unchanged. The seed determines the root, which buffers are registered (sometimes
+// different ones on different ranks), and whether a call blocks, is queued, or is replayed from a graph. Collective:
+// all ranks of c call it with the same v, in a job whose Options.Register is Explicit. Rank 0 writes to out what is
+// wrong, and a last line with totals. The error wraps ErrFailed if any element is wrong.
 func Verify(ctx context.Context, c *ubcoll.Comm, v Verification, out io.Writer) (err error) {
 	if err := v.Validate(); err != nil {
 		return err
@@ -141,18 +141,19 @@ type verifier struct {
 	stream *ubcoll.Stream
 	mem    [4]*memory // two that are not registered, two that are
 	start  time.Time
-	dice   *rand.Rand // rolls the same on all ranks
+	dice   *rand.Rand // draws the same numbers on all ranks
 
 	calls, failed int
 	paths         map[string]int // how many calls took each path, as rank 0 saw it
 }
 
-// verified are sizes in bytes, of which calls have as many elements as fit and, but for the first, a few more that
-// nothing divides: one packet, the algorithms for small, middle and large sizes, and several rounds of staging. Other
-// sizes are made as they are.
+// verified are the sizes to verify, in bytes. They lead to a single packet, to the algorithms for small, middle and
+// large sizes, and to several rounds of staging. From the second size on, calls have a few elements more, so that the
+// number divides unevenly. Sizes that the user gives are used as they are.
 var verified = []int{8, 256, 10 << 10, 300 << 10, 2 << 20, 5 << 20, longest}
 
-// longest takes so long, as do all sizes above, that it is for sums, and, unless types are named, of one of each size.
+// longest is the size from which on calls take long. Only sums are verified there, and, unless the user names types,
+// only one type of each element size.
 const longest = 40 << 20
 
 func (r *verifier) wants(bytes int, t dtype.Type, red ubcoll.Op) bool {
@@ -211,7 +212,7 @@ func (r *verifier) call(ctx context.Context, o *operation, t dtype.Type, red ubc
 	k := newTask(r.c, cfg, o, s, t, red, max(root, 0), a, b, inPlace)
 	if how > 0 && (o.trips == 0 || a.onDevice()) {
 		k.stream = r.stream
-		k.capture = how == 2 && (a.onDevice() || !differ && kinds == 3) // no Go slices
+		k.capture = how == 2 && (a.onDevice() || !differ && kinds == 3) // graphs take no Go slices
 	}
 	what := func() string {
 		return fmt.Sprintf("%s of %d %v, %v, root %d, in place %v, queued %v, graph %v, registered %v and "+
@@ -238,7 +239,7 @@ func (r *verifier) call(ctx context.Context, o *operation, t dtype.Type, red ubc
 	return err
 }
 
-// path is how a call went: "two-shot, source direct, destination staged".
+// path describes how a call ran: "two-shot, source direct, destination staged".
 func path(op ubcoll.OpInfo) string {
 	s := strings.TrimSpace(op.Algorithm)
 	for _, b := range []struct {

@@ -19,8 +19,8 @@ import (
 // formats are the suffixes of files that reports are written to.
 var formats = []string{".json", ".jsonl", ".csv"}
 
-// CheckOutput says whether Write would write to name: its suffix is known, its folder is there, and there is no such
-// file, or lines are to be added to it. To be asked before anything is measured.
+// CheckOutput returns an error unless Write can write to name: it knows the suffix, the folder exists, and the file
+// does not exist, or add is set and lines can be added to it. Call it before measuring anything.
 func CheckOutput(name string, add bool) error {
 	kind := filepath.Ext(name)
 	if !slices.Contains(formats, kind) {
@@ -48,18 +48,18 @@ func CheckOutput(name string, add bool) error {
 }
 
 // Write writes r to a file: one object as JSON, or a line for each variant of each row as JSONL (which repeats the
-// settings) or CSV. What CheckOutput refuses is an error; with add the lines go behind those that are there.
+// settings) or CSV. With add it appends the lines to the file. It returns the errors of CheckOutput.
 func (r *Report) Write(name string, add bool) error { return write(name, add, []*Report{r}, r) }
 
-// WriteAll writes several reports to a file as Write does; JSON is a list of the objects.
+// WriteAll writes several reports to a file as Write does. As JSON, they are a list of objects.
 func WriteAll(all []*Report, name string, add bool) error { return write(name, add, all, all) }
 
-// write writes reports; JSON is whole.
+// write writes reports to a file: the lines of all, or whole if the file is JSON.
 func write(name string, add bool, all []*Report, whole any) error {
 	if err := CheckOutput(name, add); err != nil {
 		return err
 	}
-	how := os.O_EXCL // whoever has made it meanwhile
+	how := os.O_EXCL // somebody may have created the file since the check
 	if add {
 		how = os.O_APPEND
 	}
@@ -77,7 +77,7 @@ func write(name string, add bool, all []*Report, whole any) error {
 			}
 		case ".csv":
 			w := csv.NewWriter(&b)
-			if i, serr := f.Stat(); serr != nil || i.Size() == 0 { // else it has its header
+			if i, serr := f.Stat(); serr != nil || i.Size() == 0 { // otherwise the file has its header
 				err = w.Write(header())
 			}
 			for _, r := range all {
@@ -90,7 +90,7 @@ func write(name string, add bool, all []*Report, whole any) error {
 	})
 }
 
-// WriteJSON writes v, as one object, to a file that is not there yet.
+// WriteJSON writes v, as one object, to a new file. It fails if the file exists.
 func WriteJSON(v any, name string) error {
 	return writeFile(name, os.O_EXCL, func(*os.File) ([]byte, error) {
 		b, err := json.MarshalIndent(v, "", "\t")
@@ -98,7 +98,7 @@ func WriteJSON(v any, name string) error {
 	})
 }
 
-// writeFile writes what text gives to a file, which is opened how.
+// writeFile opens a file, with the flag how, and writes what text returns to it.
 func writeFile(name string, how int, text func(*os.File) ([]byte, error)) error {
 	f, err := os.OpenFile(name, os.O_WRONLY|os.O_CREATE|how, 0o644)
 	if err != nil {
@@ -112,7 +112,7 @@ func writeFile(name string, how int, text func(*os.File) ([]byte, error)) error 
 	return nil
 }
 
-// header is the first line of CSV.
+// header returns the first line of CSV.
 func header() []string {
 	var line []string
 	for _, c := range columns {
@@ -121,7 +121,7 @@ func header() []string {
 	return line
 }
 
-// sameHeader is an error if the CSV file has other columns than those that would be added.
+// sameHeader returns an error if the CSV file has other columns than this version writes.
 func sameHeader(name string) error {
 	f, err := os.Open(name)
 	if err != nil {
@@ -167,7 +167,8 @@ func (r *Report) jsonl(w io.Writer) error {
 	return nil
 }
 
-// columns are those of CSV: what a result depends on, then the result. Times are in microseconds, bandwidths in GB/s.
+// columns are the columns of CSV: what a result depends on, then the result. Times are in microseconds, bandwidths in
+// GB/s.
 var columns = []struct {
 	name  string
 	value func(*Report, *Row, *Result) any
@@ -222,7 +223,7 @@ var columns = []struct {
 	{"overlap_percent", ofOverlap(func(o *Overlap) any { return o.Percent })},
 }
 
-// ofSpread is a column that only calls timed by themselves have.
+// ofSpread returns the value of a column that is empty unless calls were timed one by one.
 func ofSpread(value func(*stats.Spread) any) func(*Report, *Row, *Result) any {
 	return func(_ *Report, _ *Row, v *Result) any {
 		if v.Spread == nil {
@@ -232,7 +233,7 @@ func ofSpread(value func(*stats.Spread) any) func(*Report, *Row, *Result) any {
 	}
 }
 
-// ofOverlap is a column that only runs with --overlap have.
+// ofOverlap returns the value of a column that is empty unless --overlap is set.
 func ofOverlap(value func(*Overlap) any) func(*Report, *Row, *Result) any {
 	return func(_ *Report, _ *Row, v *Result) any {
 		if v.Overlap == nil {
