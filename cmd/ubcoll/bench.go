@@ -16,10 +16,10 @@ import (
 	"github.com/ubcoll/ubcoll/internal/env"
 )
 
-// defaultRanks is how many goroutine ranks run if nobody says: one has no peer to talk to.
+// defaultRanks is the number of goroutine ranks if the user gives none. One rank would have no peer.
 const defaultRanks = 2
 
-// bench measures. It does not return if that fails: ubcoll.Main ends the job.
+// bench is the command bench. It does not return if measuring fails: ubcoll.Main ends the job.
 func bench(args []string, out io.Writer) error {
 	if len(args) > 0 && args[0] == "mr" {
 		return benchMR(args[1:], out)
@@ -52,7 +52,8 @@ func bench(args []string, out io.Writer) error {
 	return nil
 }
 
-// possible is what to measure. Of all operations those are left out that cannot be measured so, which rank 0 says.
+// possible returns what to measure. If the user asked for all operations, it leaves out those that this job cannot
+// measure, and rank 0 prints why. Local.
 func (o *options) possible(c *ubcoll.Comm, out io.Writer) ([]measure.Config, error) {
 	if !o.every {
 		return o.configs, nil
@@ -69,8 +70,8 @@ func (o *options) possible(c *ubcoll.Comm, out io.Writer) ([]measure.Config, err
 	return can, nil
 }
 
-// measured is the end of a measurement: rank 0 writes what was found, if anything was, to a file that is named, and data that
-// were wrong have an exit code of their own.
+// measured ends a measurement: if anything was found and a file is named, rank 0 writes it there. measured returns err,
+// with the exit code for a failed measurement if it is one.
 func measured(c *ubcoll.Comm, err error, found bool, name string, write func() error, out io.Writer) error {
 	switch {
 	case !found || name == "":
@@ -89,10 +90,10 @@ func measured(c *ubcoll.Comm, err error, found bool, name string, write func() e
 	return err
 }
 
-// grace is how long the other ranks leave rank 0 to write what there is, before their errors end the job.
+// grace is how long the other ranks wait before their errors end the job, so that rank 0 can write its results.
 const grace = 300 * time.Millisecond
 
-// ranksHere sets how many goroutine ranks this process will run, and returns that; want is 0 if nobody says.
+// ranksHere sets how many goroutine ranks this process runs, and returns their number. want is 0 if no flag gives it.
 func ranksHere(want int) (int, error) {
 	if want < 0 {
 		return 0, usageError("-t %d: want a number of ranks", want)
@@ -112,11 +113,11 @@ func ranksHere(want int) (int, error) {
 		want = unsaid
 	}
 	s := strconv.Itoa(want)
-	// A launcher's only process may turn out to need no launcher.
+	// Both variables: a launcher's only process may run without the launcher.
 	return want, errors.Join(os.Setenv(v.Name, s), os.Setenv(env.Threads.Name, s))
 }
 
-// terminal is f if somebody is looking at it.
+// terminal returns f if it is a terminal, else nil.
 func terminal(f *os.File) io.Writer {
 	if i, err := f.Stat(); err != nil || i.Mode()&os.ModeCharDevice == 0 {
 		return nil

@@ -10,15 +10,15 @@ import (
 	"github.com/ubcoll/ubcoll/internal/usage"
 )
 
-// newFlags is the flags of a command, which parseFlags reads.
+// newFlags returns an empty set of flags for a command. parseFlags parses it.
 func newFlags(name string) *flag.FlagSet {
 	fs := flag.NewFlagSet(name, flag.ContinueOnError)
 	fs.SetOutput(io.Discard)
 	return fs
 }
 
-// parseFlags reads a command's flags. The error is a usage error that names the nearest flag, or flag.ErrHelp after the
-// usage went to help: text, and the flags.
+// parseFlags parses a command's flags. A usage error names the nearest flag. If the user asks for help, parseFlags
+// writes text and the flags to help, and returns flag.ErrHelp.
 func parseFlags(fs *flag.FlagSet, args []string, text string, help io.Writer) error {
 	err := fs.Parse(args)
 	if errors.Is(err, flag.ErrHelp) {
@@ -38,7 +38,7 @@ func parseFlags(fs *flag.FlagSet, args []string, text string, help io.Writer) er
 	return nil
 }
 
-// printFlag is how every command's help shows a flag; completions are made of these lines.
+// printFlag writes a flag as every command's help shows it. flagLines reads these lines for completions.
 func printFlag(w io.Writer, names, value, text string) {
 	if value != "" {
 		names += " " + value
@@ -46,7 +46,7 @@ func printFlag(w io.Writer, names, value, text string) {
 	fmt.Fprintf(w, "  %s\n\t%s\n", names, text)
 }
 
-// noArguments is an error if a command that takes none was given some.
+// noArguments returns an error if the user gave arguments to a command that takes none.
 func noArguments(fs *flag.FlagSet) error {
 	if fs.NArg() > 0 {
 		return usageError("%s: unexpected argument %q: -h lists what it takes", fs.Name(), fs.Arg(0))

@@ -54,11 +54,11 @@ func completion(args []string, out io.Writer) error {
 	return err
 }
 
-// completions is what each command's own help says, so that no list has to be kept beside it.
+// completions takes the completions from each command's own help, so that there is no second list of flags.
 func completions() (all []completed) {
 	for _, c := range commandTable() {
 		var help bytes.Buffer
-		_ = c.run([]string{"-h"}, &help) // which is flag.ErrHelp
+		_ = c.run([]string{"-h"}, &help) // returns flag.ErrHelp
 		e := completed{name: c.name, help: c.help, flags: flagLines(help.String())}
 		switch c.name {
 		case "bench":
@@ -73,7 +73,7 @@ func completions() (all []completed) {
 	return all
 }
 
-// flagLines reads a help text: "  -b, --minbytes size", and on the next line what that is.
+// flagLines reads a help text: lines as "  -b, --minbytes size", each followed by a line with the flag's description.
 func flagLines(help string) (flags []flagLine) {
 	lines := strings.Split(help, "\n")
 	for i, line := range lines {

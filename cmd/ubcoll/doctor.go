@@ -39,7 +39,7 @@ func examine(args []string, out io.Writer) error {
 	}
 	findings := doctor.Examine(machine())
 	m, err := meet()
-	if err != nil { // which each rank says for itself
+	if err != nil { // each rank then reports for itself
 		findings = append(findings, doctor.Finding{Check: "job", Status: doctor.Fail, Reason: err.Error(),
 			Cure: "see mpi above; docs/clusters.md says how ranks are started"})
 	}
@@ -54,7 +54,7 @@ func examine(args []string, out io.Writer) error {
 		} else {
 			err = printGroups(out, groups, func(all []doctor.Finding) string {
 				var b bytes.Buffer
-				_ = doctor.Print(&b, all) // a buffer takes all
+				_ = doctor.Print(&b, all) // writing to a buffer cannot fail
 				return b.String()
 			})
 		}
@@ -65,7 +65,7 @@ func examine(args []string, out io.Writer) error {
 	return err
 }
 
-// machine is this one.
+// machine returns what doctor.Examine is to know of this machine.
 func machine() *doctor.View {
 	v := &doctor.View{FS: os.DirFS("/"), Getenv: os.Getenv, Write: writable, Room: room,
 		Processors: len(cpu.Affinity()), Cores: cpu.Cores(), BuiltMPI: bootstrap.MPILibrary(), Mpirun: mpirunVersion,
@@ -75,7 +75,7 @@ func machine() *doctor.View {
 			return net.DefaultResolver.LookupHost(ctx, name)
 		}}
 	v.Launcher, v.Ranks = bootstrap.Launcher()
-	if env.Rank.IsSet() { // what is around does not count
+	if env.Rank.IsSet() { // UBCOLL_RANK counts more than a launcher
 		v.Launcher = ""
 	}
 	for _, q := range cpu.Quotas() {
@@ -83,11 +83,11 @@ func machine() *doctor.View {
 			v.Quota = q.CPUs
 		}
 	}
-	v.Hostname, _ = os.Hostname() // a host without a name is a finding
-	v.IB, _ = env.IB.Get()        // and Open refuses what is malformed
+	v.Hostname, _ = os.Hostname() // doctor reports a host without a name
+	v.IB, _ = env.IB.Get()        // Open reports a malformed value
 	v.GPUs, v.GPUErr = gpus()
 	v.RDMA, v.Verbs = rdmaPorts()
-	all, _ := net.Interfaces() // none is a finding
+	all, _ := net.Interfaces() // doctor reports that there are none
 	for _, i := range all {
 		one := doctor.Interface{Name: i.Name, Up: i.Flags&net.FlagUp != 0, Loopback: i.Flags&net.FlagLoopback != 0}
 		of, _ := i.Addrs()

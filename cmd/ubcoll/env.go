@@ -23,7 +23,7 @@ Prints what it takes to build and start programs with MPI, as lines for a shell:
 MPICC decides which MPI (MPICC=mpicc.mpich), else MPI_HOME; else it is mpicc.openmpi or mpicc.
 The library's own variables are in: ubcoll info -env.`
 
-// mpiEnv is the command env: the script of the repository, for programs elsewhere.
+// mpiEnv is the command env. It runs the repository's script mpienv, for programs outside of the repository.
 func mpiEnv(args []string, out io.Writer) error {
 	fs := newFlags("env")
 	if err := errors.Join(parseFlags(fs, args, envUsage, out), noArguments(fs)); err != nil {

@@ -18,18 +18,18 @@ import (
 	"github.com/ubcoll/ubcoll/internal/usage"
 )
 
-// options is what the command line of bench says.
+// options holds the command line of bench.
 type options struct {
 	configs []measure.Config // one for each operation
-	every   bool             // all operations, without those that cannot be measured so
-	config  measure.Config   // of the operation for which a flag is read
+	every   bool             // the user asks for all operations: those that cannot be measured are left out
+	config  measure.Config   // flags are applied to this one
 	job     ubcoll.Options
-	threads int // 0 = not said
+	threads int // 0 = not given
 	output  string
-	add     bool // to output
+	add     bool // append to output
 }
 
-// flags are those of nccl-tests, with its letters, and after them our own.
+// flags are the flags of bench: first nccl-tests' flags, with the same letters, then our own.
 var flags = []struct {
 	short, long, help string
 	set               func(o *options, value string) error
@@ -84,15 +84,16 @@ var flags = []struct {
 	{"", "seed", "of the data (1)", setSeed},
 }
 
-// elsewhere are nccl-tests' flags that mean something to CUDA devices only, with the value that asks for nothing.
+// elsewhere are flags of nccl-tests that only matter for CUDA devices. bench accepts nothing but neutral, the value
+// that asks for nothing.
 var elsewhere = []struct{ short, long, neutral string }{
 	{"g", "ngpus", "1"}, {"p", "parallel_init", "0"}, {"z", "blocking", "0"}, {"y", "stream_null", "0"},
 	{"C", "report_cputime", "0"}, {"x", "cta_policy", "0"}, {"D", "device_implementation", "0"},
 	{"V", "device_cta_count", "16"}, {"M", "memory", "0"}, {"u", "unalign", "0"},
 }
 
-// parse reads "OP [OP ...] [flags]". The error has every fault, and is flag.ErrHelp, with the usage on help, if asked for
-// that.
+// parse parses "OP [OP ...] [flags]". The error names every fault. If the user asks for help, parse writes the usage to
+// help and returns flag.ErrHelp.
 func parse(args []string, help io.Writer) (*options, error) {
 	o := &options{}
 	n := slices.IndexFunc(args, func(a string) bool { return strings.HasPrefix(a, "-") })
@@ -100,7 +101,7 @@ func parse(args []string, help io.Writer) (*options, error) {
 		n = len(args)
 	}
 	var faults, possible []error
-	// The flags go to the configuration of each operation, which have defaults of their own.
+	// Each operation has a configuration with defaults of its own, to which the flags are applied.
 	var given []func() error
 	fs := newFlags("bench")
 	for _, f := range flags {
@@ -168,7 +169,7 @@ func parse(args []string, help io.Writer) (*options, error) {
 	if err := o.job.Validate(); err != nil {
 		faults = append(faults, err)
 	}
-	if o.config.Buffers == measure.GoSlices { // or memory of Alloc would be registered at its first use
+	if o.config.Buffers == measure.GoSlices { // otherwise memory of Alloc would be registered at its first use
 		o.job.Register = ubcoll.RegisterExplicit
 	}
 	err := errors.Join(faults...)
@@ -181,7 +182,7 @@ func parse(args []string, help io.Writer) (*options, error) {
 	return nil, usageError("bench: %w", err)
 }
 
-// operations is what arguments name, with commas or blanks between, each once.
+// operations returns the operations that args name, each once. Names may be separated by commas as well.
 func (o *options) operations(args []string) (ops []string) {
 	for _, op := range strings.Split(strings.Join(args, ","), ",") {
 		named := []string{op}
@@ -197,7 +198,7 @@ func (o *options) operations(args []string) (ops []string) {
 	return ops
 }
 
-// distinct is the single errors that are joined in some of errs, each once: many are about all operations.
+// distinct takes joined errors apart and returns each single error once: many are the same for all operations.
 func distinct(errs []error) (all []error) {
 	said := map[string]bool{}
 	for _, err := range errs {
@@ -310,7 +311,7 @@ func setTypes(o *options, value string) error {
 	return err
 }
 
-// parseTypes reads names of element types with commas between, or all.
+// parseTypes parses names of element types with commas between, or "all".
 func parseTypes(value string) (types []dtype.Type, err error) {
 	if value == everything {
 		return dtype.All(), nil
@@ -327,7 +328,7 @@ func parseTypes(value string) (types []dtype.Type, err error) {
 	return types, nil
 }
 
-// everything is every element type, reduction or operation.
+// everything stands for all element types, reductions or operations.
 const everything = "all"
 
 func setThreads(o *options, value string) error {

@@ -22,7 +22,7 @@ const infoUsage = `info [flags]
 
 Says what this build and this machine have; under mpirun or ubcoll launch, what rank 0's have and where others' differ.`
 
-// info says what is here.
+// info is the command info.
 func info(args []string, out io.Writer) error {
 	fs := newFlags("info")
 	withEnv := fs.Bool("env", false, "the environment variables too")
@@ -38,7 +38,7 @@ func info(args []string, out io.Writer) error {
 		return err
 	}
 	m, err := meet()
-	if err != nil { // of this process alone, then
+	if err != nil { // each process then answers for itself
 		lines = append(lines, pair{"job", err.Error()})
 	}
 	groups, err := asks(m, lines)
@@ -56,12 +56,12 @@ func info(args []string, out io.Writer) error {
 		for _, l := range lines {
 			fmt.Fprintf(w, "%s\t%s\n", l.Name, l.Value)
 		}
-		_ = w.Flush() // a builder takes all
+		_ = w.Flush() // writing to a builder cannot fail
 		return b.String()
 	})
 }
 
-// facts is what info says, line by line.
+// facts returns the lines that info prints.
 func facts(withEnv bool) (lines []pair, err error) {
 	line := func(name, format string, args ...any) {
 		lines = append(lines, pair{name, fmt.Sprintf(format, args...)})
@@ -101,7 +101,7 @@ func facts(withEnv bool) (lines []pair, err error) {
 	return lines, nil
 }
 
-// devices lists the CUDA devices, if the driver and some are there.
+// devices lists the CUDA devices, if there is a driver.
 func devices(line func(name, format string, args ...any)) error {
 	if cuda.Have().Err != nil {
 		return nil
@@ -167,7 +167,8 @@ func value(v env.Info) string {
 	return "-"
 }
 
-// rdma lists the ports of the RDMA devices, if the library and some are there. One that does not open is said.
+// rdma lists the ports of the RDMA devices, if the library is there. For a device that does not open it prints the
+// error.
 func rdma(line func(name, format string, args ...any)) {
 	if verbs.Have().Err != nil {
 		return
@@ -183,7 +184,7 @@ func rdma(line func(name, format string, args ...any)) {
 	}
 }
 
-// ports lists the ports of one RDMA device, by the GID that a queue pair would send from.
+// ports lists the ports of one RDMA device, each with the GID or LID from which a queue pair would send.
 func ports(name string, line func(name, format string, args ...any)) (err error) {
 	d, err := verbs.Open(name)
 	if err != nil {

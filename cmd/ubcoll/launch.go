@@ -43,7 +43,7 @@ func startRanks(args []string, out io.Writer) error {
 	return nil
 }
 
-// errSaid has the exit code of a job whose failure has been told.
+// errSaid is the error of a failure that has been printed already. main only sets the exit code.
 var errSaid = errors.New("")
 
 func parseLaunch(args []string, help io.Writer) (j launch.Job, err error) {

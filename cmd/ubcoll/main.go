@@ -1,5 +1,5 @@
-// Command ubcoll is the tool: it measures and verifies the collectives and says what a machine can
-// do.
+// Command ubcoll is the tool: it measures and verifies the collectives, runs experiments, starts ranks without MPI, and
+// says what a machine can do.
 //
 //	mpirun -np 4 ubcoll bench all_reduce -b 8 -e 64M -f 4
 //	ubcoll bench all_reduce -t 2 -R 0 -J result.csv
@@ -26,7 +26,7 @@ import (
 	"github.com/ubcoll/ubcoll/internal/nearest"
 )
 
-// The exit codes that are this program's own; ubcoll.Main has the others.
+// Exit codes that this program sets itself. ubcoll.Main sets the others.
 const (
 	exitSupport = 5
 	exitUsage   = 6
@@ -35,7 +35,7 @@ const (
 
 type command struct {
 	name, help string
-	run        func(args []string, out io.Writer) error // a benchmark ends the process itself where it fails
+	run        func(args []string, out io.Writer) error // does not return if a job fails: ubcoll.Main ends the process
 }
 
 var commands = []command{
@@ -54,7 +54,8 @@ var commands = []command{
 	{"info", "what this build and this machine have; -env adds the environment variables; -json", info},
 }
 
-// commandTable is commands, for those that are among them.
+// commandTable returns commands. The commands themselves call it: if they named the variable, its initialization would
+// refer to itself.
 var commandTable func() []command
 
 func init() { commandTable = func() []command { return commands } }
@@ -70,7 +71,7 @@ func main() {
 	os.Exit(exitCode(err))
 }
 
-// exitCode is what the program exits with where err is why it fails.
+// exitCode returns the exit code for err.
 func exitCode(err error) int {
 	var e exitError
 	if errors.As(err, &e) {
@@ -105,16 +106,16 @@ func run(args []string, out io.Writer) error {
 	return usageError("unknown command %q%s ubcoll help lists them", args[0], cmp.Or(nearest.Hint(args[0], names), ":"))
 }
 
-// exitError is an error with which the program, or ubcoll.Main, exits with a code of ours.
+// exitError is an error with an exit code, which both main and ubcoll.Main use.
 type exitError struct {
 	error
 	code int
 }
 
-// ExitCode is what ubcoll.Main looks for.
+// ExitCode returns the exit code. ubcoll.Main looks for this method.
 func (e exitError) ExitCode() int { return e.code }
 
-// Unwrap gives errors.Is and errors.As the reason.
+// Unwrap returns the reason, for errors.Is and errors.As.
 func (e exitError) Unwrap() error { return e.error }
 
 func usageError(format string, args ...any) error {

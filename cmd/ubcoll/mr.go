@@ -22,7 +22,7 @@ UBCOLL_RENDEZVOUS; else two goroutines of one process. Sizes take K, M and G (10
 
 `
 
-// benchMR measures RDMA. It does not return if that fails: ubcoll.Main ends the job.
+// benchMR is the command bench mr. It does not return if measuring fails: ubcoll.Main ends the job.
 func benchMR(args []string, out io.Writer) error {
 	cfg, job, output, err := parseMR(args, out)
 	if err != nil {
@@ -34,7 +34,7 @@ func benchMR(args []string, out io.Writer) error {
 	}
 	p := measure.Program{Version: version(), Args: os.Args, Threads: threads}
 	ubcoll.Main(job, func(ctx context.Context, c *ubcoll.Comm) error {
-		if err := measure.Required(c, "verbs"); err != nil { // without which Run fails
+		if err := measure.Required(c, "verbs"); err != nil { // Run fails without verbs
 			return err
 		}
 		rep, err := mr.Run(ctx, c, cfg, p, out)
@@ -43,7 +43,8 @@ func benchMR(args []string, out io.Writer) error {
 	return nil
 }
 
-// parseMR reads the flags. The error has every fault, and is flag.ErrHelp, with the usage on help, if asked for that.
+// parseMR parses the flags. The error names every fault. If the user asks for help, parseMR writes the usage to help
+// and returns flag.ErrHelp.
 func parseMR(args []string, help io.Writer) (cfg mr.Config, job ubcoll.Options, output string, err error) {
 	cfg = mr.Default()
 	job = ubcoll.Options{Register: ubcoll.RegisterExplicit, Devices: ubcoll.DevicesOff}

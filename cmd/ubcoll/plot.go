@@ -25,13 +25,13 @@ several, their names go to the files' names. ubcoll-plot draws, beside ubcoll or
 
 	go install github.com/ubcoll/ubcoll/cmd/ubcoll-plot@latest   # in a clone: go install -C cmd/ubcoll-plot .`
 
-// drawer is the program that draws. It is a module of its own, so that what it needs is not what ubcoll needs.
+// drawer is the program that draws. It is a module of its own, so that ubcoll does not depend on what it needs.
 const drawer = "ubcoll-plot"
 
-// plotted is what files plot writes, by their suffix; json is what the drawer reads.
+// plotted are the suffixes of files that plot writes. The drawer reads .json.
 var plotted = []string{".svg", ".png", ".html", ".json"}
 
-// plotOptions is what the command line of plot says.
+// plotOptions holds the command line of plot.
 type plotOptions struct {
 	runs    []*chart.Run
 	only    []chart.Only
@@ -62,7 +62,7 @@ func plot(args []string, out io.Writer) error {
 	if err != nil {
 		return fmt.Errorf("plot: %w", err)
 	}
-	for _, f := range files { // all could be made
+	for _, f := range files { // none is written unless all could be made
 		if err := os.WriteFile(f.name, f.text, 0o644); err != nil {
 			return fmt.Errorf("plot: %w", err)
 		}
@@ -141,7 +141,7 @@ type output struct {
 	text []byte
 }
 
-// files are those that were asked for, each picture drawn once.
+// files returns the files that the user asked for. It draws each picture once.
 func (o *plotOptions) files(figures []chart.Figure) (files []output, err error) {
 	pictures := map[string][][]byte{}
 	draw := func(format string) ([][]byte, error) {
@@ -186,7 +186,7 @@ func (o *plotOptions) files(figures []chart.Figure) (files []output, err error) 
 	return files, nil
 }
 
-// describe is each figure as the drawer reads it.
+// describe returns each figure in JSON, as the drawer reads it.
 func describe(figures []chart.Figure) (texts [][]byte, err error) {
 	for _, f := range figures {
 		text, err := json.MarshalIndent(f, "", "\t")
@@ -198,7 +198,7 @@ func describe(figures []chart.Figure) (texts [][]byte, err error) {
 	return texts, nil
 }
 
-// drawAll has the drawer draw each figure.
+// drawAll runs the drawer for each figure and returns the pictures.
 func drawAll(figures []chart.Figure, format string) (pictures [][]byte, err error) {
 	program, err := findDrawer()
 	if err != nil {
@@ -220,7 +220,7 @@ func drawAll(figures []chart.Figure, format string) (pictures [][]byte, err erro
 	return pictures, nil
 }
 
-// findDrawer is the drawer beside this program, which was built with it, or else in PATH.
+// findDrawer returns the path of the drawer: the one beside this program, which was built with it, or else one in PATH.
 func findDrawer() (string, error) {
 	if self, err := os.Executable(); err == nil {
 		if beside, err := exec.LookPath(filepath.Join(filepath.Dir(self), drawer)); err == nil {

@@ -21,7 +21,7 @@ import (
 	"github.com/ubcoll/ubcoll/internal/sweep"
 )
 
-// sweepFlags are the keys of a file that the command line can set. Lists take commas.
+// sweepFlags are the flags that set keys of an experiment's file. Lists take commas.
 var sweepFlags = []struct{ name, key, help string }{
 	{"operation", "sweep.operation", "all_reduce, ...: see ubcoll bench -h"},
 	{"bytes", "sweep.bytes", "sizes and ranges: 8,1K..64M x4"},
@@ -40,20 +40,20 @@ var sweepFlags = []struct{ name, key, help string }{
 	{"timeout", "run.timeout", "longest wait inside one operation, as 90s"},
 }
 
-// sweepOptions is what the command line of run says.
+// sweepOptions holds the command line of run.
 type sweepOptions struct {
 	job     sweep.Job
 	threads int
 	dry     bool
 }
 
-// runSweep is ubcoll run. It does not return if measuring fails: ubcoll.Main ends the job.
+// runSweep is the command run. It does not return if measuring fails: ubcoll.Main ends the job.
 func runSweep(args []string, out io.Writer) error {
 	o, err := parseRun(args, out)
 	if err != nil {
 		return err
 	}
-	if o.threads == 0 { // as many as the file asks for at most
+	if o.threads == 0 { // the largest number of ranks in the file
 		o.threads = slices.Max(o.job.Spec.Sweep.Ranks)
 		if v := threadsVariable(); v.IsSet() || v == env.RanksPerProcess {
 			o.threads = 0
@@ -71,7 +71,7 @@ func runSweep(args []string, out io.Writer) error {
 		if err := measure.Required(c); err != nil {
 			return err
 		}
-		job := o.job // each rank's own
+		job := o.job // each rank has its own
 		err := sweep.Measure(ctx, c, &job)
 		if errors.Is(err, measure.ErrFailed) {
 			err = exitError{err, exitFailed}
@@ -81,7 +81,7 @@ func runSweep(args []string, out io.Writer) error {
 	return nil
 }
 
-// dryRun prints the points of a job of so many ranks a process.
+// dryRun prints the points of a job with threads ranks in each process.
 func dryRun(job *sweep.Job, threads int, out io.Writer) error {
 	ranks, first := threads, true
 	if n, err := env.Size.Get(); err == nil && env.Size.IsSet() {
@@ -107,8 +107,8 @@ func dryRun(job *sweep.Job, threads int, out io.Writer) error {
 	return err
 }
 
-// parseRun reads "FILE [flags]", flags on either side. The error has every fault, and is flag.ErrHelp, with the usage on
-// help, if asked for that.
+// parseRun parses "FILE [flags]"; flags may also come before FILE. The error names every fault. If the user asks for
+// help, parseRun writes the usage to help and returns flag.ErrHelp.
 func parseRun(args []string, help io.Writer) (*sweepOptions, error) {
 	o := &sweepOptions{}
 	given := map[string]string{}
@@ -168,7 +168,7 @@ func parseRun(args []string, help io.Writer) (*sweepOptions, error) {
 	return o, nil
 }
 
-// quicken makes s a trial: one call of each point's, once, of 64 KiB at most.
+// quicken makes s a trial: each point once, with two timed calls, of 64 KiB at most.
 func quicken(s *sweep.Spec) {
 	s.Run.Repeats, s.Run.Iterations, s.Run.Warmup, s.Run.MinTime = 1, 2, 0, 0
 	for i := range s.Sweep.Bytes {
@@ -180,7 +180,8 @@ func quicken(s *sweep.Spec) {
 	}
 }
 
-// parseMixed is parseFlags with arguments before, between and behind the flags, which it returns.
+// parseMixed is parseFlags for commands whose arguments may stand before, between and after the flags. It returns the
+// arguments.
 func parseMixed(fs *flag.FlagSet, args []string, usage string, help io.Writer) (others []string, err error) {
 	for rest := args; ; {
 		if err := parseFlags(fs, rest, usage, help); err != nil {
@@ -193,7 +194,7 @@ func parseMixed(fs *flag.FlagSet, args []string, usage string, help io.Writer) (
 	}
 }
 
-// threadsVariable is the variable that says how many goroutine ranks this process has.
+// threadsVariable returns the variable that sets how many goroutine ranks this process has.
 func threadsVariable() *env.Var[int] {
 	if name, _ := bootstrap.Launcher(); name != "" || env.Rank.IsSet() || env.Size.IsSet() {
 		return env.RanksPerProcess
@@ -214,7 +215,7 @@ func loadSweep(name string) (*sweep.Spec, []byte, error) {
 	return s, text, err
 }
 
-// isJob reports whether a file is one of allreduce_ub's.
+// isJob reports whether text is a file for allreduce_ub.
 func isJob(text []byte) bool {
 	for line := range strings.Lines(string(text)) {
 		switch strings.TrimSpace(line) {
@@ -227,7 +228,8 @@ func isJob(text []byte) bool {
 	return false
 }
 
-// check reads files of run and of allreduce_ub, and says everything that is wrong with them.
+// check is the command check. It reads files for run and for allreduce_ub, and reports everything that is wrong with
+// them.
 func check(args []string, out io.Writer) error {
 	fs := newFlags("check")
 	args, err := parseMixed(fs, args, checkUsage, out)
@@ -284,7 +286,7 @@ const compareUsage = `compare A B [flags]
 A and B are folders of ubcoll run, or their points.jsonl. Ratios are of the medians over the repeats, with Moses'
 rank-based confidence interval (95 %, which takes 4 repeats).`
 
-// compare says how much longer one run's calls take than another's.
+// compare is the command compare. It prints how much longer one run's calls take than another's.
 func compare(args []string, out io.Writer) error {
 	fs := newFlags("compare")
 	threshold := -1.0

@@ -15,22 +15,22 @@ import (
 	"github.com/ubcoll/ubcoll/internal/env"
 )
 
-// pair is a line of an answer: a name and what is said of it.
+// pair is a line of an answer: a name and a value.
 type pair struct {
 	Name  string `json:"name"`
 	Value string `json:"value"`
 }
 
-// group is the ranks that gave one answer.
+// group is an answer and the ranks that gave it.
 type group[T any] struct {
 	Ranks  string `json:"ranks"` // as 0-3,5
 	Answer T      `json:"answer"`
 }
 
-// meeting is the job that this process is a rank of, to which each gives an answer; alone, a nil job.
+// meeting is the job whose ranks answer together. job is nil if this process was not started as part of one.
 type meeting struct{ job bootstrap.Bootstrap }
 
-// meet joins the job that this process was started in, if it was.
+// meet joins the job that this process was started in, if there is one.
 func meet() (meeting, error) {
 	var m meeting
 	var err error
@@ -42,7 +42,7 @@ func meet() (meeting, error) {
 	return m, err
 }
 
-// asks gathers the answers of all ranks, and groups them on rank 0; others get none. It ends the meeting.
+// asks gathers the answers of all ranks and returns them in groups, on every rank. It closes m's job. Collective.
 func asks[T any](m meeting, mine T) ([]group[T], error) {
 	text, err := json.Marshal(mine)
 	if err != nil {
@@ -60,7 +60,7 @@ func asks[T any](m meeting, mine T) ([]group[T], error) {
 	return grouped[T](all)
 }
 
-// grouped has one group for each distinct answer, in the order of their first ranks.
+// grouped returns one group for each distinct answer, in the order of their first ranks.
 func grouped[T any](all [][]byte) ([]group[T], error) {
 	var distinct [][]byte
 	var ranks [][]int
@@ -83,7 +83,7 @@ func grouped[T any](all [][]byte) ([]group[T], error) {
 	return groups, nil
 }
 
-// ranges writes rising ranks as 0-3,5.
+// ranges formats ranks, which are in ascending order, as 0-3,5.
 func ranges(ranks []int) string {
 	var parts []string
 	for i := 0; i < len(ranks); {
@@ -101,7 +101,7 @@ func ranges(ranks []int) string {
 	return strings.Join(parts, ",")
 }
 
-// printGroups writes the first answer whole, and of each other one the lines that the first has not.
+// printGroups writes the first answer whole, and of every other answer the lines that the first does not have.
 func printGroups[T any](out io.Writer, groups []group[T], text func(T) string) error {
 	var b strings.Builder
 	var first []string
@@ -127,6 +127,6 @@ func printGroups[T any](out io.Writer, groups []group[T], text func(T) string) e
 			}
 		}
 	}
-	_, err := io.WriteString(out, b.String()) // at once: processes that found no job print side by side
+	_, err := io.WriteString(out, b.String()) // in one write: processes that found no job print at the same time
 	return err
 }

@@ -27,7 +27,8 @@ const tuneUsage = `tune [flags]
 
 Measures where algorithms cross over, on devices for jobs of as many ranks, and writes the table for UBCOLL_TUNING.`
 
-// tune measures where the algorithms of collectives cross over, and writes the file for UBCOLL_TUNING.
+// tune is the command tune. It measures where the algorithms of collectives cross over, and writes the file for
+// UBCOLL_TUNING.
 func tune(args []string, out io.Writer) error {
 	fs := newFlags("tune")
 	name := fs.String("o", "ubcoll-tuning.json", "the table's file; of an existing one, what is not measured stays")
@@ -66,15 +67,15 @@ func tune(args []string, out io.Writer) error {
 	return nil
 }
 
-// tuneJob is what to measure, and where it goes.
+// tuneJob says what to measure, and which file gets the table.
 type tuneJob struct {
 	name, device  string
-	old           tuning.File // what the file has, if it is there
+	old           tuning.File // the existing file, if there is one
 	host, devices measure.Config
 	rounds        int // how often each algorithm is measured
 }
 
-// run measures, and has rank 0 write the file, to out too. Collective. Rank 0 says on progress how far it is.
+// run measures. Rank 0 writes the table to the file and to out, and says on progress how far it is. Collective.
 func (j *tuneJob) run(ctx context.Context, c *ubcoll.Comm, out, progress io.Writer) error {
 	if c.Rank() != 0 {
 		progress = io.Discard
@@ -83,7 +84,7 @@ func (j *tuneJob) run(ctx context.Context, c *ubcoll.Comm, out, progress io.Writ
 	if err != nil || c.Rank() != 0 {
 		return err
 	}
-	_, err = out.Write(f.Bytes()) // first, so that it is not lost where the file cannot be
+	_, err = out.Write(f.Bytes()) // first, so that the table is not lost if the file cannot be written
 	if err = errors.Join(err, os.WriteFile(j.name, f.Bytes(), 0o644)); err != nil {
 		return err
 	}
@@ -91,7 +92,7 @@ func (j *tuneJob) run(ctx context.Context, c *ubcoll.Comm, out, progress io.Writ
 	return err
 }
 
-// measure is the old file with what is measured, on rank 0 only.
+// measure returns the old file, updated with what it measures. Only rank 0's is complete. Collective.
 func (j *tuneJob) measure(ctx context.Context, c *ubcoll.Comm, progress io.Writer) (f tuning.File, err error) {
 	f = j.old
 	if a := (*inside.Comm)(c).View().Options().Algorithm; a != "" {
@@ -117,14 +118,15 @@ func (j *tuneJob) measure(ctx context.Context, c *ubcoll.Comm, progress io.Write
 	}
 	found, err := j.tunedDevices(ctx, c, progress)
 	f.Devices, f.Device = fmt.Sprintf("%d x %s", c.Size(), i.Name), map[string]int{}
-	maps.Copy(f.Device, j.old.Device) // of jobs with other numbers of ranks
+	maps.Copy(f.Device, j.old.Device) // keeps sizes for other numbers of ranks
 	maps.Copy(f.Device, found)
 	return f, err
 }
 
 const never = math.MaxInt >> 1
 
-// algorithms are tables that force one each wherever it can be had, in the order in which they take over as sizes grow.
+// algorithms has, for each algorithm, a table that forces it wherever it can run. They are in the order in which they
+// take over as sizes grow.
 var algorithms = []struct {
 	name  string
 	table tuning.Table
@@ -137,8 +139,8 @@ var algorithms = []struct {
 	{"groups", tuning.Table{CombineUpTo: never}}, // last: only measured where there are groups
 }
 
-// tuneSizes is what is measured of each algorithm, on the host and on devices, where calls are in graphs, so that the host
-// does not slow them down. most is the largest size, or "".
+// tuneSizes returns what to measure of each algorithm, on the host and on devices. On devices calls are in graphs, so
+// that the host does not slow them down. most is the largest size, or "" for the default.
 func tuneSizes(device, most string) (host, devices measure.Config, err error) {
 	host = measure.Default("all_reduce")
 	host.StepFactor, host.Checks, host.MinTime, host.Device = 2, 0, 0, device
@@ -155,14 +157,14 @@ func tuneSizes(device, most string) (host, devices measure.Config, err error) {
 		}
 		host.MaxBytes, devices.MaxBytes = int(n), int(n)
 	}
-	if err := host.Validate(); err != nil { // of the device
+	if err := host.Validate(); err != nil { // checks the device
 		return host, devices, usageError("tune: %w", err)
 	}
 	host.Device, devices.Device = measure.Host, measure.CUDA
 	return host, devices, nil
 }
 
-// tunedHost measures all algorithms on host memory, several times, and takes each one's best median.
+// tunedHost measures all algorithms on host memory several times, and chooses by the best median of each. Collective.
 func (j *tuneJob) tunedHost(ctx context.Context, c *ubcoll.Comm, progress io.Writer) (tuning.Table, error) {
 	t, start := tuning.Default(), time.Now()
 	t.Machine = tuning.Machine()
@@ -198,7 +200,7 @@ func (j *tuneJob) tunedHost(ctx context.Context, c *ubcoll.Comm, progress io.Wri
 	return t, nil
 }
 
-// choose sets t to what the times say: each algorithm up to the largest size at which it is still the quickest of
+// choose sets t's sizes by the times: each algorithm is used up to the largest size at which it is still the fastest of
 // those that remain.
 func choose(t *tuning.Table, best map[int][]float64, ranks int) {
 	sizes := make([]int, 0, len(best))

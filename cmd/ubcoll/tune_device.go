@@ -15,31 +15,32 @@ import (
 	"github.com/ubcoll/ubcoll/internal/tuning"
 )
 
-// kernel is one way of an operation on devices.
+// kernel is one way to perform an operation on devices.
 type kernel struct {
-	name       string // as LastOp has it
-	upTo, from string // the table's sizes up to which it is taken, and from which: "" = there is none
-	least      int    // measured from this size on, and up to most: elsewhere it is not in question
-	most       int
+	name       string // as LastOp names it
+	upTo, from string // names of the table's sizes up to which, and from which, it is used; "" = there is none
+	least      int    // it is measured from this size on
+	most       int    // and up to this size; 0 = any
 }
 
-// question is where the kernels of an operation, in the order in which they take over as sizes grow, cross over.
+// question asks at which sizes the kernels of an operation cross over. The kernels are in the order in which they take
+// over as sizes grow.
 type question struct {
 	op      string
 	kernels []kernel
-	fixed   map[string]int // sizes of the table while this is measured
-	after   string         // what goes up to this size of the table is not in question: that size's name, or ""
-	until   string         // nor is what goes beyond this one
-	// bytes is what the table counts of a size, of the larger of a rank's two buffers.
+	fixed   map[string]int // the table has these sizes while the kernels are measured
+	after   string         // the name of a size of the table: the question is only about larger ones; "" = none
+	until   string         // likewise: the question is only about sizes up to this one
+	// bytes converts the size of the larger of a rank's two buffers to what the table counts.
 	bytes func(size int) int
 }
 
-// questions are those of n ranks, whose links carry lines or do not.
+// questions returns the questions for n ranks. lines says whether their links carry lines.
 func questions(n int, lines bool) []question {
 	const (
 		small = 1 << 20   // rows of packets hold less
-		bulk  = 64 << 10  // what is smaller does not wait for a barrier
-		most  = 128 << 20 // lines have lost long before
+		bulk  = 64 << 10  // smaller sizes do not take kernels that wait for a barrier
+		most  = 128 << 20 // lines become slower than other kernels long before this
 	)
 	oneShot, linesUpTo := "one_shot_many", "lines_many"
 	switch {
@@ -54,7 +55,7 @@ func questions(n int, lines bool) []question {
 	pulled := kernel{name: "two-shot", least: bulk}
 
 	reduce := []kernel{{name: "one-shot packets", upTo: oneShot, most: small}}
-	if n > 2 || !lines { // two ranks have lines in one step
+	if n > 2 || !lines { // with lines, two ranks need one step only
 		reduce = append(reduce, packets)
 	}
 	move := []kernel{{name: "push packets", upTo: "move_packets", most: small}}
@@ -88,7 +89,7 @@ func questions(n int, lines bool) []question {
 	return all
 }
 
-// forced is the table by which q's i-th kernel is taken wherever it can be.
+// forced returns t, changed so that q's i-th kernel is used wherever it can run.
 func (q *question) forced(t tuning.GPU, i int) tuning.GPU {
 	t.OneShotPair, t.OneShotFew, t.OneShotMany, t.TwoShotPackets = 0, 0, 0, 0
 	t.LinesPair, t.LinesMany, t.MoveLines, t.MovePackets, t.PassOnBeyond = 0, 0, 0, 0, 0
@@ -112,7 +113,7 @@ func (q *question) forced(t tuning.GPU, i int) tuning.GPU {
 	return t
 }
 
-// tunedDevices measures the kernels, and returns the table's sizes that it found, on rank 0 only.
+// tunedDevices measures the kernels and returns the table's sizes that it found. Only rank 0's are right. Collective.
 func (j *tuneJob) tunedDevices(ctx context.Context, c *ubcoll.Comm, progress io.Writer) (map[string]int, error) {
 	if c.Size() < 2 {
 		return nil, fmt.Errorf("tune: devices want 2 ranks or more: %w", ubcoll.ErrArgument)
@@ -123,7 +124,7 @@ func (j *tuneJob) tunedDevices(ctx context.Context, c *ubcoll.Comm, progress io.
 		lines = t.LinesPair > 0
 	}
 	found, all := map[string]int{}, questions(c.Size(), lines)
-	if !lines { // all that is another then, for jobs of any size
+	if !lines { // then these sizes are not the usual ones, for any number of ranks
 		for _, name := range []string{"lines_pair", "lines_many", "move_lines", "one_shot_pair", "two_shot_packets", "move_packets"} {
 			found[name] = *t.Sizes()[name]
 		}
@@ -135,8 +136,8 @@ func (j *tuneJob) tunedDevices(ctx context.Context, c *ubcoll.Comm, progress io.
 	return found, err
 }
 
-// asked measures what all are about, several times, and has each kernel's best times. The communicator's table is as it
-// was in the end.
+// asked measures the kernels of all questions several times and returns the best time of each. At the end it restores
+// the communicator's table. Collective.
 func (j *tuneJob) asked(ctx context.Context, c *ubcoll.Comm, all []question, progress io.Writer) ([]times, error) {
 	team, start := (*inside.Comm)(c).View().Team(), time.Now()
 	table := *team.Tuning()
@@ -164,7 +165,7 @@ func (j *tuneJob) asked(ctx context.Context, c *ubcoll.Comm, all []question, pro
 					return best, err
 				}
 				for _, row := range rep.Results {
-					if row.Out.Algorithm == k.name { // else it cannot be had for this size
+					if row.Out.Algorithm == k.name { // otherwise the kernel cannot run this size
 						best[i].add(row.Size, at, len(q.kernels), row.Out.Time)
 					}
 				}
@@ -174,7 +175,7 @@ func (j *tuneJob) asked(ctx context.Context, c *ubcoll.Comm, all []question, pro
 	return best, nil
 }
 
-// times is the best time of each kernel, by size: infinite where it was not measured.
+// times has the best time of each kernel, by size. A time that was not measured is infinite.
 type times map[int][]float64
 
 func (t *times) add(size, kernel, kernels int, us float64) {
@@ -187,8 +188,8 @@ func (t *times) add(size, kernel, kernels int, us float64) {
 	(*t)[size][kernel] = min((*t)[size][kernel], us)
 }
 
-// answer sets the sizes that q is about to what the times say, in t and in found. Beyond the largest size that was
-// measured t's stay, unless the times contradict them.
+// answer sets the sizes that q is about, in t and in found, by the times. If a kernel is best up to the largest size
+// that was measured, t's size stays, unless it is smaller.
 func (q *question) answer(t *tuning.GPU, best times, found map[string]int) {
 	known := t.Sizes()
 	var sizes []int
@@ -204,7 +205,7 @@ func (q *question) answer(t *tuning.GPU, best times, found map[string]int) {
 	}
 	ends := crossovers(us)
 	set := func(name string, end, beyond int) {
-		n := 1 // not 0: lines up to 0 are for links that carry none
+		n := 1 // not 0, which means for lines that the links carry none
 		if end > 0 {
 			n = sizes[end-1] + beyond
 		}
@@ -223,14 +224,15 @@ func (q *question) answer(t *tuning.GPU, best times, found map[string]int) {
 	}
 }
 
-// crossovers divides sizes among the algorithms, which follow each other as sizes grow: us has a time of each for each
-// size, in ascending order. ends[i] is how many sizes the first i+1 algorithms have together. The choice is the one that
-// loses least, in factors, beside taking the quickest everywhere: so a time that chance has spoilt moves little, and where
-// two algorithms cross several times it is the crossing that costs least. Of equal choices earlier algorithms have more.
+// crossovers divides the sizes among the algorithms, which take over from each other as sizes grow. us has the time of
+// each algorithm for each size, sizes in ascending order. ends[i] is how many sizes the first i+1 algorithms have
+// together. crossovers compares each division with taking the fastest algorithm at every size, and chooses the one that
+// loses least, in factors. So one bad time changes little, and where two algorithms cross several times, the cheapest
+// crossing wins. Among equal divisions, it prefers earlier algorithms.
 func crossovers(us [][]float64) (ends []int) {
 	ends = make([]int, len(us[0]))
-	loss := make([]float64, len(ends)) // so far, if that algorithm has the last size
-	before := make([][]int, len(us))   // which one has the size before it then
+	loss := make([]float64, len(ends)) // the loss so far, if this algorithm has the last size
+	before := make([][]int, len(us))   // the algorithm that has the size before, in that case
 	for s, all := range us {
 		before[s] = make([]int, len(ends))
 		next := make([]float64, len(ends))
@@ -255,7 +257,8 @@ func crossovers(us [][]float64) (ends []int) {
 	return ends
 }
 
-// lost is what a call that takes us loses beside the quickest: much where there is none such.
+// lost returns the logarithm of the factor by which us, a call's time, exceeds the quickest time. It is very large if
+// us is infinite: there is no such call.
 func lost(us, quickest float64) float64 {
 	const none, clock = 1e6, 1e-3
 	if math.IsInf(us, 1) {

@@ -14,7 +14,7 @@ import (
 	"github.com/ubcoll/ubcoll/internal/experiment"
 )
 
-// verify checks the collectives' results. It does not return if that fails: ubcoll.Main ends the job.
+// verify is the command verify. It does not return if verification fails: ubcoll.Main ends the job.
 func verify(args []string, out io.Writer) error {
 	v := measure.Verification{}
 	fs := newFlags("verify")

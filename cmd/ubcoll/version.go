@@ -16,16 +16,16 @@ const versionUsage = `version [flags]
 
 Prints of what this program was built: module, revision, Go, MPI.`
 
-// about is of what this program was built.
+// about says what this program was built from.
 type about struct {
 	Version  string `json:"version"`
 	Revision string `json:"revision,omitempty"`
-	Modified bool   `json:"modified"` // files that are not in the revision
+	Modified bool   `json:"modified"` // the files differed from the revision
 	Time     string `json:"time,omitempty"`
 	Go       string `json:"go"`
 	Platform string `json:"platform"`
 	Cgo      bool   `json:"cgo"`
-	MPI      string `json:"mpi,omitempty"` // the linked library; none if it is empty
+	MPI      string `json:"mpi,omitempty"` // the linked library; "" = none
 }
 
 func built() about {
@@ -38,7 +38,7 @@ func built() about {
 	return a
 }
 
-// String is the version on one line: the module's, and the revision if that does not say it.
+// String returns the version on one line: the module's, and the revision unless the module's version names it.
 func (a about) String() string {
 	v, r := a.Version, a.Revision[:min(12, len(a.Revision))]
 	if r != "" && !strings.Contains(v, r) {
@@ -50,7 +50,7 @@ func (a about) String() string {
 	return v
 }
 
-// version is what results say of the program that measured them.
+// version returns the version that results have of the program that measured them.
 func version() string { return built().String() }
 
 // sayVersion is the command version.
