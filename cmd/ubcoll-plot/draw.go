@@ -17,10 +17,10 @@ import (
 	"gonum.org/v1/plot/vg/vgsvg"
 )
 
-// A picture is as wide as the text of a page with two columns, and has letters as large as its captions'.
+// A picture is as wide as the text of a page with two columns, with letters of the size that captions have.
 const (
 	width  = 17.8 * vg.Centimeter
-	panel  = 6.4 * vg.Centimeter // its height
+	panel  = 6.4 * vg.Centimeter // height of a panel
 	gap    = 0.5 * vg.Centimeter // between panels
 	edge   = vg.Millimeter
 	large  = 9.5 // points
@@ -39,7 +39,7 @@ func svg(f *Figure, w io.Writer) error {
 	if _, err := c.WriteTo(&b); err != nil {
 		return err
 	}
-	// Where there is no Liberation Sans, these have letters as wide.
+	// For viewers without Liberation Sans: these fonts have letters of the same width.
 	_, err := w.Write(bytes.ReplaceAll(b.Bytes(), []byte("font-family:Liberation Sans"), []byte("font-family:Liberation Sans,Arial,Helvetica,sans-serif")))
 	return err
 }
@@ -52,7 +52,8 @@ func png(f *Figure, w io.Writer) error {
 	return err
 }
 
-// The colours are Okabe's and Ito's, which people see who do not see all; on grey paper dashes and marks tell lines apart.
+// The first six colours are from Okabe and Ito's palette, which colour-blind people can tell apart. In black and white,
+// dashes and marks tell lines apart.
 var (
 	colours = []color.Color{
 		color.RGBA{0x00, 0x72, 0xb2, 0xff}, color.RGBA{0xd5, 0x5e, 0x00, 0xff}, color.RGBA{0x00, 0x9e, 0x73, 0xff},
@@ -68,13 +69,13 @@ var (
 	ofBound  = draw.LineStyle{Color: color.RGBA{0x55, 0x55, 0x55, 0xff}, Width: 1.2, Dashes: []vg.Length{1, 2}}
 )
 
-// look is how a series is drawn.
+// look says how a series is drawn.
 type look struct {
 	line draw.LineStyle
 	mark draw.GlyphStyle
 }
 
-// looks are those of f's series, bounds apart.
+// looks returns how each of f's series is drawn. All bounds look the same.
 func looks(f *Figure) (all []look) {
 	i := 0
 	for _, s := range f.Series {
@@ -92,7 +93,7 @@ func looks(f *Figure) (all []look) {
 	return all
 }
 
-// layout is where everything of a picture goes: the title, the legend, two panels beside each other, and the note.
+// layout says where the parts of a picture go: the title, the legend, two panels beside each other, and the note.
 type layout struct {
 	f       *Figure
 	looks   []look
@@ -115,7 +116,7 @@ func newLayout(f *Figure) *layout {
 func (l *layout) rows() int { return (len(l.f.Series) + l.columns - 1) / l.columns }
 
 const (
-	thumbnail = 24 // points, of a line in the legend
+	thumbnail = 24 // length of a line in the legend, in points
 	spacing   = 6
 )
 
@@ -131,7 +132,7 @@ func (l *layout) draw(c draw.Canvas) {
 	note := fitting(l.f.Note, small, c.Size().X)
 	note.XAlign = text.XCenter
 	c.FillText(note, vg.Point{X: c.Center().X, Y: c.Min.Y + note.FontExtents().Descent}, l.f.Note)
-	// The labels of axes have room of their own: plot takes the middle of a logarithmic axis for elsewhere.
+	// Labels of axes are drawn here, because plot does not put them in the middle of a logarithmic axis.
 	const label = normal * 1.5
 	panels := draw.Crop(c, 0, 0, normal*1.8+label, top-c.Max.Y)
 	plots := [][]*plot.Plot{{l.bandwidth(), l.time()}}
@@ -164,7 +165,7 @@ func (l *layout) legend(c draw.Canvas) {
 	}
 }
 
-// bandwidth is the left panel.
+// bandwidth returns the left panel.
 func (l *layout) bandwidth() *plot.Plot {
 	p := l.panel(func(p Point) Range { return p.BusBW })
 	p.Y.Tick.Marker = evenTicks{}
@@ -178,7 +179,7 @@ func (l *layout) bandwidth() *plot.Plot {
 	return p
 }
 
-// time is the right panel.
+// time returns the right panel.
 func (l *layout) time() *plot.Plot {
 	p := l.panel(func(p Point) Range { return p.Time })
 	p.Y.Scale, p.Y.Tick.Marker = plot.LogScale{}, timeTicks{}
@@ -186,10 +187,10 @@ func (l *layout) time() *plot.Plot {
 	return p
 }
 
-// panel is a plot of all series against size.
+// panel returns a plot of all series against size.
 func (l *layout) panel(of func(Point) Range) *plot.Plot {
 	p := plot.New()
-	p.BackgroundColor = nil // the picture has one
+	p.BackgroundColor = nil // the picture has a background
 	p.X.Scale, p.X.Tick.Marker = plot.LogScale{}, sizeTicks{}
 	for _, a := range []*plot.Axis{&p.X, &p.Y} {
 		a.Tick.Label.Font = letters(small).Font
@@ -210,15 +211,15 @@ func (l *layout) panel(of func(Point) Range) *plot.Plot {
 	return p
 }
 
-// seriesLine is the line of a series, with its marks and bars.
+// seriesLine draws the line of a series, with its marks and bars.
 type seriesLine struct {
 	points []Point
 	of     func(Point) Range
 	look   look
-	aside  vg.Length // where its bars stand, so that they do not hide each other
+	aside  vg.Length // how far bars stand beside their points, so that bars of different series do not hide each other
 }
 
-// Plot is what plot.Plotter wants.
+// Plot implements plot.Plotter.
 func (s *seriesLine) Plot(c draw.Canvas, p *plot.Plot) {
 	x, y := p.Transforms(&c)
 	var line []vg.Point
@@ -244,7 +245,7 @@ func (s *seriesLine) Plot(c draw.Canvas, p *plot.Plot) {
 	}
 }
 
-// DataRange is what plot.DataRanger wants.
+// DataRange implements plot.DataRanger.
 func (s *seriesLine) DataRange() (left, right, low, high float64) {
 	left, low = math.Inf(1), math.Inf(1)
 	for _, p := range s.points {
@@ -255,10 +256,10 @@ func (s *seriesLine) DataRange() (left, right, low, high float64) {
 	return left, right, low, high
 }
 
-// limitLine is a bandwidth across the whole panel, with its name.
+// limitLine draws a limit across the whole panel, with its name.
 type limitLine struct{ Limit }
 
-// Plot is what plot.Plotter wants.
+// Plot implements plot.Plotter.
 func (l *limitLine) Plot(c draw.Canvas, p *plot.Plot) {
 	_, y := p.Transforms(&c)
 	at := y(l.BusBW)
@@ -269,13 +270,13 @@ func (l *limitLine) Plot(c draw.Canvas, p *plot.Plot) {
 	c.FillText(sty, vg.Point{X: c.Min.X + spacing, Y: at - 1.5}, name)
 }
 
-// letters are those of everything, in a size of so many points.
+// letters returns the style of all text, in a size of this many points.
 func letters(points float64) text.Style {
 	return text.Style{Color: ink, Font: font.From(font.Font{Typeface: "Liberation", Variant: "Sans"}, vg.Points(points)),
 		Handler: plot.DefaultTextHandler}
 }
 
-// fitting is letters that are small enough for a text in a space.
+// fitting returns letters of at most this size, small enough for s to fit into space.
 func fitting(s string, points float64, space vg.Length) text.Style {
 	if w := letters(points).Width(s); w > space && space > 0 {
 		points *= float64(space / w)

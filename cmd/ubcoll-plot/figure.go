@@ -8,10 +8,10 @@ import (
 	"math"
 )
 
-// version is that of the figures that this program draws. It changes with every key.
+// version is the version of the figures that this program draws. It changes whenever a key does.
 const version = 1
 
-// Figure is what is drawn in one picture.
+// Figure describes one picture.
 type Figure struct {
 	Version int      `json:"version"`
 	Title   string   `json:"title"`
@@ -27,14 +27,14 @@ type Series struct {
 	Points []Point `json:"points"` // by size, which is more than 0
 }
 
-// Point is one size.
+// Point has the values of one size.
 type Point struct {
 	Bytes int   `json:"bytes"`
 	Time  Range `json:"time_us"` // microseconds of a call, more than 0
 	BusBW Range `json:"bus_bw"`  // bus bandwidth, GB/s
 }
 
-// Range is a median and the ends of its bar; no bar where they are equal.
+// Range is a median and the ends of its bar. If they are equal, there is no bar.
 type Range struct {
 	Median float64 `json:"median"`
 	Low    float64 `json:"low"`

@@ -3,8 +3,9 @@
 //	ubcoll-plot svg <figure.json >figure.svg
 //	ubcoll-plot png <figure.json >figure.png
 //
-// A figure is bus bandwidth and time against size, as JSON; ubcoll plot -o figure.json writes one, and the type Figure
-// says what it has. This is a module of its own, so that programs that use ubcoll do not get what it is drawn with.
+// A figure shows bus bandwidth and time against size. It is read as JSON: ubcoll plot -o figure.json writes it, and the
+// type Figure documents it. This is a module of its own, so that programs that use ubcoll do not depend on the library
+// that draws.
 package main
 
 import (
@@ -19,7 +20,7 @@ const usage = `Usage: ubcoll-plot svg|png <figure.json >figure
 Draws a figure of ubcoll plot, which starts this program by itself. Figures as JSON: ubcoll plot -o figure.json RESULTS
 `
 
-// exitUsage is the exit code of bad usage, as ubcoll has it.
+// exitUsage is the exit code of bad usage, the same as ubcoll's.
 const exitUsage = 6
 
 func main() {
@@ -46,7 +47,7 @@ func run(args []string, in io.Reader, out io.Writer) error {
 	if err != nil {
 		return fmt.Errorf("the figure on standard input: %w", err)
 	}
-	var b bytes.Buffer // nothing is written by halves
+	var b bytes.Buffer // so that a failure leaves no half a picture
 	if err := write(f, &b); err != nil {
 		return err
 	}

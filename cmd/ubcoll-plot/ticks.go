@@ -12,7 +12,7 @@ import (
 // sizeTicks are powers of two, some of them with a label: 1 KiB, 64 KiB, 1 MiB.
 type sizeTicks struct{}
 
-// Ticks is what plot.Ticker wants.
+// Ticks implements plot.Ticker.
 func (sizeTicks) Ticks(low, high float64) (ticks []plot.Tick) {
 	from, to := int(math.Ceil(math.Log2(low)-1e-9)), int(math.Floor(math.Log2(high)+1e-9))
 	step := 1
@@ -36,11 +36,11 @@ func sizeLabel(bytes uint64) string {
 	return fmt.Sprintf("%d %s", bytes>>(10*unit), []string{"B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"}[unit])
 }
 
-// timeTicks are 1, 2, ..., 9 times powers of ten microseconds. The powers have labels, and where there is at most one of
-// them 2 and 5 too, or all.
+// timeTicks are 1, 2, ..., 9 times powers of ten microseconds. The powers have labels. If that gives fewer than two
+// labels, 2 and 5 have labels too; if it still does, all have.
 type timeTicks struct{}
 
-// Ticks is what plot.Ticker wants.
+// Ticks implements plot.Ticker.
 func (timeTicks) Ticks(low, high float64) []plot.Tick {
 	var ticks []plot.Tick
 	for _, labelled := range [][]int{{1}, {1, 2, 5}, {1, 2, 3, 4, 5, 6, 7, 8, 9}} {
@@ -82,7 +82,7 @@ func timeLabel(us float64) string {
 // evenTicks are multiples of 1, 2 or 5 times a power of ten.
 type evenTicks struct{}
 
-// Ticks is what plot.Ticker wants.
+// Ticks implements plot.Ticker.
 func (evenTicks) Ticks(low, high float64) (ticks []plot.Tick) {
 	power := math.Pow(10, math.Floor(math.Log10((high-low)/4)))
 	step := power
