@@ -1,5 +1,6 @@
-// Package chart makes figures of results: it reads what ubcoll run, ubcoll bench and the benchmark scripts have written,
-// sums repeats up, and says what a drawing program draws. It also writes the report in HTML. Everything in it is local.
+// Package chart makes figures of results. It reads files of ubcoll run, of ubcoll bench and of the benchmark scripts,
+// sums up repeats, and describes figures for a drawing program. It also writes the report in HTML. Everything in it is
+// local.
 package chart
 
 import (
@@ -11,7 +12,7 @@ import (
 	"github.com/ubcoll/ubcoll/internal/nearest"
 )
 
-// What a measurement depends on, but for its size. Measurements that have all of it in common are a series.
+// Everything that a measurement depends on, except its size. Measurements with the same values form a series.
 const (
 	theRun = iota
 	contender
@@ -31,11 +32,11 @@ const (
 	axesCount
 )
 
-// key is a value for each of these, "" for what an operation does not have.
+// key has a value for each axis, "" for an axis that the operation does not have.
 type key [axesCount]string
 
-// axes are how they are called on the command line, which is as in points.csv, and how a figure says a value. Where all
-// series have the usual value, it goes without saying.
+// axes has the name of each axis, on the command line and in points.csv, and the text of its values in a figure. If all
+// series have the usual value, a figure does not mention it.
 var axes = [axesCount]struct {
 	name, usual string
 	say         func(value string) string
@@ -64,20 +65,20 @@ func as(format string) func(string) string {
 	return func(v string) string { return fmt.Sprintf(format, v) }
 }
 
-// words says a value by a table, and what the table lacks by a format.
+// words returns the text of a value from a table, and for a value that the table lacks, from a format.
 func words(table map[string]string, other ...string) func(string) string {
 	return func(v string) string {
 		return cmp.Or(table[v], fmt.Sprintf(append(other, "%s")[0], v))
 	}
 }
 
-// Only is a choice of measurements: those that have one of some values on an axis.
+// Only selects the measurements that have one of its values on its axis.
 type Only struct {
 	axis   int
 	values []string
 }
 
-// ParseOnly reads "AXIS=VALUE,...".
+// ParseOnly parses "AXIS=VALUE,...".
 func ParseOnly(text string) (Only, error) {
 	name, list, ok := strings.Cut(text, "=")
 	if !ok || list == "" {
@@ -93,7 +94,7 @@ func ParseOnly(text string) (Only, error) {
 	return Only{}, fmt.Errorf("unknown axis %q (one of %s)%s", name, strings.Join(names, ", "), nearest.Hint(name, names))
 }
 
-// says is choices for people.
+// says returns choices as text for an error.
 func says(choices []Only) (text string) {
 	for _, o := range choices {
 		text += " and " + axes[o.axis].name + "=" + strings.Join(o.values, ",")
@@ -101,7 +102,7 @@ func says(choices []Only) (text string) {
 	return text
 }
 
-// choose is the samples that all of the choices take. A value that no sample has is an error.
+// choose returns the samples that all choices select. A value that no sample has is an error.
 func choose(samples []sample, choices []Only) ([]sample, error) {
 	for _, o := range choices {
 		have := valuesOf(samples, o.axis)
@@ -116,7 +117,7 @@ func choose(samples []sample, choices []Only) ([]sample, error) {
 	return samples, nil
 }
 
-// valuesOf is the values that samples have on an axis, each once, in their order.
+// valuesOf returns the values that samples have on an axis, each once, in the order of the samples.
 func valuesOf(samples []sample, axis int) (values []string) {
 	seen := map[string]bool{"": true}
 	for _, s := range samples {

@@ -13,10 +13,10 @@ import (
 	"github.com/ubcoll/ubcoll/internal/stats"
 )
 
-// Version is that of Figure as JSON, which cmd/ubcoll-plot reads. It changes with every key.
+// Version is the version of Figure's JSON, which cmd/ubcoll-plot reads. It changes whenever a key does.
 const Version = 1
 
-// Figure is what is drawn in one picture: bus bandwidth and time against size.
+// Figure describes one picture: bus bandwidth and time against size.
 type Figure struct {
 	Version int      `json:"version"`
 	Title   string   `json:"title"`
@@ -24,7 +24,7 @@ type Figure struct {
 	Series  []Series `json:"series"`
 	Limits  []Limit  `json:"limits"` // of the bandwidth
 
-	Name string `json:"-"` // for files: small letters, digits and dashes
+	Name string `json:"-"` // for files: lower-case letters, digits, dashes and underscores
 
 	first key
 }
@@ -36,7 +36,7 @@ type Series struct {
 	Points []Point `json:"points"` // by size
 }
 
-// Point is the measurements of one size.
+// Point sums up the measurements of one size.
 type Point struct {
 	Bytes int   `json:"bytes"`
 	Time  Range `json:"time_us"`
@@ -45,10 +45,10 @@ type Point struct {
 	Repeats    int      `json:"-"`
 	Confidence float64  `json:"-"` // of the bars; 0: they are the calls' spread, or there are none
 	Took       []string `json:"-"` // which algorithms
-	Wrong      int      `json:"-"` // elements
+	Wrong      int      `json:"-"` // wrong elements
 }
 
-// Range is a median and its bar, whose ends are the median where there is none.
+// Range is a median and the ends of its bar. Without a bar, both ends are the median.
 type Range struct {
 	Median float64 `json:"median"`
 	Low    float64 `json:"low"`
@@ -61,13 +61,14 @@ type Limit struct {
 	BusBW float64 `json:"bus_bw"` // GB/s
 }
 
-// confidence is that of the bars, where there are enough repeats.
+// confidence is the confidence of the bars, if there are enough repeats for it.
 const confidence = 0.95
 
-// most is how many series one figure shows. The eye does not tell more apart.
+// most is the number of series up to which a figure is not split. The eye does not tell more apart.
 const most = 8
 
-// Figures are those of runs, one for each operation at least: series that one cannot show are split further.
+// Figures returns the figures of runs, at least one for each operation. It splits an operation further that has too
+// many series for one figure.
 func Figures(runs []*Run, choices []Only, limits []Limit) ([]Figure, error) {
 	var samples []sample
 	names := map[string]string{}
@@ -86,7 +87,7 @@ func Figures(runs []*Run, choices []Only, limits []Limit) ([]Figure, error) {
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", err, ubcoll.ErrArgument)
 	}
-	samples = slices.DeleteFunc(samples, func(s sample) bool { return s.bytes <= 0 || !(s.time > 0) }) // barriers
+	samples = slices.DeleteFunc(samples, func(s sample) bool { return s.bytes <= 0 || !(s.time > 0) }) // such as barriers
 	for _, r := range runs {
 		if !slices.ContainsFunc(samples, func(s sample) bool { return s.key[theRun] == r.Name }) {
 			return nil, fmt.Errorf("there is nothing to draw of %s: no measurement with a size%s: %w", r.File, says(choices), ubcoll.ErrArgument)
@@ -108,7 +109,8 @@ func Figures(runs []*Run, choices []Only, limits []Limit) ([]Figure, error) {
 	return figures, nil
 }
 
-// name gives figures the names of their operations, and of what tells those of one operation apart.
+// name names figures after their operations. If an operation has several figures, their names also say what tells them
+// apart.
 func name(figures []Figure) {
 	for i := range figures {
 		f := &figures[i]
@@ -124,7 +126,7 @@ func name(figures []Figure) {
 	}
 }
 
-// split is samples by their values on an axis, in the order of these.
+// split divides samples by their values on an axis, in the order in which the values appear.
 func split(samples []sample, axis int) (parts [][]sample) {
 	at := map[string]int{}
 	for _, s := range samples {
@@ -139,7 +141,8 @@ func split(samples []sample, axis int) (parts [][]sample) {
 	return parts
 }
 
-// small splits samples until each part is of so few series that a figure shows them. Runs and contenders stay together.
+// small splits samples until each part has few enough series for a figure, if possible. Runs and contenders stay
+// together.
 func small(samples []sample) [][]sample {
 	keys := map[key]bool{}
 	for _, s := range samples {
@@ -160,7 +163,7 @@ func small(samples []sample) [][]sample {
 	return [][]sample{samples}
 }
 
-// figure is one of samples, whose operation is the same.
+// figure returns the figure of samples, which all have the same operation.
 func figure(samples []sample, limits []Limit) Figure {
 	f := Figure{Version: Version, Limits: append([]Limit{}, limits...), first: samples[0].key}
 	var order []key
@@ -171,8 +174,9 @@ func figure(samples []sample, limits []Limit) Figure {
 		}
 		of[s.key] = append(of[s.key], s)
 	}
-	// What all series have in common is in the title, and what tells them apart in their names: first that of which some
-	// have one value and some another, and if that is not enough, that of which some say nothing.
+	// The title says what all series have in common, and their names say what tells them apart. Names have the axes on
+	// which series have different values. If that is not enough, they also have the axes on which some series have a
+	// value and others have none.
 	var title []string
 	var apart, unsaid []int
 	for i, a := range axes {
@@ -202,7 +206,7 @@ func figure(samples []sample, limits []Limit) Figure {
 	return f
 }
 
-// seriesNames says the values of keys on axes; of none, the run's name.
+// seriesNames names each key by its values on some axes, or, if it has none there, by its run.
 func seriesNames(keys []key, on []int) (names []string) {
 	for _, k := range keys {
 		var words []string
@@ -218,7 +222,7 @@ func seriesNames(keys []key, on []int) (names []string) {
 
 var notInNames = regexp.MustCompile(`[^a-z0-9_]+`)
 
-// points are those of a series.
+// points returns the points of a series.
 func points(samples []sample) (all []Point) {
 	bySize := map[int][]sample{}
 	for _, s := range samples {
@@ -230,7 +234,7 @@ func points(samples []sample) (all []Point) {
 	return all
 }
 
-// pointOf sums the repeats of one size up.
+// pointOf sums up the repeats of one size.
 func pointOf(bytes int, repeats []sample) Point {
 	p := Point{Bytes: bytes, Repeats: len(repeats)}
 	var times, bandwidths []float64
@@ -244,7 +248,7 @@ func pointOf(bytes int, repeats []sample) Point {
 	slices.Sort(p.Took)
 	t, b := stats.MedianOf(times, confidence), stats.MedianOf(bandwidths, confidence)
 	p.Time, p.BusBW, p.Confidence = Range{t.Median, t.Low, t.High}, Range{b.Median, b.Low, b.High}, t.Confidence
-	// Of one measurement its calls say something, which is no confidence interval.
+	// The bar of a single measurement is the spread of its calls, which is no confidence interval.
 	if c := repeats[0].calls; len(repeats) == 1 && c != nil && c.Min > 0 {
 		p.Time.Low, p.Time.High = min(c.Min, t.Median), max(c.P95, t.Median)
 		p.BusBW.Low, p.BusBW.High = b.Median*t.Median/p.Time.High, b.Median*t.Median/p.Time.Low
@@ -252,7 +256,7 @@ func pointOf(bytes int, repeats []sample) Point {
 	return p
 }
 
-// note says what points and bars are.
+// note says what the points and the bars mean.
 func note(series []Series) string {
 	few, many, least := math.MaxInt, 0, 1.0
 	spread, single := false, false
@@ -290,7 +294,7 @@ func note(series []Series) string {
 	return strings.ToUpper(text[:1]) + text[1:]
 }
 
-// Interval is the bar of a range for people, in brackets; "" if there is none.
+// Interval returns the ends of the bar as text, in brackets; "" if there is no bar.
 func (r Range) Interval() string {
 	if r.Low == r.High {
 		return ""
@@ -298,10 +302,10 @@ func (r Range) Interval() string {
 	return "[" + number(r.Low) + ", " + number(r.High) + "]"
 }
 
-// Value is the median for people.
+// Value returns the median as text.
 func (r Range) Value() string { return number(r.Median) }
 
-// number has four digits that count, from 1 down three, and no exponent.
+// number formats x without an exponent, with four significant digits, or with three below 1.
 func number(x float64) string {
 	digits := 3
 	for limit := 10.0; digits > 0 && x >= limit; limit *= 10 {
@@ -313,7 +317,7 @@ func number(x float64) string {
 	return fmt.Sprintf("%.*f", digits, x)
 }
 
-// Wrong is how many measurements of the figures had wrong elements.
+// Wrong returns how many points of the figures have wrong elements.
 func Wrong(figures []Figure) (n int) {
 	for _, f := range figures {
 		for _, s := range f.Series {

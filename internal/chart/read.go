@@ -20,7 +20,7 @@ import (
 	"github.com/ubcoll/ubcoll/internal/sweep"
 )
 
-// Run is what one file of results has.
+// Run has the contents of one file of results.
 type Run struct {
 	Name   string // what figures call it
 	File   string
@@ -30,7 +30,7 @@ type Run struct {
 	samples []sample
 }
 
-// Fact is something that a file says of itself.
+// Fact is something that a file says about itself.
 type Fact struct{ What, Says string }
 
 // sample is one measurement.
@@ -38,7 +38,7 @@ type sample struct {
 	key
 	bytes       int
 	time, busBW float64       // microseconds, GB/s
-	calls       *stats.Spread // nil where its calls were not timed one by one
+	calls       *stats.Spread // nil if its calls were not timed one by one
 	took        string        // the algorithm
 	wrong       int           // elements
 }
@@ -46,7 +46,8 @@ type sample struct {
 const wanted = "want a folder of ubcoll run, its points.jsonl or points.csv, a file of ubcoll bench -J, or a page of the " +
 	"benchmark scripts with samples"
 
-// Read reads "FILE" or "NAME=FILE", which gives the run a name. The file says what it is by its text.
+// Read reads a file of results. arg is "FILE", or "NAME=FILE" to give the run a name. Read recognizes the kind of file
+// by its text.
 func Read(arg string) (*Run, error) {
 	r := &Run{File: arg}
 	if name, file, named := strings.Cut(arg, "="); named && name != "" {
@@ -92,7 +93,7 @@ func (r *Run) fault(format string, args ...any) error {
 	return fmt.Errorf("%s: %w: %w", r.File, fmt.Errorf(format, args...), ubcoll.ErrArgument)
 }
 
-// text is that of the file, or of the points in the folder.
+// text returns the text of the file, or if it is a folder, of the file of points in it.
 func (r *Run) text() ([]byte, error) {
 	if filepath.Ext(r.File) == ".toml" {
 		folder := filepath.Join("results", strings.TrimSuffix(filepath.Base(r.File), ".toml"))
@@ -104,7 +105,7 @@ func (r *Run) text() ([]byte, error) {
 		if !errors.Is(err, fs.ErrNotExist) {
 			return text, err
 		}
-		below, _ := filepath.Glob(filepath.Join(r.File, "*", sweep.PointsFile)) // no pattern is bad here
+		below, _ := filepath.Glob(filepath.Join(r.File, "*", sweep.PointsFile)) // the pattern is valid
 		if len(below) == 0 {
 			return nil, r.fault("there is no %s in it: %s", sweep.PointsFile, wanted)
 		}
@@ -119,7 +120,7 @@ func (r *Run) text() ([]byte, error) {
 	return os.ReadFile(r.File)
 }
 
-// json reads the lines of ubcoll run, or of ubcoll bench, or the object that this writes of one operation.
+// json reads the lines of ubcoll run or of ubcoll bench, or the object that ubcoll bench writes for one operation.
 func (r *Run) json(text []byte) error {
 	var first struct {
 		Kind    string
@@ -214,7 +215,7 @@ func (r *Run) report(b *bench.Report) {
 	}
 }
 
-// lines reads those of ubcoll bench.
+// lines reads the lines of ubcoll bench.
 func (r *Run) lines(text []byte) error {
 	for d := json.NewDecoder(bytes.NewReader(text)); d.More(); {
 		var line struct {
@@ -263,7 +264,7 @@ func (r *Run) add(k key, size int, v *bench.Result) {
 	r.samples = append(r.samples, s)
 }
 
-// normalize gives what the kinds of files call differently one name.
+// normalize gives one name to things that the kinds of files call differently.
 func (s *sample) normalize() {
 	if t, err := dtype.Parse(s.key[elements]); err == nil { // bench has nccl-tests' names
 		s.key[elements] = t.String()
@@ -283,12 +284,12 @@ func (s *sample) normalize() {
 	if s.key[registration] == "local" {
 		s.key[registration] = "explicit"
 	}
-	for _, a := range []int{root, graphs, inPlace, protocol, average} { // what a file does not say is as usual
+	for _, a := range []int{root, graphs, inPlace, protocol, average} { // what a file does not say has the usual value
 		s.key[a] = cmp.Or(s.key[a], axes[a].usual)
 	}
 }
 
-// fact notes what the file says of itself, once.
+// fact adds a fact to r.Origin, once. It skips empty ones.
 func (r *Run) fact(what, says string) {
 	if f := (Fact{what, says}); says != "" && !slices.Contains(r.Origin, f) {
 		r.Origin = append(r.Origin, f)
@@ -309,7 +310,7 @@ func (r *Run) job(ranks int, hosts []string) {
 	r.fact("hosts", counted(hosts))
 }
 
-// counted is names, each once with how many there are.
+// counted lists names, each once, with its number of occurrences.
 func counted(names []string) string {
 	count := map[string]int{}
 	for _, n := range names {

@@ -15,11 +15,11 @@ var reportText string
 
 var reportPage = template.Must(template.New("report").Parse(reportText))
 
-// prologue is what stands before the picture in a file of SVG, and not in a page.
+// prologue matches what stands before the picture in an SVG file. A page does not have it.
 var prologue = regexp.MustCompile(`(?s)^.*?<svg `)
 
-// WriteReport writes a page of HTML that needs nothing else: the pictures of the figures, one of SVG for each, their
-// numbers, and where these come from. Without a title the page has the runs' names.
+// WriteReport writes a page of HTML that needs no other file: the figures' pictures, one in SVG for each, their
+// numbers, and where the numbers come from. Without a title, the page's title names the runs.
 func WriteReport(w io.Writer, title string, runs []*Run, figures []Figure, pictures [][]byte, at time.Time) error {
 	if title == "" {
 		var names []string
@@ -49,7 +49,7 @@ func WriteReport(w io.Writer, title string, runs []*Run, figures []Figure, pictu
 	return nil
 }
 
-// Size is the point's size for people.
+// Size returns the point's size as text.
 func (p Point) Size() string {
 	n, unit := p.Bytes, 0
 	for n%1024 == 0 && unit < 4 {
@@ -58,10 +58,10 @@ func (p Point) Size() string {
 	return fmt.Sprintf("%d %s", n, []string{"B", "KiB", "MiB", "GiB", "TiB"}[unit])
 }
 
-// Algorithms is which ones the point's calls took.
+// Algorithms returns the algorithms that the point's calls took.
 func (p Point) Algorithms() string { return strings.Join(p.Took, ", ") }
 
-// Sure is the confidence of the bars in percent; "" where they are none of confidence.
+// Sure returns the confidence of the bars in percent; "" if they are no confidence intervals.
 func (p Point) Sure() string {
 	if p.Confidence == 0 {
 		return ""

@@ -14,8 +14,8 @@ import (
 	"github.com/ubcoll/ubcoll/internal/stats"
 )
 
-// columnOf is the axes of the columns of CSV, those of ubcoll run and of ubcoll bench. Of the columns of an axis the
-// later ones count.
+// columnOf has the axis of each column of CSV, as ubcoll run and ubcoll bench write it. If several columns have the
+// same axis, the last one with a value counts.
 var columnOf = []struct {
 	name string
 	axis int
@@ -26,7 +26,7 @@ var columnOf = []struct {
 	{"average", average},
 }
 
-// table reads CSV: of ubcoll run, of ubcoll bench, or any that has columns size, time and bus_bw.
+// table reads CSV of ubcoll run, of ubcoll bench, or any other that has columns size, time and bus_bw.
 func (r *Run) table(text []byte) error {
 	lines, err := csv.NewReader(bytes.NewReader(text)).ReadAll()
 	if err != nil {
@@ -72,10 +72,10 @@ func (r *Run) table(text []byte) error {
 	return nil
 }
 
-// samplesOf finds the block of samples on a page of the benchmark scripts, and the line that says what its columns are.
+// samplesOf finds the block of samples on a page of the benchmark scripts, and the line that names its columns.
 var samplesOf = regexp.MustCompile("(?s)\n## Samples\n+([^\n]+)\\.\n+```\n(.*?)```")
 
-// commitOf finds what was measured.
+// commitOf finds the commit that was measured.
 var commitOf = regexp.MustCompile(`(?m)^Commit ([^\s.]+)`)
 
 // page reads the samples of a page of the benchmark scripts. Its first line names the operation, if no column does.
@@ -103,7 +103,7 @@ func (r *Run) page(text []byte) error {
 		if s.key[operation] == "" {
 			s.key[operation] = about
 		}
-		if s.key[ranks] == "" { // those of two hosts have a rank on each
+		if s.key[ranks] == "" { // a page about two hosts: one rank on each
 			s.key[ranks] = "2"
 		}
 		var errs [3]error
