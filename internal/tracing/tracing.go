@@ -1,5 +1,5 @@
-// Package tracing marks what ranks do, where UBCOLL_TRACE asks for it: by regions in traces of runtime/trace, and by
-// labels in profiles of runtime/pprof. All of it is local.
+// Package tracing marks what ranks do, if UBCOLL_TRACE asks for it: with regions in traces of runtime/trace, and with
+// labels in profiles of runtime/pprof. Everything in it is local.
 package tracing
 
 import (
@@ -18,14 +18,14 @@ const (
 	commLabel = "comm" // how the communicator was made, and how many ranks it has: "split of 2"
 )
 
-// wanted reports whether UBCOLL_TRACE asks for marks. Open refuses a value that is neither.
+// wanted reports whether UBCOLL_TRACE asks for marks. An invalid value counts as no; Open refuses it.
 func wanted() bool {
 	on, err := env.Trace.Get()
 	return err == nil && on == "1"
 }
 
-// Label labels this goroutine, and those that it starts, as rank's, and returns ctx with the label: for a goroutine that
-// is rank's until it ends.
+// Label labels this goroutine, and all that it starts, with rank, and returns ctx with the label. It is for a goroutine
+// that works for rank until it ends.
 func Label(ctx context.Context, rank int) context.Context {
 	if !wanted() {
 		return ctx
@@ -35,7 +35,7 @@ func Label(ctx context.Context, rank int) context.Context {
 	return ctx
 }
 
-// Lend is Label until the function that it returns is called: then the goroutine has ctx's labels again.
+// Lend labels this goroutine with rank until back is called, which gives the goroutine ctx's labels again.
 func Lend(ctx context.Context, rank int) (back func()) {
 	if !wanted() {
 		return func() {}
@@ -48,10 +48,11 @@ func Lend(ctx context.Context, rank int) (back func()) {
 type Tracer struct {
 	who      string
 	labels   pprof.LabelSet
-	labelled context.Context // has these alone
+	labelled context.Context // has these labels and no others
 }
 
-// New makes the Tracer of a communicator, comm, or returns nil where nobody asks for one: then operations are not marked.
+// New returns a Tracer of rank's operations on communicator comm. Unless UBCOLL_TRACE asks for marks, it returns nil,
+// and operations are not marked.
 func New(rank int, comm string) *Tracer {
 	if !wanted() {
 		return nil
@@ -67,8 +68,8 @@ type Span struct {
 	region *trace.Region
 }
 
-// Begin begins op, which the same goroutine ends; a nil Tracer marks nothing. Beside what runtime/trace allocates while a
-// trace is taken, it allocates only if ctx has labels of the program's own, which stay.
+// Begin marks the beginning of op. The same goroutine calls End. A nil Tracer marks nothing. Begin allocates only if
+// ctx has labels of the program's own, which it keeps; runtime/trace allocates while a trace is taken.
 func (t *Tracer) Begin(ctx context.Context, op string) Span {
 	if t == nil {
 		return Span{}
@@ -77,7 +78,7 @@ func (t *Tracer) Begin(ctx context.Context, op string) Span {
 }
 
 func (t *Tracer) begin(ctx context.Context, op string) Span {
-	if ctx == nil { // which the operation refuses
+	if ctx == nil { // the operation will refuse it
 		ctx = context.Background()
 	}
 	labelled, others := t.labelled, false
@@ -94,7 +95,7 @@ func (t *Tracer) begin(ctx context.Context, op string) Span {
 	return s
 }
 
-// End ends the operation. The goroutine has the labels of the operation's context again.
+// End marks the end of the operation and gives the goroutine the labels of the operation's context again.
 func (s Span) End() {
 	if s.ctx != nil {
 		s.region.End()

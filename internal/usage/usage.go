@@ -11,7 +11,7 @@ import (
 	"github.com/ubcoll/ubcoll/internal/nearest"
 )
 
-// Dashed is a flag as our help texts show it; one dash and two mean the same.
+// Dashed returns a flag's name with its dashes, as our help texts show it. One dash and two mean the same.
 func Dashed(name string) string {
 	if len(name) == 1 {
 		return "-" + name
@@ -25,7 +25,8 @@ var (
 	invalid = regexp.MustCompile(`^invalid (?:boolean )?value (".*") for (?:flag )?-([^:]*): (.*)$`)
 )
 
-// Flag is err, which fs.Parse returned, with what would be right: the flag that was meant, or the values that it takes.
+// Flag returns an error that replaces err, which fs.Parse returned. It says what would be right: the flag that the user
+// probably meant, or the values that the flag takes.
 func Flag(fs *flag.FlagSet, err error) error {
 	text := err.Error()
 	if m := unknown.FindStringSubmatch(text); m != nil {
@@ -48,11 +49,11 @@ func Flag(fs *flag.FlagSet, err error) error {
 	return err
 }
 
-// meant is the nearest flag, or where all of them are.
+// meant returns a hint: the nearest flag, or how to list all flags.
 func meant(fs *flag.FlagSet, name string) string {
 	var names []string
 	fs.VisitAll(func(f *flag.Flag) {
-		if len(f.Name) > 1 { // all letters are near each other
+		if len(f.Name) > 1 { // any single letter is near any other
 			names = append(names, f.Name)
 		}
 	})
@@ -62,7 +63,7 @@ func meant(fs *flag.FlagSet, name string) string {
 	return ": -h lists the flags"
 }
 
-// wanted is what a flag's values are, "" where the flag itself says it.
+// wanted says which values a flag takes; "" if the flag's own error says it.
 func wanted(f *flag.Flag) string {
 	g, ok := f.Value.(flag.Getter)
 	if !ok {
