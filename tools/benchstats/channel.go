@@ -5,8 +5,9 @@ import (
 	"io"
 )
 
-// goals are the lines of the channels' table: what MSCCL++ 0.9.0's tutorial (bidir_memory_channel, 1000 launches in a
-// graph) took in November 2026 on H200s with NVSwitch, and what was wanted: microseconds at most, or GB/s at least.
+// goals are the rows of the channels' table. tutorial is the time in microseconds that MSCCL++ 0.9.0's tutorial
+// (bidir_memory_channel, 1000 launches in a graph) took in November 2026 on H200s with NVSwitch. The goal is at most
+// atMost microseconds, or at least rate GB/s.
 var goals = []struct {
 	op           string
 	bytes        int64

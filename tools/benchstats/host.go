@@ -5,7 +5,7 @@ import (
 	"io"
 )
 
-// peersTables are those of the ranks of one host.
+// peersTables writes the tables of an operation between the ranks of one host.
 func peersTables(w io.Writer, p *page) {
 	op := p.Ops[0]
 	fmt.Fprintf(w, `# %s on one host, %s
@@ -30,7 +30,7 @@ larger of a rank's two buffers. Ours: %s.
 	}
 }
 
-// hostsTables are those of all-reduces between two hosts.
+// hostsTables writes the table of all-reduces between two hosts.
 func hostsTables(w io.Writer, p *page) {
 	fmt.Fprintf(w, `# all_reduce between two hosts, %s
 

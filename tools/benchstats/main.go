@@ -1,5 +1,6 @@
 // Command benchstats sums up what scripts/bench-gpu, bench-peers and bench-hosts have measured, and writes their pages.
-// The scripts start the contenders in turns and collect samples; all arithmetic on these is here, over internal/stats.
+// The scripts start the contenders in turns and collect samples. All arithmetic on the samples is here and in
+// internal/stats.
 package main
 
 import (
@@ -22,7 +23,7 @@ Flags of pages:
 
 `
 
-// kinds are the pages that there are.
+// kinds has a function for each kind of page, which writes the page's tables.
 var kinds = map[string]func(io.Writer, *page){"gpu": gpuTables, "channel": channelTables, "peers": peersTables, "hosts": hostsTables}
 
 func main() {

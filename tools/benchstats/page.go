@@ -6,7 +6,7 @@ import (
 	"strings"
 )
 
-// page is what a script says of a run, and its samples.
+// page has what a script says about a run, and the samples.
 type page struct {
 	Date       string
 	Ops        []string
@@ -24,7 +24,7 @@ type page struct {
 	times          measured
 }
 
-// how is the end of every page: what repeats the run, where it ran, and what was measured.
+// how returns the end of every page: the command that repeats the run, the commit, the machine, and all samples.
 func (p *page) how() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "## How\n\n```\n%s\n```\n\nCommit %s.\n\n```\n%s\n```\n\n", p.Command, p.Commit, strings.TrimRight(p.Machine, "\n"))
@@ -35,7 +35,7 @@ func (p *page) how() string {
 	return b.String()
 }
 
-// buffers says which ones were ours.
+// buffers says which kind of buffers ours were.
 func (p *page) buffers() string {
 	if p.Registered {
 		return "registered buffers"
@@ -43,7 +43,7 @@ func (p *page) buffers() string {
 	return "Go slices"
 }
 
-// cell is a time or a rate in a table; what there is not is "-".
+// cell formats a time or a rate for a table; "-" if there is none.
 func cell(x float64) string {
 	switch {
 	case !positive(x):
@@ -54,7 +54,7 @@ func cell(x float64) string {
 	return fmt.Sprintf("%.0f", x)
 }
 
-// fine is a ratio to three places.
+// fine formats a ratio with three decimals; "-" if there is none.
 func fine(x float64) string {
 	if !positive(x) {
 		return "-"
@@ -62,10 +62,10 @@ func fine(x float64) string {
 	return fmt.Sprintf("%.3f", x)
 }
 
-// positive is whether there is x: what has no time is NaN, and a ratio to a time of 0 is infinite.
+// positive reports whether x is a proper value. A missing time is NaN, and a ratio to a time of 0 is infinite.
 func positive(x float64) bool { return x > 0 && !math.IsInf(x, 1) }
 
-// least is the smaller of two times, of which there may be one or none.
+// least returns the smaller of two times, either or both of which may be missing.
 func least(a, b float64) float64 {
 	if positive(a) && !(positive(b) && b <= a) {
 		return a

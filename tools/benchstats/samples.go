@@ -13,20 +13,20 @@ import (
 	"github.com/ubcoll/ubcoll/internal/stats"
 )
 
-// key is what has a time in each round.
+// key identifies a measurement, which has a time in each round.
 type key struct {
 	op, contender string
 	ranks         int
 	bytes         int64
 }
 
-// times are all samples of a key: microseconds, and the way that each took.
+// times has all samples of a key: microseconds, and the way that each took.
 type times struct {
 	us   []float64
 	ways []string
 }
 
-// measured is all samples of a run.
+// measured has all samples of a run.
 type measured map[key]times
 
 // parse reads lines "operation contender ranks bytes microseconds [way]".
@@ -60,14 +60,14 @@ func parse(text string) (measured, error) {
 	return m, nil
 }
 
-// rows are the samples of one table: of an operation on one number of ranks.
+// rows selects the samples of one table: an operation on one number of ranks.
 type rows struct {
 	all   measured
 	op    string
 	ranks int
 }
 
-// sizes are in order.
+// sizes returns the sizes in ascending order, each once.
 func (r rows) sizes() []int64 {
 	var all []int64
 	for k := range r.all {
@@ -83,12 +83,12 @@ func (r rows) of(contender string, bytes int64) times {
 	return r.all[key{r.op, contender, r.ranks, bytes}]
 }
 
-// median is NaN where the contender has no time.
+// median returns the contender's median time, or NaN if it has none.
 func (r rows) median(contender string, bytes int64) float64 {
 	return stats.Median(r.of(contender, bytes).us)
 }
 
-// way is the one that the contender took in its slowest round.
+// way returns the way that the contender took in its slowest round, or "-".
 func (r rows) way(contender string, bytes int64) string {
 	t := r.of(contender, bytes)
 	slowest, way := 0.0, "-"
@@ -100,7 +100,7 @@ func (r rows) way(contender string, bytes int64) string {
 	return way
 }
 
-// best is the plan of the fastest way of a contender for each operation and size: "way:operation:bytes,bytes ...".
+// best returns a contender's fastest way for each operation and size, as a plan: "way:operation:bytes,bytes ...".
 func best(m measured, contender string, ranks int) string {
 	sizes := map[string][]int64{} // by "way:operation"
 	for k, t := range m {
@@ -125,8 +125,8 @@ func best(m measured, contender string, ranks int) string {
 	return strings.Join(plan, " ")
 }
 
-// ours writes the samples of a file that ubcoll bench wrote with -J. The contender is "ours", or "in-place"; a channel's
-// put, get and packet are operations.
+// ours writes the samples of a file that ubcoll bench -J wrote. The contender is "ours" or "in-place". A channel's put,
+// get and packet count as operations.
 func ours(out io.Writer, name string) error {
 	file, err := os.Open(name)
 	if err != nil {
