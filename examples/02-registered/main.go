@@ -38,7 +38,7 @@ func run(ctx context.Context, c *ubcoll.Comm) error {
 		return err
 	}
 	fill(buf.Slice(), c.Rank())
-	// Registered once, it is used by every operation where it is: the other ranks read and write it, without a copy.
+	// It is registered once. Then every operation uses it in place: the other ranks read and write it without a copy.
 	reg, err := buf.Register(c)
 	if err != nil {
 		return err
@@ -50,7 +50,7 @@ func run(ctx context.Context, c *ubcoll.Comm) error {
 
 	// Any part of a registered buffer is registered, too.
 	half := buf.Vec().Slice(0, n/2)
-	if err := coll.AllReduce(ctx, c, half, half, ubcoll.Max); err != nil { // all ranks have the same: it changes nothing
+	if err := coll.AllReduce(ctx, c, half, half, ubcoll.Max); err != nil { // all ranks have the same elements: none changes
 		return err
 	}
 	tell(c, "half of that buffer")
@@ -61,29 +61,29 @@ func run(ctx context.Context, c *ubcoll.Comm) error {
 		}
 	}
 
-	// Stats counts what the communicator has done, and what its registration cache has. Two buffers were staged: the Go
-	// slice as source, and as destination.
+	// Stats counts what the communicator and its registration cache have done. Two buffers were staged: the Go slice as
+	// source, and as destination.
 	if s := c.Stats(); c.Rank() == 0 {
 		fmt.Printf("%d operations, %d buffers staged, %d registration, %d KiB registered\n",
 			s.Operations, s.Staged, s.Cache.Registrations, s.Cache.PinnedBytes>>10)
 	}
 
-	// First the registration ends, then the memory: to free registered memory is an error. A rank that returns an error
-	// before this leaves it to Main, which closes the communicator, and with it all of that.
+	// Close the registration before freeing the memory: to free registered memory is an error. After an error, Main
+	// closes the communicator, which does both.
 	if err := reg.Close(); err != nil {
 		return err
 	}
 	return buf.Free()
 }
 
-// fill gives each rank other numbers. They are small integers, so that their sum is exact whatever its order.
+// fill gives each rank different numbers. They are small integers, so that their sum is exact in any order.
 func fill(x []float32, rank int) {
 	for i := range x {
 		x[i] = float32(rank + i%10)
 	}
 }
 
-// tell prints how the last operation went on rank 0. LastOp().String() has the same in one line, with times.
+// tell prints how the last operation ran on rank 0. LastOp().String() says the same in one line, with times.
 func tell(c *ubcoll.Comm, what string) {
 	if c.Rank() != 0 {
 		return

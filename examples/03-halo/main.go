@@ -15,12 +15,12 @@ import (
 
 const (
 	size  = 60  // the plate has size*size cells; around them it is cold (0)
-	steps = 100 // each cell becomes the average of its four neighbours so many times
+	steps = 100 // each cell becomes the average of its four neighbours this many times
 )
 
 func main() { ubcoll.Main(ubcoll.Options{}, run) }
 
-// block is the cells with rows top to bottom-1 and columns left to right-1, with a border of one cell around them: the
+// block has the cells of rows top to bottom-1 and columns left to right-1, and a border of one cell around them: the
 // halo, which has copies of the neighbours' cells.
 type block struct {
 	top, bottom, left, right int
@@ -76,8 +76,9 @@ func run(ctx context.Context, c *ubcoll.Comm) error {
 	b.now, b.next = plate.Slice(), make([]float64, cells)
 	b.start()
 
-	// An Exchange is messages that start together, so that no order among them can make ranks wait for each other. It is
-	// made once and done in each step. Rows lie in one piece; columns do not, and are copied to buffers of their own.
+	// An Exchange holds messages that start together, so that no order of them makes ranks wait for each other. It is
+	// made once and done in each step. The cells of a row are contiguous. The cells of a column are not, and are copied
+	// to buffers of their own.
 	var halo p2p.Exchange
 	row := func(r int) ubcoll.Vec { return plate.Vec().Slice(b.at(r, b.left), b.at(r, b.right)) }
 	if y > 0 {

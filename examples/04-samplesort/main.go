@@ -27,8 +27,8 @@ func run(ctx context.Context, c *ubcoll.Comm) error {
 		fmt.Printf("%d ranks sorted %d numbers, and have %v of them\n", c.Size(), sum(counts), counts)
 	}
 
-	// Split makes a communicator of the ranks that give the same color, in the order of their keys. sortRandom cannot
-	// tell it from the first one: it has ranks from 0, and operations of its own.
+	// Split makes a communicator of the ranks that give the same color, in the order of their keys. It has ranks from 0
+	// and operations of its own, so that sortRandom works on it as on the first one.
 	color := 2 * c.Rank() / c.Size()
 	half, err := c.Split(ctx, color, c.Rank())
 	if err != nil {
@@ -69,8 +69,8 @@ func sampleSort(ctx context.Context, c *ubcoll.Comm, keys []int64) ([]int64, err
 	n := c.Size()
 	keys = slices.Sorted(slices.Values(keys))
 
-	// 1. Each rank shows n of its keys, at equal distances. Of all those, n-1 at equal distances are the borders between
-	// the ranks.
+	// 1. Each rank shows n of its keys, at equal distances, to all ranks. Of all these samples, n-1 at equal distances
+	// are the borders between the ranks.
 	sample, samples := make([]int64, n), make([]int64, n*n)
 	for i := range sample {
 		sample[i] = keys[i*len(keys)/n]
@@ -80,8 +80,8 @@ func sampleSort(ctx context.Context, c *ubcoll.Comm, keys []int64) ([]int64, err
 	}
 	slices.Sort(samples)
 
-	// 2. How many keys go to each rank? Rank r takes those from border r-1 up to border r. The keys are sorted, so that
-	// they lie in the right order for AllToAllV already.
+	// 2. How many keys go to each rank? Rank r takes the keys from border r-1 up to border r. The keys are sorted, so
+	// they are in the right order for AllToAllV already.
 	send, from := make([]int, n), 0
 	for r := range n {
 		to := len(keys)
@@ -91,7 +91,7 @@ func sampleSort(ctx context.Context, c *ubcoll.Comm, keys []int64) ([]int64, err
 		send[r] = to - from
 		from = to
 	}
-	// Each rank tells each other one how many to expect.
+	// Each rank tells each other rank how many to expect.
 	receive := make([]int, n)
 	if err := coll.AllToAll(ctx, c, ubcoll.Of(receive), ubcoll.Of(send)); err != nil {
 		return nil, err
@@ -106,7 +106,8 @@ func sampleSort(ctx context.Context, c *ubcoll.Comm, keys []int64) ([]int64, err
 	return sorted, nil
 }
 
-// check gathers everything on the first rank, and compares it with what one rank makes of it.
+// check gathers all sorted numbers and all keys on rank 0, sorts the keys there, and compares. It returns how many
+// sorted numbers each rank has.
 func check(ctx context.Context, c *ubcoll.Comm, keys, sorted []int64) ([]int, error) {
 	n := c.Size()
 	counts := make([]int, n)
@@ -114,7 +115,7 @@ func check(ctx context.Context, c *ubcoll.Comm, keys, sorted []int64) ([]int, er
 		return nil, err
 	}
 	var got, want []int64
-	if c.Rank() == 0 { // on the others they stay empty, since only the root's destination is used
+	if c.Rank() == 0 { // on the other ranks they stay empty: only the root's destination is used
 		got, want = make([]int64, sum(counts)), make([]int64, n*len(keys))
 	}
 	if err := coll.GatherV(ctx, c, ubcoll.Of(got), counts, ubcoll.Of(sorted), 0); err != nil {

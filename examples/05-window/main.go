@@ -18,7 +18,7 @@ func main() { ubcoll.Main(ubcoll.Options{}, run) }
 func run(ctx context.Context, c *ubcoll.Comm) error {
 	rank, size := c.Rank(), c.Size()
 
-	// A window is a part of memory on each rank, all of one size. Everybody makes it together.
+	// A window is a part of memory on each rank, all of one size. All ranks make it together.
 	buf, err := ubcoll.Alloc[int64](c, ubcoll.Host, size)
 	if err != nil {
 		return err
@@ -28,14 +28,14 @@ func run(ctx context.Context, c *ubcoll.Comm) error {
 		return err
 	}
 
-	// Each rank puts its square into its place in every rank's part. The other ranks do nothing for that. The source may
-	// be any memory, and is free to change when Put returns.
+	// Each rank puts its square into its place in every rank's part. The other ranks do nothing for that. The source
+	// may be any memory. When Put has returned, the program may change it.
 	square := []int64{int64(rank * rank)}
 	for peer := range size {
 		if err := w.Put(ctx, peer, rank*word, ubcoll.Of(square)); err != nil {
 			return err
 		}
-		// Whoever takes this signal sees what was put before it.
+		// A rank that takes this signal sees everything that was put before it.
 		if err := w.Signal(ctx, peer); err != nil {
 			return err
 		}
@@ -69,7 +69,8 @@ func run(ctx context.Context, c *ubcoll.Comm) error {
 		fmt.Println("rank 0 gets from each rank:  ", got)
 	}
 
-	// A rank that closes its part takes it away from the others: the barrier keeps it until rank 0 has read it.
+	// A part that its rank has closed cannot be read any more. At the barrier all ranks wait until rank 0 has read
+	// them.
 	if err := coll.Barrier(ctx, c); err != nil {
 		return err
 	}

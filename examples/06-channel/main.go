@@ -14,7 +14,7 @@ import (
 
 const rounds = 1000
 
-// Places in each rank's memory, in bytes. Packets are twice as long as what they carry.
+// Places in each rank's memory, in bytes. Packets are twice as long as the data that they carry.
 const (
 	outbox  = 0
 	inbox   = 8
@@ -25,7 +25,7 @@ const (
 func main() { ubcoll.Main(ubcoll.Options{}, run) }
 
 func run(ctx context.Context, c *ubcoll.Comm) error {
-	// Ranks 0 and 1 play, and 2 and 3, and so on. If their number is odd, the last one only waits at the end.
+	// Ranks 0 and 1 play, and 2 and 3, and so on. If the number of ranks is odd, the last one only waits at the end.
 	peer := c.Rank() ^ 1
 	played := []int64{0}
 	if peer < c.Size() {
@@ -58,25 +58,25 @@ func play(ctx context.Context, c *ubcoll.Comm, peer int) error {
 	if err != nil {
 		return err
 	}
-	first := c.Rank() < peer // who serves
+	first := c.Rank() < peer // whether this rank serves
 
 	// With signals: PutWithSignal copies bytes from this rank's memory to the peer's, and then signals. Wait takes a
-	// signal, and what was put before it is there.
+	// signal; everything that was put before it has then arrived.
 	put := func() error { return ch.PutWithSignal(ctx, inbox, outbox, 8) }
 	wait := func() error { return ch.Wait(ctx) }
 	if err := pingPong(buf.Slice(), first, put, wait); err != nil {
 		return fmt.Errorf("with signals: %w", err)
 	}
-	clear(buf.Slice()[:packets/8]) // not the packets' place: the peer may be on its way there
-	// With packets: each of them carries data and a flag, which arrive together, so that nothing else need be waited
-	// for. That is the fastest way for few bytes.
+	clear(buf.Slice()[:packets/8]) // but not the place of packets: the peer may be writing there already
+	// With packets: each of them carries data and a flag, which arrive together, so the receiver waits for nothing
+	// else. This is the fastest way for few bytes.
 	put = func() error { return ch.PutPackets(ctx, packets, outbox, 8, p2p.Packet16) }
 	wait = func() error { return ch.GetPackets(ctx, inbox, packets, 8, p2p.Packet16) }
 	if err := pingPong(buf.Slice(), first, put, wait); err != nil {
 		return fmt.Errorf("with packets: %w", err)
 	}
 
-	// What was made last ends first. Close is local: what the peer has sent already is not lost by it.
+	// Close in the reverse order. Close of a channel is local, and does not lose what the peer has sent already.
 	if err := ch.Close(); err != nil {
 		return err
 	}

@@ -29,7 +29,8 @@ func run(ctx context.Context, c *ubcoll.Comm) error {
 	}
 	from, to := c.Rank()*n/c.Size(), (c.Rank()+1)*n/c.Size()
 
-	// A graph holds its memory, so that it must be of Alloc: a Go slice cannot be recorded. It need not be registered.
+	// A graph holds the memory of its operations, which must be from Alloc: a Go slice cannot be recorded. The memory
+	// need not be registered.
 	vector, err := ubcoll.Alloc[float64](c, ubcoll.Host, n)
 	if err != nil {
 		return err
@@ -71,7 +72,7 @@ func run(ctx context.Context, c *ubcoll.Comm) error {
 			norm[0] += product[i] * product[i]
 		}
 		copy(x[from:to], product)
-		// Launch runs both collectives, with what their memory holds now.
+		// Launch runs both collectives, with the present content of their memory.
 		if err := g.Launch(ctx); err != nil {
 			return err
 		}
@@ -81,8 +82,8 @@ func run(ctx context.Context, c *ubcoll.Comm) error {
 		}
 	}
 
-	// The eigenvalues of this matrix are known. The vector had length 1 before the last product, whose length is the
-	// largest one.
+	// The eigenvalues of this matrix are known. Before the last product the vector had length 1, so the length of the
+	// product is the largest eigenvalue.
 	got, want := math.Sqrt(norm[0]), 2-2*math.Cos(n*math.Pi/(n+1))
 	if !(math.Abs(got-want) <= 1e-9) { // NaN is wrong, too
 		return fmt.Errorf("the largest eigenvalue is %v, not %v", got, want)
@@ -92,7 +93,7 @@ func run(ctx context.Context, c *ubcoll.Comm) error {
 		fmt.Printf("largest eigenvalue: %.6f\n", got)
 	}
 
-	// Memory that a graph holds cannot be freed: the graph ends first.
+	// Close the graph first: memory that a graph holds cannot be freed.
 	if err := g.Close(); err != nil {
 		return err
 	}

@@ -1,5 +1,5 @@
-// Command 08-gpu reduces memory of GPUs, on a stream. Where there are none, it says why, and does the same with host
-// memory: the calls are the same.
+// Command 08-gpu reduces memory of GPUs, on a stream. Without GPUs it says why, and takes host memory: the calls are
+// the same.
 //
 //	NTHREADS=4 go run ./examples/08-gpu
 package main
@@ -49,8 +49,8 @@ func run(ctx context.Context, c *ubcoll.Comm) error {
 		return err
 	}
 
-	// On a stream operations are queued, and run in their order. The calls return at once; Sync waits, and has the errors
-	// of all of them. On a GPU it is a CUDA stream, and the operations are kernels.
+	// Operations on a stream are queued, and run in order. The calls return at once. Sync waits for the operations and
+	// returns their errors. On a GPU it is a CUDA stream, and the operations are kernels.
 	stream, err := ubcoll.NewStream(device)
 	if err != nil {
 		return err
@@ -59,7 +59,7 @@ func run(ctx context.Context, c *ubcoll.Comm) error {
 	if err := coll.AllReduce(ctx, queued, buf.Vec(), buf.Vec(), ubcoll.Sum); err != nil {
 		return err
 	}
-	if err := coll.AllReduce(ctx, queued, buf.Vec(), buf.Vec(), ubcoll.Max); err != nil { // changes nothing any more
+	if err := coll.AllReduce(ctx, queued, buf.Vec(), buf.Vec(), ubcoll.Max); err != nil { // changes nothing
 		return err
 	}
 	// ... here the program may do something else, if it leaves the buffer alone ...
@@ -76,7 +76,7 @@ func run(ctx context.Context, c *ubcoll.Comm) error {
 			return fmt.Errorf("element %d is %v, not %v", i, got, want)
 		}
 	}
-	if err := coll.Barrier(ctx, c); err != nil { // all ranks have found it right
+	if err := coll.Barrier(ctx, c); err != nil { // until all ranks have checked their result
 		return err
 	}
 	if c.Rank() == 0 {

@@ -1,5 +1,6 @@
-// Command 09-mlp trains a small neural network (a multi-layer perceptron) on all ranks: each rank has a part of the data
-// and a copy of the network, and in every step they add up their gradients. The losses are those of one rank alone.
+// Command 09-mlp trains a small neural network (a multi-layer perceptron) on all ranks: each rank has a part of the
+// data and a copy of the network, and in every step they add up their gradients. The losses are the same as on one
+// rank.
 //
 // It is a module of its own, so that programs that import ubcoll do not depend on gonum:
 //
@@ -65,17 +66,17 @@ func run(ctx context.Context, c *ubcoll.Comm) error {
 		return nil
 	}
 
-	// The same on rank 0 alone, with all the data, and nothing to add up.
+	// Rank 0 does the same alone, with all the data. There is nothing to add up.
 	choose(weights)
 	x, y = data(0, samples)
 	alone, err := train(weights, make([]float64, numbers+1), x, y, func() error { return nil })
 	if err != nil {
 		return err
 	}
-	// The last bits of a sum of floats depend on the order of its terms. Here each rank adds up its own samples first, and
-	// then the ranks add up their sums. They are sums and not averages, since the ranks' parts may differ in size: the sum
-	// is divided once, by the number of all samples. So the gradients of each step differ by some 1e-16 of their size, and
-	// training that converges does not make that grow.
+	// The last bits of a sum of floats depend on the order of its terms. Here each rank adds up its own samples first,
+	// and then the ranks add up their sums. Ranks do not add up averages, because their parts may differ in size: the
+	// sum is divided once, by the number of all samples. So the gradients of each step differ by some 1e-16 of their
+	// size, and the difference does not grow, because training converges.
 	worst := 0.0
 	for i := range losses {
 		worst = max(worst, math.Abs(losses[i]-alone[i]))
@@ -91,7 +92,7 @@ func run(ctx context.Context, c *ubcoll.Comm) error {
 	return nil
 }
 
-// choose sets weights that are the same each time.
+// choose sets random weights, the same ones each time.
 func choose(weights []float64) {
 	random := rand.New(rand.NewPCG(1, 2))
 	for i := range weights {
@@ -99,7 +100,7 @@ func choose(weights []float64) {
 	}
 }
 
-// data makes samples from to to-1. What they are depends on their numbers alone, and not on who makes them.
+// data makes samples from to to-1. A sample depends on its number alone, so all ranks make the same ones.
 func data(from, to int) (x, y *mat.Dense) {
 	n := to - from
 	x, y = mat.NewDense(n, inputs, nil), mat.NewDense(n, 1, nil)
@@ -122,14 +123,14 @@ func layers(w []float64) (w1, b1, w2, b2 *mat.Dense) {
 	return next(inputs, hidden), next(1, hidden), next(hidden, 1), next(1, 1)
 }
 
-// train goes down the gradient of the mean squared error, and returns the loss of each step. sum has gradients, and the
-// loss, of these samples; reduce adds up those of all ranks in it.
+// train minimizes the mean squared error by gradient descent, and returns the loss of each step. It writes the
+// gradients and the loss of these samples to sum, in which reduce adds up the ranks' values.
 func train(weights, sum []float64, x, y *mat.Dense, reduce func() error) ([]float64, error) {
 	w1, b1, w2, b2 := layers(weights)
 	g1, gb1, g2, gb2 := layers(sum[:numbers])
 	n, _ := x.Dims()
 	h, out, back := mat.NewDense(n, hidden, nil), mat.NewDense(n, 1, nil), mat.NewDense(n, hidden, nil)
-	ones := mat.NewDense(1, n, nil) // times a matrix: the sums of its columns
+	ones := mat.NewDense(1, n, nil) // ones times a matrix are the sums of its columns
 	ones.Apply(func(int, int, float64) float64 { return 1 }, ones)
 	losses := make([]float64, steps)
 	for step := range losses {
@@ -152,7 +153,7 @@ func train(weights, sum []float64, x, y *mat.Dense, reduce func() error) ([]floa
 			return nil, err
 		}
 		losses[step] = sum[numbers] / samples
-		for i := range weights { // all ranks have bitwise the same sums, so that their weights stay the same
+		for i := range weights { // all ranks have bitwise the same sums, so their weights stay the same
 			weights[i] -= rate * sum[i] / samples
 		}
 	}

@@ -1,11 +1,11 @@
 //go:build mpi && cgo
 
-// Command 10-gompi is a program that runs MPI itself, through gompi, and takes ubcoll for its collectives. It needs MPI:
+// Command 10-gompi is a program that runs MPI itself, through gompi, and uses ubcoll for its collectives. It needs MPI:
 // there are no goroutine ranks here.
 //
 //	eval "$(ubcoll env)"; go build -tags mpi ./examples/10-gompi && $MPIRUN -n 4 ./10-gompi
 //
-// examples/mpiprog goes further, with messages of its own on the way while ubcoll works on some of its ranks.
+// examples/mpiprog goes further: it has MPI messages under way while ubcoll works on some of its ranks.
 package main
 
 import (
@@ -22,13 +22,14 @@ import (
 )
 
 func main() {
-	// Start(false) promises that one thread makes all MPI calls. Without this, Go would move main from thread to thread.
+	// Start(false) promises that one thread makes all MPI calls. Without this call, Go could move main to another
+	// thread.
 	runtime.LockOSThread()
 	mpi.Start(false)
 	world := mpi.NewCommunicator(nil) // MPI_COMM_WORLD
 	if err := run(context.Background(), world); err != nil {
-		// The program starts and ends MPI, so that it also says what went wrong and ends the job. A rank that has failed
-		// does not call Stop, which would wait for the others.
+		// The program starts and ends MPI, so it also has to say what went wrong and to end the job. A rank that has
+		// failed does not call Stop, which would wait for the others.
 		fmt.Fprintf(os.Stderr, "10-gompi: rank %d: %v\n", world.Rank(), err)
 		world.Abort(ubcoll.ExitCode(err))
 	}
@@ -43,7 +44,7 @@ func run(ctx context.Context, world *mpi.Communicator) error {
 	}
 	world.BcastInt64s(factor, 0)
 
-	// ubcoll asks MPI for the ranks of this communicator, and later to end the job if it must. It sends no messages on it,
+	// ubcoll asks MPI for the ranks of this communicator, and to end the job if it must. It sends no messages on world,
 	// and neither starts nor ends MPI.
 	b, err := bootstrap.Gompi(world)
 	if err != nil {
@@ -60,12 +61,12 @@ func run(ctx context.Context, world *mpi.Communicator) error {
 	if err := c.Close(); err != nil {
 		return err
 	}
-	// b.Close is for who is done with what Open was given.
+	// Open does not own the bootstrap, so this program closes it, after the communicator.
 	if err := b.Close(); err != nil {
 		return err
 	}
 
-	// And MPI goes on.
+	// MPI still works.
 	world.Barrier()
 	if world.Rank() == 0 {
 		fmt.Printf("MPI broadcast %d, and ubcoll reduced on %d ranks: the sum is %d\n", factor[0], world.Size(), sum)
@@ -73,7 +74,7 @@ func run(ctx context.Context, world *mpi.Communicator) error {
 	return nil
 }
 
-// multiply is the part that knows nothing of MPI: all it needs is a communicator.
+// multiply knows nothing of MPI: all that it needs is a communicator.
 func multiply(ctx context.Context, c *ubcoll.Comm, factor int64) (int64, error) {
 	const n = 10_000
 	buf, err := ubcoll.Alloc[int64](c, ubcoll.Host, n)

@@ -31,9 +31,9 @@ func run(ctx context.Context, c *ubcoll.Comm) error {
 	}
 	leader := leaders[c.Hostname(c.Rank())]
 
-	// The leader's rank as color makes a communicator of each host's ranks. On it everything works that works on one
-	// host: all collectives, messages, channels, windows, GPUs. Between hosts there are barriers, all-reduces and
-	// broadcasts of host memory.
+	// With the leader's rank as color, Split makes a communicator of each host's ranks. It can do everything that works
+	// on one host: all collectives, messages, channels, windows, GPUs. Between hosts there are barriers, and
+	// all-reduces and broadcasts of host memory.
 	local, err := c.Split(ctx, leader, c.Rank())
 	if err != nil {
 		return err
@@ -62,7 +62,7 @@ func run(ctx context.Context, c *ubcoll.Comm) error {
 		return err
 	}
 
-	// The library does it in one call, with the same steps and more care.
+	// The library takes the same steps in one call.
 	all := make([]int64, 1)
 	if err := coll.AllReduce(ctx, c, ubcoll.Of(all), ubcoll.Of(mine), ubcoll.Sum); err != nil {
 		return err

@@ -1,4 +1,4 @@
-// Command 12-metrics has what Stats counts on an HTTP endpoint: /metrics in Prometheus' text format, and /debug/vars by
+// Command 12-metrics serves what Stats counts over HTTP: /metrics in Prometheus' text format, and /debug/vars by
 // expvar. It needs the standard library only.
 //
 //	NTHREADS=4 go run ./examples/12-metrics -serve 127.0.0.1:9464   # and: curl http://127.0.0.1:9464/metrics
@@ -29,8 +29,8 @@ func main() {
 	if on == "" {
 		on = "127.0.0.1:0"
 	}
-	// One endpoint for each process, whatever the number of its ranks. On several processes of one host each needs a port
-	// of its own.
+	// There is one endpoint for each process, whatever the number of its ranks. If a host has several processes, each
+	// needs a port of its own.
 	l, err := net.Listen("tcp", on)
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)
@@ -41,7 +41,7 @@ func main() {
 		w.Header().Set("Content-Type", "text/plain; version=0.0.4; charset=utf-8")
 		write(w, collect())
 	})
-	go http.Serve(l, nil) // expvar has put /debug/vars there
+	go http.Serve(l, nil) // with /debug/vars, which package expvar adds by itself
 	url := fmt.Sprintf("http://%v/metrics", l.Addr())
 	if *address != "" {
 		fmt.Println("serving", url)
@@ -52,7 +52,7 @@ func main() {
 			return err
 		}
 		if *address != "" {
-			<-ctx.Done() // Main ends it at a signal
+			<-ctx.Done() // Main cancels ctx at a signal
 			return nil
 		}
 		if c.Rank() == 0 {
@@ -62,7 +62,7 @@ func main() {
 	})
 }
 
-// sample is what one rank has counted. A program with several communicators has a sample for each, and a label that
+// sample has what one rank has counted. A program with several communicators needs a sample for each, with a label that
 // tells them apart.
 type sample struct {
 	Rank  int
@@ -76,7 +76,7 @@ var published = struct {
 	comms []*ubcoll.Comm
 }{}
 
-// publish has c's Stats on the endpoint until the function that it returns is called.
+// publish shows c's Stats on the endpoint until end is called.
 func publish(c *ubcoll.Comm) (end func()) {
 	published.Lock()
 	defer published.Unlock()
@@ -104,8 +104,8 @@ func collect() []sample {
 	return all
 }
 
-// metrics are what /metrics has. What only grows is a counter, and its name ends in _total; the rest are gauges. Units
-// are seconds and bytes.
+// metrics are the metrics that /metrics shows. Values that only grow are counters, with names that end in _total. The
+// others are gauges. Units are seconds and bytes.
 var metrics = []struct {
 	name, help string
 	value      func(s *ubcoll.Stats) float64
@@ -125,7 +125,7 @@ var metrics = []struct {
 	{"ubcoll_device_bytes", "Device memory of buffers that are alive.", func(s *ubcoll.Stats) float64 { return float64(s.Memory.DeviceBytes) }},
 }
 
-// write writes samples in Prometheus' text format, version 0.0.4: of each metric its help, its type, and then a line for
+// write writes samples in Prometheus' text format, version 0.0.4: for each metric its help, its type, and a line for
 // each sample. https://prometheus.io/docs/instrumenting/exposition_formats says how values are escaped.
 func write(w io.Writer, samples []sample) {
 	escape := strings.NewReplacer(`\`, `\\`, "\n", `\n`, `"`, `\"`)
@@ -142,7 +142,7 @@ func write(w io.Writer, samples []sample) {
 	}
 }
 
-// work is something to count: ten all-reduces of a registered buffer, and one of a Go slice, which is copied.
+// work does something to count: ten all-reduces of a registered buffer, and one of a Go slice, which is copied.
 func work(ctx context.Context, c *ubcoll.Comm) error {
 	buf, err := ubcoll.Alloc[float32](c, ubcoll.Host, 1<<16)
 	if err != nil {

@@ -62,8 +62,8 @@ func program(world *mpi.Communicator) error {
 		}
 	}
 
-	// The program's own messages: each rank sends to the next one, which receives by the receive posted above. No rank
-	// sends before all have checked theirs.
+	// The program's own messages: each rank sends to the next one, where the receive posted above takes the message. No
+	// rank sends before all ranks have checked their receives.
 	world.Barrier()
 	world.SendInt32(int32(1000+rank), (rank+1)%size, 7)
 	message, source, err := waitWildcard()
@@ -76,7 +76,7 @@ func program(world *mpi.Communicator) error {
 	if c == nil {
 		return nil
 	}
-	if err := reduce(c); err != nil { // MPI traffic in between does not disturb the communicator
+	if err := reduce(c); err != nil { // MPI traffic between two calls does not disturb the communicator
 		return err
 	}
 	return c.Close()

@@ -89,7 +89,7 @@ func (e *end) open(o options) (err error) {
 
 // register lets the device use page i of the memory, as far as access allows: this is ibv_reg_mr. The kernel pins the
 // page, so that it stays in place, and tells the device where it is. The lkey is for this process's own work requests.
-// Whoever knows the rkey and the address can do from afar what the flags allow.
+// A peer that knows the rkey and the address can do what the flags allow.
 func (e *end) register(i int, access verbs.Access) (*verbs.MR, error) {
 	mr, err := e.pd.Register(uintptr(unsafe.Pointer(&e.memory[i*page])), page, access)
 	if err != nil {

@@ -10,7 +10,7 @@
 // Each prints its own part. Exit codes: 0 if all went as it should, 5 if there is no RDMA device, 6 for bad usage, else
 // 1 to 4.
 //
-// Where to read: walk.go is A's part, from top to bottom. peer.go is what B does when A asks. end.go is what both
+// Where to read: walk.go has A's part, from top to bottom. peer.go has what B does when A asks. end.go has what both
 // share; it registers memory. This file only brings the two together.
 package main
 
@@ -155,7 +155,7 @@ func beB(o options, out io.Writer) error {
 	}
 }
 
-// link is how the two processes talk. RDMA itself has no way to tell a peer the first address and key.
+// link connects the two processes by TCP. RDMA itself has no way to tell a peer the first address and key.
 type link struct {
 	conn net.Conn
 	in   *json.Decoder

@@ -22,7 +22,7 @@ type reply struct {
 	Regions map[string]grant // for open
 }
 
-// grant is what a peer must know to use memory from afar. It needs nothing else.
+// grant has all that a peer must know to use memory from afar.
 type grant struct {
 	Address uint64
 	Key     verbs.RKey

@@ -18,7 +18,7 @@ type walker struct {
 	id    uint64           // ID of the last work request
 }
 
-// walk is the walk, from the first registration to the last end.
+// walk takes all steps of the walk, from the first registration to the close of everything.
 func (a *walker) walk() error {
 	for _, step := range []func() error{a.meet, a.oneSided, a.atomics, a.messages, a.refusals, a.gone, a.part} {
 		if err := step(); err != nil {
@@ -135,7 +135,8 @@ func (a *walker) messages() error {
 		return err
 	}
 
-	// A write with an immediate number takes a receive, too, to tell B that it has come. Its data go where A says.
+	// A write with an immediate number takes a receive, too, which tells B that the write has come. Its data go where A
+	// says.
 	if err := a.ask("receive"); err != nil {
 		return err
 	}
@@ -260,7 +261,7 @@ func (a *walker) do(w verbs.Work) error {
 	return a.cq.Failure(&c)
 }
 
-// must is do for work that is allowed.
+// must is do for work that is allowed: that it fails is an error of A.
 func (a *walker) must(w verbs.Work) error {
 	if err := a.do(w); err != nil {
 		return fmt.Errorf("A: %w", err)
