@@ -49,8 +49,10 @@ func TestCloseWaitsNoLonger(t *testing.T) {
 		}
 		token := ubcoll.Of(make([]byte, 1))
 		if c.Rank() == 1 {
-			_, err := p2p.Recv(ctx, c, 0, token)
-			return errors.Join(err, coll.AllReduce(ctx, c.On(n.s), x.Vec(), x.Vec(), ubcoll.Sum), n.s.Sync(ctx), r.Close(),
+			return errors.Join(testkit.InOrder(
+				func() error { return testkit.ErrOf(p2p.Recv(ctx, c, 0, token)) },
+				func() error { return coll.AllReduce(ctx, c.On(n.s), x.Vec(), x.Vec(), ubcoll.Sum) },
+				func() error { return n.s.Sync(ctx) }), r.Close(),
 				w.Close(), n.ch.Close(), n.w.Close(), n.m.Close(), n.r.Close(), n.s.Close(), g.Close(), n.b.Free(), x.Free(), y.Free(),
 				z.Free(), u.Free(), coll.Barrier(ctx, c), d.Close())
 		}

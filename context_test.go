@@ -299,12 +299,18 @@ func TestContextEndsWait(t *testing.T) {
 			return err
 		}
 		if c.Rank() == 0 {
-			err = errors.Join(coll.AllReduce(ctx, c.On(s), b.Vec(), b.Vec(), ubcoll.Max),
-				testkit.WantsOf(0, "Sync", s.Sync(newEnding(ctx)), context.Canceled), p2p.Send(ctx, c, 1, ubcoll.Of([]byte{1})))
+			err = testkit.InOrder(
+				func() error { return coll.AllReduce(ctx, c.On(s), b.Vec(), b.Vec(), ubcoll.Max) },
+				func() error { return testkit.WantsOf(0, "Sync", s.Sync(newEnding(ctx)), context.Canceled) },
+				func() error { return p2p.Send(ctx, c, 1, ubcoll.Of([]byte{1})) })
 		} else {
-			_, err = p2p.Recv(ctx, c, 0, ubcoll.Of(make([]byte, 1)))
-			err = errors.Join(err, coll.AllReduce(ctx, c.On(s), b.Vec(), b.Vec(), ubcoll.Max))
+			err = testkit.InOrder(
+				func() error { return testkit.ErrOf(p2p.Recv(ctx, c, 0, ubcoll.Of(make([]byte, 1)))) },
+				func() error { return coll.AllReduce(ctx, c.On(s), b.Vec(), b.Vec(), ubcoll.Max) })
 		}
-		return errors.Join(err, s.Sync(ctx), c.Err(), b.Free(), s.Close())
+		if err != nil {
+			return err
+		}
+		return errors.Join(s.Sync(ctx), c.Err(), b.Free(), s.Close())
 	})
 }

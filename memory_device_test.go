@@ -14,6 +14,7 @@ import (
 	"github.com/ubcoll/ubcoll/graph"
 	"github.com/ubcoll/ubcoll/hw/cuda"
 	"github.com/ubcoll/ubcoll/internal/gpu/emulated"
+	"github.com/ubcoll/ubcoll/internal/testkit"
 	"github.com/ubcoll/ubcoll/internal/testkit/gputest"
 	"github.com/ubcoll/ubcoll/p2p"
 	"github.com/ubcoll/ubcoll/register"
@@ -132,6 +133,14 @@ func bulk(ctx context.Context, c *ubcoll.Comm, dev ubcoll.Device, registered boo
 	}, nil
 }
 
+// threeEach sums what bulk has made on two ranks, and checks the result.
+func threeEach(ctx context.Context, c *ubcoll.Comm, dst, src *ubcoll.Buffer[float32]) error {
+	if err := coll.AllReduce(ctx, c, dst.Vec(), src.Vec(), ubcoll.Sum); err != nil {
+		return err
+	}
+	return gputest.All(ctx, c, dst, 3)
+}
+
 // A rank whose own buffers are direct learns from its kernels that others need staging memory.
 func TestStagingForOthers(t *testing.T) {
 	gputest.Run(t, 2, unregistered, func(ctx context.Context, c *ubcoll.Comm, dev ubcoll.Device) error {
@@ -141,10 +150,12 @@ func TestStagingForOthers(t *testing.T) {
 		}
 		before := c.Stats().Memory.OwnBytes
 		for range 5 {
-			err = errors.Join(err, coll.AllReduce(ctx, c, dst.Vec(), src.Vec(), ubcoll.Sum), gputest.All(ctx, c, dst, 3))
+			if err := threeEach(ctx, c, dst, src); err != nil {
+				return err
+			}
 		}
 		if got := c.Stats().Memory.OwnBytes; got != before+12*mib {
-			err = errors.Join(err, fmt.Errorf("rank %d: %d bytes were made, and 12 MiB are of use", c.Rank(), got-before))
+			err = fmt.Errorf("rank %d: %d bytes were made, and 12 MiB are of use", c.Rank(), got-before)
 		}
 		return errors.Join(err, end())
 	})
@@ -159,16 +170,22 @@ func TestNoStagingForDirect(t *testing.T) {
 			return err
 		}
 		before := c.Stats().Memory.OwnBytes
-		for direct := []int32{0}; direct[0] == 0 && err == nil; { // repeat until all peers have imported them
-			err = coll.AllReduce(ctx, c, dst.Vec().Slice(0, 1000), src.Vec().Slice(0, 1000), ubcoll.Sum)
+		for direct := []int32{0}; direct[0] == 0; { // repeat until all peers have imported them
+			if err := coll.AllReduce(ctx, c, dst.Vec().Slice(0, 1000), src.Vec().Slice(0, 1000), ubcoll.Sum); err != nil {
+				return err
+			}
 			if o := c.LastOp(); o.Src.Direct && o.Dst.Direct {
 				direct[0] = 1
 			}
-			err = errors.Join(err, coll.AllReduce(ctx, c, ubcoll.Of(direct), ubcoll.Of(direct), ubcoll.Min))
+			if err := coll.AllReduce(ctx, c, ubcoll.Of(direct), ubcoll.Of(direct), ubcoll.Min); err != nil {
+				return err
+			}
 		}
-		err = errors.Join(err, coll.AllReduce(ctx, c, dst.Vec(), src.Vec(), ubcoll.Sum), gputest.All(ctx, c, dst, 3))
+		if err := threeEach(ctx, c, dst, src); err != nil {
+			return err
+		}
 		if got := c.Stats().Memory.OwnBytes; got != before {
-			err = errors.Join(err, fmt.Errorf("%d bytes were made, for nothing", got-before))
+			err = fmt.Errorf("%d bytes were made, for nothing", got-before)
 		}
 		return errors.Join(err, end())
 	})
@@ -185,18 +202,26 @@ func TestNoMemoryForStaging(t *testing.T) {
 					return err
 				}
 				before := c.Stats().Memory.OwnBytes
-				err = coll.Barrier(ctx, c)
+				if err := coll.Barrier(ctx, c); err != nil {
+					return err
+				}
 				if c.Rank() == 0 {
 					t.Setenv("UBCOLL_EMULATE_FAIL", call) // fails on one of the two ranks
 				}
-				err = errors.Join(err, coll.Barrier(ctx, c))
+				if err := coll.Barrier(ctx, c); err != nil {
+					return err
+				}
 				for range 3 {
-					err = errors.Join(err, coll.AllReduce(ctx, c, dst.Vec(), src.Vec(), ubcoll.Sum), gputest.All(ctx, c, dst, 3))
+					if err := threeEach(ctx, c, dst, src); err != nil {
+						return err
+					}
 				}
 				made := []int64{c.Stats().Memory.OwnBytes - before}
-				err = errors.Join(err, coll.AllReduce(ctx, c, ubcoll.Of(made), ubcoll.Of(made), ubcoll.Sum))
+				if err := coll.AllReduce(ctx, c, ubcoll.Of(made), ubcoll.Of(made), ubcoll.Sum); err != nil {
+					return err
+				}
 				if made[0] != 12*mib {
-					err = errors.Join(err, fmt.Errorf("both have %d bytes, and one of them was to fail", made[0]))
+					err = fmt.Errorf("both have %d bytes, and one of them was to fail", made[0])
 				}
 				return errors.Join(err, end())
 			})
@@ -219,10 +244,14 @@ func TestStagingInGraph(t *testing.T) {
 			return err
 		}
 		for range 3 {
-			err = errors.Join(err, g.Launch(ctx), gputest.All(ctx, c, dst, 3))
+			if err := testkit.InOrder(
+				func() error { return g.Launch(ctx) },
+				func() error { return gputest.All(ctx, c, dst, 3) }); err != nil {
+				return err
+			}
 		}
 		if got := c.Stats().Memory.OwnBytes; got != before+12*mib {
-			err = errors.Join(err, fmt.Errorf("%d bytes were made", got-before))
+			err = fmt.Errorf("%d bytes were made", got-before)
 		}
 		return errors.Join(err, g.Close(), end())
 	})

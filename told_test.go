@@ -171,8 +171,10 @@ func TestForgottenSync(t *testing.T) {
 			if d.Rank() == 1 {
 				bad = ubcoll.Op{}
 			}
-			if err := errors.Join(coll.AllReduce(ctx, d.On(s), a.Vec(), a.Vec(), bad),
-				coll.AllReduce(ctx, d, a.Vec(), a.Vec(), ubcoll.Sum)); err != nil { // queued behind the failed one
+			if err := coll.AllReduce(ctx, d.On(s), a.Vec(), a.Vec(), bad); err != nil {
+				return err
+			}
+			if err := coll.AllReduce(ctx, d, a.Vec(), a.Vec(), ubcoll.Sum); err != nil { // queued behind the failed one
 				return err
 			}
 			if err := k.ask(s); !errors.Is(err, ubcoll.ErrArgument) {

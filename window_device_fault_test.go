@@ -34,7 +34,10 @@ func TestWindowOnDevicesRefused(t *testing.T) {
 		on, err1 := ubcoll.Alloc[byte](c, dev, 4096)
 		host, err2 := ubcoll.Alloc[byte](c, ubcoll.Host, 4096)
 		freed, err3 := ubcoll.Alloc[byte](c, dev, 4096)
-		if err := errors.Join(err1, err2, err3, freed.Free()); err != nil {
+		if err := errors.Join(err1, err2, err3); err != nil {
+			return err
+		}
+		if err := freed.Free(); err != nil {
 			return err
 		}
 		odd := 2
@@ -85,7 +88,10 @@ func TestWindowOnDevicesMisused(t *testing.T) {
 		device, err2 := ubcoll.NewStream(dev)
 		elsewhere, err3 := ubcoll.NewStream(ubcoll.CUDA(1 - dev.Index()))
 		freed, err4 := ubcoll.Alloc[byte](c, dev, 10)
-		if err := errors.Join(err1, err2, err3, err4, freed.Free()); err != nil {
+		if err := errors.Join(err1, err2, err3, err4); err != nil {
+			return err
+		}
+		if err := freed.Free(); err != nil {
 			return err
 		}
 		const huge = 1<<63 - 1
@@ -119,7 +125,9 @@ func TestWindowOnDevicesMisused(t *testing.T) {
 		cancel()
 		errs = append(errs, testkit.Wants(p.w.Put(over, 1, 0, ten), context.Canceled),
 			// None of these calls has sent a signal or ended the window.
-			p.w.Signal(ctx, 1-c.Rank()), p.w.Wait(ctx, 1-c.Rank()), c.Err(), coll.Barrier(ctx, c), hp.close(), p.close(),
+			testkit.InOrder(
+				func() error { return p.w.Signal(ctx, 1-c.Rank()) },
+				func() error { return p.w.Wait(ctx, 1-c.Rank()) }), c.Err(), coll.Barrier(ctx, c), hp.close(), p.close(),
 			testkit.Wants(p.w.Put(ctx, 1, 0, ten), ubcoll.ErrClosed), testkit.Wants(p.w.On(device).Flush(ctx), ubcoll.ErrClosed),
 			testkit.Wants(testkit.ErrOf(p.w.Peer(0)), ubcoll.ErrClosed), testkit.Wants(p.w.Close(), ubcoll.ErrClosed),
 			host.Close(), device.Close(), elsewhere.Close())
@@ -191,7 +199,10 @@ func TestWindowOnDevicesEnds(t *testing.T) {
 			}
 			// Operations queued behind the wait do nothing.
 			w := p.w.On(s)
-			if err := errors.Join(w.Wait(ctx, 1), w.Put(ctx, 1, 0, p.buf.Vec().Slice(10, 20)), w.Signal(ctx, 1)); err != nil {
+			if err := testkit.InOrder(
+				func() error { return w.Wait(ctx, 1) },
+				func() error { return w.Put(ctx, 1, 0, p.buf.Vec().Slice(10, 20)) },
+				func() error { return w.Signal(ctx, 1) }); err != nil {
 				return err
 			}
 			err = s.Sync(ctx)
@@ -224,12 +235,16 @@ func TestWindowOnDevicesEnds(t *testing.T) {
 						return errors.Join(err, c.Err(), p.buf.Free())
 					}
 					err = errors.Join(testkit.Wants(p.w.Signal(ctx, 1), k.want), testkit.Wants(p.w.Flush(ctx), k.want),
-						p.w.Put(ctx, 2, 500, p.buf.Vec().Slice(0, 10)), p.w.Signal(ctx, 2), c.Err())
+						testkit.InOrder(
+							func() error { return p.w.Put(ctx, 2, 500, p.buf.Vec().Slice(0, 10)) },
+							func() error { return p.w.Signal(ctx, 2) }), c.Err())
 					return errors.Join(err, p.close())
 				}
 				<-over
 				if c.Rank() == 2 && !here {
-					err = errors.Join(p.w.Wait(ctx, 0), holds(ctx, p.buf, 500, bytes.Repeat([]byte{1}, 10)))
+					err = testkit.InOrder(
+						func() error { return p.w.Wait(ctx, 0) },
+						func() error { return holds(ctx, p.buf, 500, bytes.Repeat([]byte{1}, 10)) })
 				}
 				return errors.Join(err, holds(ctx, p.buf, 0, bytes.Repeat([]byte{byte(c.Rank() + 1)}, 500)), c.Err(), p.close())
 			})

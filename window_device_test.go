@@ -140,8 +140,10 @@ func windowRounds(ctx context.Context, c *ubcoll.Comm, dev ubcoll.Device, seed u
 			// Get what another rank has put to rank r.
 			from := (r + round) % n
 			w := on()
-			if err := errors.Join(w.Get(ctx, r, other.Vec().Slice(0, size), from*most+at), w.Flush(ctx),
-				p.w.Flush(ctx)); err != nil {
+			if err := testkit.InOrder(
+				func() error { return w.Get(ctx, r, other.Vec().Slice(0, size), from*most+at) },
+				func() error { return w.Flush(ctx) },
+				func() error { return p.w.Flush(ctx) }); err != nil {
 				return err
 			}
 			if err := holds(ctx, other, 0, noise(seed, round, from, size)); err != nil {
@@ -190,10 +192,19 @@ func TestWindowOnDevicesReplayed(t *testing.T) {
 			return err
 		}
 		w, peer := p.w.On(s), 1-c.Rank()
-		err = errors.Join(w.Put(ctx, peer, 0, src.Vec()), w.Signal(ctx, peer), w.Wait(ctx, peer), w.Flush(ctx),
-			w.Get(ctx, peer, p.buf.Vec().Slice(n, 2*n), 0), w.Signal(ctx, peer), w.Wait(ctx, peer))
+		err = testkit.InOrder(
+			func() error { return w.Put(ctx, peer, 0, src.Vec()) },
+			func() error { return w.Signal(ctx, peer) },
+			func() error { return w.Wait(ctx, peer) },
+			func() error { return w.Flush(ctx) },
+			func() error { return w.Get(ctx, peer, p.buf.Vec().Slice(n, 2*n), 0) },
+			func() error { return w.Signal(ctx, peer) },
+			func() error { return w.Wait(ctx, peer) })
 		g, err2 := cu.EndCapture()
-		if err = errors.Join(err, err2, testkit.Wants(src.Free(), ubcoll.ErrInUse)); err != nil {
+		if err := errors.Join(err, err2); err != nil {
+			return err
+		}
+		if err := testkit.Wants(src.Free(), ubcoll.ErrInUse); err != nil {
 			return err
 		}
 		for round := range 6 {
@@ -302,9 +313,11 @@ func TestWindowOnDevicesLimit(t *testing.T) {
 		if err := testkit.Wants(err, ubcoll.ErrLimit); err != nil || len(open) != 256 {
 			return fmt.Errorf("%d windows, then %w", len(open), err)
 		}
-		err = errors.Join(open[255].Close(), coll.Barrier(ctx, c))
-		w, err2 := c.RegisterWindow(ctx, b.Vec(), 0)
-		if err := errors.Join(err, err2); err != nil {
+		if err := testkit.InOrder(open[255].Close, func() error { return coll.Barrier(ctx, c) }); err != nil {
+			return err
+		}
+		w, err := c.RegisterWindow(ctx, b.Vec(), 0)
+		if err != nil {
 			return err
 		}
 		err = errors.Join(testkit.InOrder(
@@ -360,11 +373,18 @@ func TestWindowOnDevicesInGroup(t *testing.T) {
 		}
 		var w *ubcoll.Window
 		err = ubcoll.Group(ctx, c, func(g *ubcoll.Comm) (err error) {
-			w, err = g.RegisterWindow(ctx, b.Vec(), 0)
-			return errors.Join(err, testkit.Wants(w.Signal(ctx, 0), ubcoll.ErrClosed))
+			if w, err = g.RegisterWindow(ctx, b.Vec(), 0); err != nil {
+				return err
+			}
+			return testkit.Wants(w.Signal(ctx, 0), ubcoll.ErrClosed)
 		})
+		if err != nil {
+			return err
+		}
 		peer := 1 - c.Rank()
-		return errors.Join(err, w.Signal(ctx, peer), w.Wait(ctx, peer), w.Close(), b.Free())
+		return errors.Join(testkit.InOrder(
+			func() error { return w.Signal(ctx, peer) },
+			func() error { return w.Wait(ctx, peer) }), w.Close(), b.Free())
 	})
 }
 
@@ -380,16 +400,31 @@ func TestWindowOnHostStream(t *testing.T) {
 		}
 		w, mine := p.w.On(s), bytes.Repeat([]byte{byte(c.Rank() + 1)}, 100)
 		for r := range c.Size() {
-			err = errors.Join(err, w.Put(ctx, r, 100*c.Rank(), ubcoll.Of(mine)), w.Signal(ctx, r))
+			if err := testkit.InOrder(
+				func() error { return w.Put(ctx, r, 100*c.Rank(), ubcoll.Of(mine)) },
+				func() error { return w.Signal(ctx, r) }); err != nil {
+				return err
+			}
 		}
 		for r := range c.Size() {
-			err = errors.Join(err, w.Wait(ctx, r))
+			if err := w.Wait(ctx, r); err != nil {
+				return err
+			}
 		}
 		got := make([]byte, 300)
 		next := (c.Rank() + 1) % c.Size()
-		err = errors.Join(err, w.Flush(ctx), s.Sync(ctx), coll.Barrier(ctx, c), w.Get(ctx, next, ubcoll.Of(got), 0),
-			s.Sync(ctx), w.Put(ctx, next, 300, ubcoll.Of(mine)), testkit.Wants(s.Sync(ctx), ubcoll.ErrArgument),
-			w.On(nil).Flush(ctx), s.Close())
+		if err := testkit.InOrder(
+			func() error { return w.Flush(ctx) },
+			func() error { return s.Sync(ctx) },
+			func() error { return coll.Barrier(ctx, c) },
+			func() error { return w.Get(ctx, next, ubcoll.Of(got), 0) },
+			func() error { return s.Sync(ctx) },
+			func() error { return w.Put(ctx, next, 300, ubcoll.Of(mine)) },
+			func() error { return testkit.Wants(s.Sync(ctx), ubcoll.ErrArgument) },
+			func() error { return w.On(nil).Flush(ctx) },
+			s.Close); err != nil {
+			return err
+		}
 		for r := range c.Size() {
 			if !bytes.Equal(got[100*r:100*(r+1)], bytes.Repeat([]byte{byte(r + 1)}, 100)) {
 				err = errors.Join(err, fmt.Errorf("rank %d's bytes are wrong", r))

@@ -131,7 +131,7 @@ func (k parts) run(ctx context.Context, c *ubcoll.Comm, a, b *memory, shift int,
 	if err != nil {
 		return err
 	}
-	if err := errors.Join(k.call(ctx, c, dst, src), sync()); err != nil {
+	if err := testkit.InOrder(func() error { return k.call(ctx, c, dst, src) }, sync); err != nil {
 		return fmt.Errorf("%v: %w", k, err)
 	}
 	p, err := out.fetch(ctx)

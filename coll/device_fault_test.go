@@ -74,8 +74,12 @@ func TestDeviceFails(t *testing.T) {
 				a, err1 := gputest.Floats(ctx, c, dev, 100, 1)
 				s, err2 := ubcoll.NewStream(dev)
 				u, err3 := ubcoll.NewStream(dev)
-				if err := errors.Join(err1, err2, err3, coll.AllReduce(ctx, c, a.Vec(), a.Vec(), ubcoll.Sum),
-					coll.Barrier(ctx, c)); err != nil {
+				if err := errors.Join(err1, err2, err3); err != nil {
+					return err
+				}
+				if err := testkit.InOrder(
+					func() error { return coll.AllReduce(ctx, c, a.Vec(), a.Vec(), ubcoll.Sum) },
+					func() error { return coll.Barrier(ctx, c) }); err != nil {
 					return err
 				}
 				if c.Rank() == 0 {

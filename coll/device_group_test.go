@@ -135,7 +135,10 @@ func TestDeviceGroupTogether(t *testing.T) {
 							before = c.Stats().Operations // the capture's own operations are done
 							err = errors.Join(g.Launch(ctx), g.Close())
 						}
-						if err := errors.Join(err, sync()); err != nil {
+						if err == nil {
+							err = sync()
+						}
+						if err != nil {
 							return err
 						}
 						o := c.LastOp()
@@ -281,8 +284,10 @@ func TestDeviceGroupFails(t *testing.T) {
 				if c.Rank() == 1 {
 					fail = ubcoll.ErrLimit
 				}
-				return errors.Join(testkit.WantsOf(c.Rank(), "the group", group(fail), ubcoll.ErrLimit), c.Err(), group(nil),
-					gputest.All(ctx, c, m, 32), m.Free())
+				return errors.Join(testkit.WantsOf(c.Rank(), "the group", group(fail), ubcoll.ErrLimit), c.Err(), testkit.InOrder(
+					func() error { return group(nil) },
+					func() error { return gputest.All(ctx, c, m, 32) },
+					m.Free))
 			})
 		})
 	}
@@ -311,6 +316,10 @@ func TestDeviceGroupCaptured(t *testing.T) {
 		if err := errors.Join(err, err2); err != nil {
 			return err
 		}
-		return errors.Join(graph.Launch(cu), graph.Launch(cu), s.Sync(ctx), gputest.All(ctx, c, m, 64), graph.Close(), end())
+		return errors.Join(testkit.InOrder(
+			func() error { return graph.Launch(cu) },
+			func() error { return graph.Launch(cu) },
+			func() error { return s.Sync(ctx) },
+			func() error { return gputest.All(ctx, c, m, 64) }), graph.Close(), end())
 	})
 }

@@ -84,7 +84,10 @@ func TestDeviceGroup(t *testing.T) {
 					return errors.Join(coll.AllReduce(ctx, g, a.Vec(), a.Vec(), ubcoll.Sum), coll.Barrier(ctx, g),
 						coll.AllReduce(ctx, g, a.Vec(), a.Vec(), ubcoll.Sum))
 				})
-				if err := errors.Join(err, sync(), gputest.All(ctx, c, a, 4)); err != nil {
+				if err != nil {
+					return err
+				}
+				if err := testkit.InOrder(sync, func() error { return gputest.All(ctx, c, a, 4) }); err != nil {
 					return err
 				}
 				err = ubcoll.Group(ctx, view, func(g *ubcoll.Comm) error {
@@ -103,7 +106,9 @@ func TestDeviceGroup(t *testing.T) {
 						coll.Barrier(ctx, g), coll.AllReduce(ctx, g, a.Vec(), a.Vec(), ubcoll.Sum))
 				})
 				return errors.Join(testkit.WantsOf(c.Rank(), "a call of a group", errors.Join(err, sync()), ubcoll.ErrArgument),
-					c.Err(), coll.AllReduce(ctx, view, a.Vec(), a.Vec(), ubcoll.Max), sync())
+					c.Err(), testkit.InOrder(
+						func() error { return coll.AllReduce(ctx, view, a.Vec(), a.Vec(), ubcoll.Max) },
+						sync))
 			})
 		})
 	}
@@ -123,7 +128,7 @@ func TestDeviceClose(t *testing.T) {
 			if err := coll.Barrier(ctx, c); err != nil {
 				return err
 			}
-			if err := errors.Join(reduce(), s.Sync(ctx)); err != nil {
+			if err := testkit.InOrder(reduce, func() error { return s.Sync(ctx) }); err != nil {
 				return err
 			}
 		} else {
@@ -135,12 +140,21 @@ func TestDeviceClose(t *testing.T) {
 			if err := errors.Join(testkit.WantsOf(c.Rank(), "close of the communicator", twin.Close(), ubcoll.ErrBusy),
 				testkit.WantsOf(c.Rank(), "close of the stream", s.Close(), ubcoll.ErrBusy),
 				testkit.WantsOf(c.Rank(), "a wait that is cut short", s.Sync(short), context.DeadlineExceeded),
-				twin.Err(), coll.Barrier(ctx, c), s.Sync(ctx)); err != nil {
+				twin.Err(), testkit.InOrder(
+					func() error { return coll.Barrier(ctx, c) },
+					func() error { return s.Sync(ctx) })); err != nil {
 				return err
 			}
 		}
-		return errors.Join(gputest.All(ctx, c, a, 2), twin.Close(), s.Sync(ctx), s.Close(), a.Free(),
-			testkit.WantsOf(c.Rank(), "a call on a closed communicator", reduce(), ubcoll.ErrClosed))
+		return testkit.InOrder(
+			func() error { return gputest.All(ctx, c, a, 2) },
+			twin.Close,
+			func() error { return s.Sync(ctx) },
+			s.Close,
+			a.Free,
+			func() error {
+				return testkit.WantsOf(c.Rank(), "a call on a closed communicator", reduce(), ubcoll.ErrClosed)
+			})
 	})
 }
 
@@ -196,8 +210,12 @@ func deviceAndHost(ctx context.Context, c *ubcoll.Comm, dev ubcoll.Device, how s
 	// Host and device operations that run at the same time do no harm, in whichever order ranks reach them.
 	x := []float32{1}
 	for range 20 {
-		if err := errors.Join(on(c.On(s)), coll.AllReduce(ctx, c, ubcoll.Of(x), ubcoll.Of(x), ubcoll.Max), on(c),
-			g.Launch(ctx), coll.Barrier(ctx, c)); err != nil {
+		if err := testkit.InOrder(
+			func() error { return on(c.On(s)) },
+			func() error { return coll.AllReduce(ctx, c, ubcoll.Of(x), ubcoll.Of(x), ubcoll.Max) },
+			func() error { return on(c) },
+			func() error { return g.Launch(ctx) },
+			func() error { return coll.Barrier(ctx, c) }); err != nil {
 			return err
 		}
 	}

@@ -51,9 +51,15 @@ func TestDeviceOrder(t *testing.T) {
 					if err := errors.Join(other.Free(), s.Sync(ctx), u.Sync(ctx)); err != nil {
 						return err
 					}
-					return errors.Join(gputest.All(ctx, c, a, want), coll.Barrier(ctx, c.On(u)), u.Sync(ctx),
-						s.Close(), u.Close(), testkit.WantsOf(c.Rank(), "second close", u.Close(), ubcoll.ErrClosed),
-						coll.Barrier(ctx, c), a.Free())
+					return testkit.InOrder(
+						func() error { return gputest.All(ctx, c, a, want) },
+						func() error { return coll.Barrier(ctx, c.On(u)) },
+						func() error { return u.Sync(ctx) },
+						s.Close,
+						u.Close,
+						func() error { return testkit.WantsOf(c.Rank(), "second close", u.Close(), ubcoll.ErrClosed) },
+						func() error { return coll.Barrier(ctx, c) },
+						a.Free)
 				})
 			})
 		}
@@ -224,9 +230,15 @@ func TestDeviceLocal(t *testing.T) {
 			testkit.WantsOf(c.Rank(), "another rank's device", elsewhere, ubcoll.ErrArgument),
 			testkit.WantsOf(c.Rank(), "no device", nowhere, ubcoll.ErrArgument),
 			testkit.WantsOf(c.Rank(), "a CUDA stream of the host", host, ubcoll.ErrArgument),
-			testkit.WantsOf(c.Rank(), "free of what is registered", a.Free(), ubcoll.ErrInUse), r.Close(), a.Free(),
-			testkit.WantsOf(c.Rank(), "copy of what is freed", a.CopyTo(ctx, x), ubcoll.ErrStale),
-			testkit.WantsOf(c.Rank(), "too long a copy", a.CopyTo(ctx, make([]float32, 101)), ubcoll.ErrStale))
+			testkit.WantsOf(c.Rank(), "free of what is registered", a.Free(), ubcoll.ErrInUse), testkit.InOrder(
+				r.Close,
+				a.Free,
+				func() error {
+					return testkit.WantsOf(c.Rank(), "copy of what is freed", a.CopyTo(ctx, x), ubcoll.ErrStale)
+				},
+				func() error {
+					return testkit.WantsOf(c.Rank(), "too long a copy", a.CopyTo(ctx, make([]float32, 101)), ubcoll.ErrStale)
+				}))
 	})
 }
 
@@ -351,9 +363,13 @@ func TestDeviceFamily(t *testing.T) {
 				}
 			}
 		}
-		if err := errors.Join(coll.AllReduce(ctx, half.On(s), a.Vec(), a.Vec(), ubcoll.Sum), s.Sync(ctx), half.Close(),
-			gputest.All(ctx, twin, a, 2), coll.AllReduce(ctx, twin, a.Vec(), a.Vec(), ubcoll.Sum),
-			gputest.All(ctx, twin, a, 8)); err != nil {
+		if err := testkit.InOrder(
+			func() error { return coll.AllReduce(ctx, half.On(s), a.Vec(), a.Vec(), ubcoll.Sum) },
+			func() error { return s.Sync(ctx) },
+			half.Close,
+			func() error { return gputest.All(ctx, twin, a, 2) },
+			func() error { return coll.AllReduce(ctx, twin, a.Vec(), a.Vec(), ubcoll.Sum) },
+			func() error { return gputest.All(ctx, twin, a, 8) }); err != nil {
 			return err
 		}
 		return errors.Join(s.Close(), twin.Close())
@@ -393,7 +409,10 @@ func TestForeignCapture(t *testing.T) {
 				return err
 			}
 		}
-		return errors.Join(theirs.Sync(), s.Sync(ctx), gputest.All(ctx, c, a, 8))
+		return testkit.InOrder(
+			theirs.Sync,
+			func() error { return s.Sync(ctx) },
+			func() error { return gputest.All(ctx, c, a, 8) })
 	})
 }
 
@@ -421,8 +440,9 @@ func TestDeviceBrokenBehind(t *testing.T) {
 		}
 		v := a.Vec().Slice(0, 100-c.Rank())
 		if c.Rank() == 1 {
-			err := errors.Join(coll.AllReduce(ctx, c.On(s), v, v, ubcoll.Sum),
-				testkit.WantsOf(c.Rank(), "the first", s.Sync(ctx), ubcoll.ErrMismatch))
+			err := testkit.InOrder(
+				func() error { return coll.AllReduce(ctx, c.On(s), v, v, ubcoll.Sum) },
+				func() error { return testkit.WantsOf(c.Rank(), "the first", s.Sync(ctx), ubcoll.ErrMismatch) })
 			close(synced)
 			<-gave
 			return err
@@ -430,9 +450,11 @@ func TestDeviceBrokenBehind(t *testing.T) {
 		defer close(gave)
 		err := coll.AllReduce(ctx, c.On(s), v, v, ubcoll.Sum)
 		<-synced
-		(*inside.Comm)(c).View().SetTimeout(500 * time.Millisecond)
-		err = errors.Join(err, coll.AllReduce(ctx, c.On(s), v, v, ubcoll.Sum)) // rank 1 does not call it
 		if err != nil {
+			return err
+		}
+		(*inside.Comm)(c).View().SetTimeout(500 * time.Millisecond)
+		if err := coll.AllReduce(ctx, c.On(s), v, v, ubcoll.Sum); err != nil { // rank 1 does not call it
 			return err
 		}
 		err = s.Sync(ctx)

@@ -182,7 +182,10 @@ func (k trial) run(ctx context.Context, c *ubcoll.Comm, a, b *memory, sync func(
 	case "all_to_all":
 		err = coll.AllToAll(ctx, c, dst, src)
 	}
-	if err = errors.Join(err, sync()); err != nil {
+	if err == nil {
+		err = sync()
+	}
+	if err != nil {
 		return fmt.Errorf("%v: %w", k, err)
 	}
 	p, err := out.fetch(ctx)

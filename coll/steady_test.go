@@ -12,6 +12,7 @@ import (
 	"github.com/ubcoll/ubcoll"
 	"github.com/ubcoll/ubcoll/coll"
 	"github.com/ubcoll/ubcoll/internal/race"
+	"github.com/ubcoll/ubcoll/internal/testkit"
 	"github.com/ubcoll/ubcoll/internal/testkit/gputest"
 )
 
@@ -146,7 +147,9 @@ func TestNoAllocationOnDevice(t *testing.T) {
 							if failed == nil && strings.Contains(o.Src.Why+o.Dst.Why, "import") {
 								mine[0] = 0
 							}
-							if err := errors.Join(s.Sync(ctx), coll.AllReduce(ctx, c, ubcoll.Of(mine), ubcoll.Of(mine), ubcoll.Min)); err != nil {
+							if err := testkit.InOrder(
+								func() error { return s.Sync(ctx) },
+								func() error { return coll.AllReduce(ctx, c, ubcoll.Of(mine), ubcoll.Of(mine), ubcoll.Min) }); err != nil {
 								return err
 							}
 							imported = mine[0] == 1

@@ -97,8 +97,10 @@ func TestBoolsOnDevices(t *testing.T) {
 						}
 						err = bools(c, n, func(buf []byte, dst, src int, op ubcoll.Op) error {
 							v := b.Vec().As(dtype.Bool)
-							return errors.Join(b.CopyFrom(ctx, buf),
-								coll.AllReduce(ctx, c, v.Slice(dst, dst+n), v.Slice(src, src+n), op), b.CopyTo(ctx, buf))
+							return testkit.InOrder(
+								func() error { return b.CopyFrom(ctx, buf) },
+								func() error { return coll.AllReduce(ctx, c, v.Slice(dst, dst+n), v.Slice(src, src+n), op) },
+								func() error { return b.CopyTo(ctx, buf) })
 						})
 						if err := errors.Join(err, b.Free()); err != nil {
 							return err

@@ -11,6 +11,7 @@ import (
 	"github.com/ubcoll/ubcoll"
 	"github.com/ubcoll/ubcoll/coll"
 	"github.com/ubcoll/ubcoll/graph"
+	"github.com/ubcoll/ubcoll/internal/testkit"
 	"github.com/ubcoll/ubcoll/internal/testkit/gputest"
 	"github.com/ubcoll/ubcoll/p2p"
 )
@@ -189,7 +190,7 @@ func TestBadCountsOfLaunch(t *testing.T) {
 				for r := range countsRanks {
 					g.send[r], g.recv[r] = each, each
 				}
-				return errors.Join(good(), good(), end())
+				return errors.Join(testkit.InOrder(good, good), end())
 			})
 		})
 	}
@@ -264,7 +265,7 @@ func TestCountsDifferAtCapture(t *testing.T) {
 		}
 		counts[1] = n
 		for range 3 {
-			if err := errors.Join(g.Launch(ctx), sync()); err != nil {
+			if err := testkit.InOrder(func() error { return g.Launch(ctx) }, sync); err != nil {
 				return err
 			}
 		}

@@ -12,6 +12,7 @@ import (
 	"github.com/ubcoll/ubcoll/coll"
 	"github.com/ubcoll/ubcoll/graph"
 	"github.com/ubcoll/ubcoll/internal/inside"
+	"github.com/ubcoll/ubcoll/internal/testkit"
 	"github.com/ubcoll/ubcoll/internal/testkit/gputest"
 )
 
@@ -62,9 +63,16 @@ func TestReplayOnDevice(t *testing.T) {
 						if err := g.Launch(ctx); err != nil {
 							return err
 						}
-						return errors.Join(held, g.Close(), sync(), gputest.All(ctx, c, a, want*float32(n)),
-							check(c, "launch of a closed graph", errors.Is(g.Launch(ctx), ubcoll.ErrClosed), true),
-							check(c, "second close", errors.Is(g.Close(), ubcoll.ErrClosed), true), a.Free(), b.Free())
+						return errors.Join(held, testkit.InOrder(
+							g.Close,
+							sync,
+							func() error { return gputest.All(ctx, c, a, want*float32(n)) },
+							func() error {
+								return check(c, "launch of a closed graph", errors.Is(g.Launch(ctx), ubcoll.ErrClosed), true)
+							},
+							func() error { return check(c, "second close", errors.Is(g.Close(), ubcoll.ErrClosed), true) },
+							a.Free,
+							b.Free))
 					})
 				})
 			}
@@ -163,8 +171,11 @@ func TestDivergesOnDevice(t *testing.T) {
 				if g != nil || !errors.Is(err, k.want) || !strings.Contains(err.Error(), k.text) {
 					return fmt.Errorf("rank %d: %v", c.Rank(), err)
 				}
-				return errors.Join(coll.AllReduce(ctx, c, a.Vec(), a.Vec(), ubcoll.Sum), gputest.All(ctx, c, a, 2),
-					a.Free(), h.Free())
+				return testkit.InOrder(
+					func() error { return coll.AllReduce(ctx, c, a.Vec(), a.Vec(), ubcoll.Sum) },
+					func() error { return gputest.All(ctx, c, a, 2) },
+					a.Free,
+					h.Free)
 			})
 		})
 	}

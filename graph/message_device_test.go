@@ -12,6 +12,7 @@ import (
 	"github.com/ubcoll/ubcoll/coll"
 	"github.com/ubcoll/ubcoll/graph"
 	"github.com/ubcoll/ubcoll/internal/race"
+	"github.com/ubcoll/ubcoll/internal/testkit"
 	"github.com/ubcoll/ubcoll/internal/testkit/gputest"
 	"github.com/ubcoll/ubcoll/p2p"
 )
@@ -33,7 +34,7 @@ func newRing(c *ubcoll.Comm, dev ubcoll.Device, n int) (*ring, error) {
 func (r *ring) round(ctx context.Context, c *ubcoll.Comm, round int, launch func() error) error {
 	n := r.src.Len()
 	mine := bytes.Repeat([]byte{byte(16*round + c.Rank() + 1)}, n)
-	if err := errors.Join(r.src.CopyFrom(ctx, mine), launch()); err != nil {
+	if err := testkit.InOrder(func() error { return r.src.CopyFrom(ctx, mine) }, launch); err != nil {
 		return fmt.Errorf("round %d: %w", round, err)
 	}
 	got := make([]byte, n)
@@ -82,9 +83,9 @@ func TestReplayMessages(t *testing.T) {
 				return err
 			}
 			if c.Rank() == 0 {
-				return errors.Join(send(), recv())
+				return testkit.InOrder(send, recv)
 			}
-			return errors.Join(recv(), send())
+			return testkit.InOrder(recv, send)
 		}},
 		{"copy engine in a group", 3, huge, "", func(ctx context.Context, c *ubcoll.Comm, r *ring) error {
 			var g p2p.Exchange
@@ -104,9 +105,11 @@ func TestReplayMessages(t *testing.T) {
 		}},
 		{"beside collectives", 2, 5000, "descriptors", func(ctx context.Context, c *ubcoll.Comm, r *ring) error {
 			one := r.dst.Vec().Slice(0, 1)
-			err := errors.Join(coll.Barrier(ctx, c), coll.AllReduce(ctx, c, one, one, ubcoll.Max))
-			_, err2 := p2p.SendRecv(ctx, c, r.from, r.dst.Vec(), r.to, r.src.Vec())
-			return errors.Join(err, err2, coll.Barrier(ctx, c))
+			return testkit.InOrder(
+				func() error { return coll.Barrier(ctx, c) },
+				func() error { return coll.AllReduce(ctx, c, one, one, ubcoll.Max) },
+				func() error { return testkit.ErrOf(p2p.SendRecv(ctx, c, r.from, r.dst.Vec(), r.to, r.src.Vec())) },
+				func() error { return coll.Barrier(ctx, c) })
 		}},
 	} {
 		for _, queued := range []bool{false, true} {
@@ -130,8 +133,8 @@ func TestReplayMessages(t *testing.T) {
 					if err := check(c, "free of a captured buffer", errors.Is(r.src.Free(), ubcoll.ErrInUse), true); err != nil {
 						return err
 					}
-					launch := func() error { return errors.Join(g.Launch(ctx), sync()) }
-					call := func() error { return errors.Join(k.calls(ctx, view, r), sync()) }
+					launch := func() error { return testkit.InOrder(func() error { return g.Launch(ctx) }, sync) }
+					call := func() error { return testkit.InOrder(func() error { return k.calls(ctx, view, r) }, sync) }
 					for round := range 4 {
 						if err := r.round(ctx, c, round, launch); err != nil {
 							return err
@@ -269,11 +272,13 @@ func TestAstray(t *testing.T) {
 			return err
 		}
 		if c.Rank() == 0 {
-			err = errors.Join(p2p.Send(ctx, c.On(s), 1, r.src.Vec()), g.Launch(ctx))
+			err = testkit.InOrder(
+				func() error { return p2p.Send(ctx, c.On(s), 1, r.src.Vec()) },
+				func() error { return g.Launch(ctx) })
 		} else {
-			_, late := 0, g.Launch(ctx)
-			_, err = p2p.Recv(ctx, c.On(s), 0, r.src.Vec())
-			err = errors.Join(late, err)
+			err = testkit.InOrder(
+				func() error { return g.Launch(ctx) },
+				func() error { return testkit.ErrOf(p2p.Recv(ctx, c.On(s), 0, r.src.Vec())) })
 		}
 		if err != nil {
 			return err

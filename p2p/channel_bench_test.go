@@ -10,6 +10,7 @@ import (
 
 	"github.com/ubcoll/ubcoll"
 	"github.com/ubcoll/ubcoll/internal/race"
+	"github.com/ubcoll/ubcoll/internal/testkit"
 	"github.com/ubcoll/ubcoll/p2p"
 )
 
@@ -84,10 +85,16 @@ func TestOneSidedAllocations(t *testing.T) {
 		t.Skip("the race detector allocates")
 	}
 	err := ubcoll.Local(t.Context(), 2, ubcoll.Options{}, func(ctx context.Context, c *ubcoll.Comm) error {
-		b, err1 := ubcoll.Alloc[byte](c, ubcoll.Host, 64)
-		r, err2 := c.RegisterBuffer(b.Vec())
-		w, err3 := c.RegisterWindow(ctx, b.Vec(), 0)
-		if err := errors.Join(err1, err2, err3); err != nil {
+		b, err := ubcoll.Alloc[byte](c, ubcoll.Host, 64)
+		if err != nil {
+			return err
+		}
+		r, err := c.RegisterBuffer(b.Vec())
+		if err != nil {
+			return err
+		}
+		w, err := c.RegisterWindow(ctx, b.Vec(), 0)
+		if err != nil {
 			return err
 		}
 		peer, mine := 1-c.Rank(), ubcoll.Of(make([]byte, 32))
@@ -100,21 +107,37 @@ func TestOneSidedAllocations(t *testing.T) {
 			round func() error
 		}{
 			{"channel", func() error {
-				return errors.Join(ch.Put(ctx, 0, 32, 32), ch.Get(ctx, 32, 0, 32), ch.Signal(ctx), ch.Wait(ctx),
-					ch.PutWithSignal(ctx, 0, 32, 32), ch.Wait(ctx), ch.Flush(ctx))
+				return testkit.InOrder(
+					func() error { return ch.Put(ctx, 0, 32, 32) },
+					func() error { return ch.Get(ctx, 32, 0, 32) },
+					func() error { return ch.Signal(ctx) },
+					func() error { return ch.Wait(ctx) },
+					func() error { return ch.PutWithSignal(ctx, 0, 32, 32) },
+					func() error { return ch.Wait(ctx) },
+					func() error { return ch.Flush(ctx) })
 			}},
 			{"window", func() error {
-				return errors.Join(w.Put(ctx, peer, 0, mine), w.Get(ctx, peer, mine, 0), w.Put(ctx, c.Rank(), 32, mine),
-					w.Signal(ctx, peer), w.Wait(ctx, peer), w.Flush(ctx))
+				return testkit.InOrder(
+					func() error { return w.Put(ctx, peer, 0, mine) },
+					func() error { return w.Get(ctx, peer, mine, 0) },
+					func() error { return w.Put(ctx, c.Rank(), 32, mine) },
+					func() error { return w.Signal(ctx, peer) },
+					func() error { return w.Wait(ctx, peer) },
+					func() error { return w.Flush(ctx) })
 			}},
 		} {
 			const runs = 200
+			round := func() {
+				if err == nil {
+					err = k.round()
+				}
+			}
 			if c.Rank() == 1 {
 				for range 1 + runs { // AllocsPerRun warms up once
-					err = errors.Join(err, k.round())
+					round()
 				}
-			} else if n := testing.AllocsPerRun(runs, func() { err = errors.Join(err, k.round()) }); n > 0 {
-				err = errors.Join(err, fmt.Errorf("%s: %v allocations", k.name, n))
+			} else if n := testing.AllocsPerRun(runs, round); n > 0 && err == nil {
+				err = fmt.Errorf("%s: %v allocations", k.name, n)
 			}
 			if err != nil {
 				return err

@@ -91,15 +91,18 @@ func TestRequestAfterClose(t *testing.T) {
 				if broken {
 					d.Abort(errStop)
 				} else {
-					err = errors.Join(p2p.Send(ctx, d, peer, ubcoll.Of(make([]byte, 8))), coll.Barrier(ctx, d))
+					err = testkit.InOrder(
+						func() error { return p2p.Send(ctx, d, peer, ubcoll.Of(make([]byte, 8))) },
+						func() error { return coll.Barrier(ctx, d) })
 					(*inside.Comm)(d).View().Mail.Move()
 				}
-				err = errors.Join(err, d.Close())
-				for range 100 {
-					err = errors.Join(err, coll.Barrier(ctx, c))
-				}
-				if err != nil {
+				if err := errors.Join(err, d.Close()); err != nil {
 					return err
+				}
+				for range 100 {
+					if err := coll.Barrier(ctx, c); err != nil {
+						return err
+					}
 				}
 				done, err := r.Test()
 				again := r.Wait(ctx)

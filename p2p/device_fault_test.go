@@ -33,11 +33,11 @@ func TestChannelOnDevicesReplayed(t *testing.T) {
 		if err := cu.BeginCapture(); err != nil {
 			return err
 		}
-		for i := range 3 {
-			err = errors.Join(err, e.ch.On(s).Batch(ctx, func(b *p2p.Channel) error {
+		for i := 0; i < 3 && err == nil; i++ {
+			err = e.ch.On(s).Batch(ctx, func(b *p2p.Channel) error {
 				return errors.Join(b.RelaxedSignal(ctx), b.Wait(ctx), b.Put(ctx, n, 0, n), b.Signal(ctx), b.Wait(ctx),
 					b.PutPackets(ctx, 2*n+2*n*(i%2), 0, n/8, p2p.Packet16), b.GetPackets(ctx, 6*n, 2*n+2*n*(i%2), n/8, p2p.Packet16))
-			}))
+			})
 		}
 		g, err2 := cu.EndCapture()
 		if err = errors.Join(err, err2); err != nil {
@@ -52,7 +52,9 @@ func TestChannelOnDevicesReplayed(t *testing.T) {
 				func() error { return e.ch.Wait(ctx) }); err != nil {
 				return err
 			}
-			if err := errors.Join(g.Launch(cu), s.Sync(ctx)); err != nil {
+			if err := testkit.InOrder(
+				func() error { return g.Launch(cu) },
+				func() error { return s.Sync(ctx) }); err != nil {
 				return err
 			}
 			got := make([]byte, 8*n)
@@ -159,7 +161,9 @@ func TestChannelOnDevicesRefused(t *testing.T) {
 			return err
 		}
 		if c.Rank() == 0 {
-			if err := errors.Join(e.reg.Close(), testkit.Wants(e.ch.Put(ctx, 0, 0, 1), ubcoll.ErrStale)); err != nil {
+			if err := testkit.InOrder(
+				e.reg.Close,
+				func() error { return testkit.Wants(e.ch.Put(ctx, 0, 0, 1), ubcoll.ErrStale) }); err != nil {
 				return err
 			}
 		}
@@ -213,7 +217,10 @@ func TestChannelOnDevicesEnds(t *testing.T) {
 				return err
 			}
 			// Operations queued behind the wait do nothing.
-			err = errors.Join(e.ch.On(s).Wait(ctx), e.ch.On(s).Put(ctx, 0, 0, 10), e.ch.On(s).Signal(ctx))
+			err = testkit.InOrder(
+				func() error { return e.ch.On(s).Wait(ctx) },
+				func() error { return e.ch.On(s).Put(ctx, 0, 0, 10) },
+				func() error { return e.ch.On(s).Signal(ctx) })
 			if err != nil {
 				return err
 			}
@@ -248,10 +255,14 @@ func TestChannelOnDevicesEnds(t *testing.T) {
 					}
 					(*inside.Comm)(c).View().SetTimeout(testkit.Limit)
 				case k.peer != nil:
-					err = k.peer(ctx, c, e)
+					if err := k.peer(ctx, c, e); err != nil {
+						return err
+					}
 				}
 				// The communicator still works, on host and device.
-				if err := errors.Join(err, coll.Barrier(ctx, c), coll.AllReduce(ctx, c, e.buf.Vec(), e.buf.Vec(), ubcoll.Max)); err != nil {
+				if err := testkit.InOrder(
+					func() error { return coll.Barrier(ctx, c) },
+					func() error { return coll.AllReduce(ctx, c, e.buf.Vec(), e.buf.Vec(), ubcoll.Max) }); err != nil {
 					return err
 				}
 				got := make([]byte, 1024)

@@ -39,19 +39,30 @@ func TestBesideCollectives(t *testing.T) {
 	}{
 		{"messages", func(x *side) error {
 			_, err := p2p.Recv(x.ctx, x.c.On(x.s[0]), 1, x.mine.Slice(x.n, 2*x.n)) // this message comes last
-			return errors.Join(err, x.sum(x.c.On(x.s[1])), p2p.Send(x.ctx, x.c.On(x.s[2]), 1, x.mine.Slice(0, x.n)))
+			if err != nil {
+				return err
+			}
+			return testkit.InOrder(
+				func() error { return x.sum(x.c.On(x.s[1])) },
+				func() error { return p2p.Send(x.ctx, x.c.On(x.s[2]), 1, x.mine.Slice(0, x.n)) })
 		}, func(x *side) error {
-			_, err := p2p.Recv(x.ctx, x.c.On(x.s[0]), 0, x.mine.Slice(x.n, 2*x.n))
-			return errors.Join(err, x.sum(x.c.On(x.s[0])), p2p.Send(x.ctx, x.c.On(x.s[0]), 0, x.mine.Slice(0, x.n)))
+			return testkit.InOrder(
+				func() error { return testkit.ErrOf(p2p.Recv(x.ctx, x.c.On(x.s[0]), 0, x.mine.Slice(x.n, 2*x.n))) },
+				func() error { return x.sum(x.c.On(x.s[0])) },
+				func() error { return p2p.Send(x.ctx, x.c.On(x.s[0]), 0, x.mine.Slice(0, x.n)) })
 		}},
 		{"a channel", func(x *side) error {
-			err := x.sum(x.c.On(x.s[1]))
-			return errors.Join(err, x.e.ch.On(x.s[2]).Batch(x.ctx, func(b *p2p.Channel) error {
+			if err := x.sum(x.c.On(x.s[1])); err != nil {
+				return err
+			}
+			return x.e.ch.On(x.s[2]).Batch(x.ctx, func(b *p2p.Channel) error {
 				return errors.Join(b.Put(x.ctx, x.n, 0, x.n), b.Signal(x.ctx), b.Wait(x.ctx))
-			}))
+			})
 		}, func(x *side) error {
-			return errors.Join(x.e.ch.On(x.s[0]).Wait(x.ctx), x.e.ch.On(x.s[0]).PutWithSignal(x.ctx, x.n, 0, x.n),
-				x.sum(x.c.On(x.s[0])))
+			return testkit.InOrder(
+				func() error { return x.e.ch.On(x.s[0]).Wait(x.ctx) },
+				func() error { return x.e.ch.On(x.s[0]).PutWithSignal(x.ctx, x.n, 0, x.n) },
+				func() error { return x.sum(x.c.On(x.s[0])) })
 		}},
 	} {
 		for _, policy := range []register.Policy{register.Auto, register.Off} {
@@ -143,12 +154,17 @@ func TestNoAtomics(t *testing.T) {
 				}
 			}
 			_, err = p2p.SendRecv(ctx, c, 1-c.Rank(), b.Vec().Slice(1000, 2000), 1-c.Rank(), b.Vec().Slice(0, 1000))
-			return errors.Join(err, coll.Barrier(ctx, c), c.Err())
+			if err != nil {
+				return err
+			}
+			return errors.Join(coll.Barrier(ctx, c), c.Err())
 		}
 		child, err := c.Dup(ctx)
 		if err != nil {
 			return err
 		}
-		return errors.Join(refused(c), refused(child), child.Close(), r.Close(), b.Free())
+		return errors.Join(testkit.InOrder(
+			func() error { return refused(c) },
+			func() error { return refused(child) }), child.Close(), r.Close(), b.Free())
 	})
 }

@@ -73,13 +73,28 @@ func (x trade) run(ctx context.Context, ch *p2p.Channel, packets int) error {
 	do := func(b *p2p.Channel) error {
 		switch x.how {
 		case "put": // as in MSCCL++'s tutorial
-			return errors.Join(b.RelaxedSignal(ctx), b.Wait(ctx), b.Put(ctx, x.dst, x.src, x.n), b.Signal(ctx), b.Wait(ctx))
+			return testkit.InOrder(
+				func() error { return b.RelaxedSignal(ctx) },
+				func() error { return b.Wait(ctx) },
+				func() error { return b.Put(ctx, x.dst, x.src, x.n) },
+				func() error { return b.Signal(ctx) },
+				func() error { return b.Wait(ctx) })
 		case "put with signal":
-			return errors.Join(b.PutWithSignal(ctx, x.dst, x.src, x.n), b.Wait(ctx), b.Flush(ctx))
+			return testkit.InOrder(
+				func() error { return b.PutWithSignal(ctx, x.dst, x.src, x.n) },
+				func() error { return b.Wait(ctx) },
+				func() error { return b.Flush(ctx) })
 		case "get":
-			return errors.Join(b.Signal(ctx), b.Wait(ctx), b.Get(ctx, x.dst, x.src, x.n), b.Signal(ctx), b.Wait(ctx))
+			return testkit.InOrder(
+				func() error { return b.Signal(ctx) },
+				func() error { return b.Wait(ctx) },
+				func() error { return b.Get(ctx, x.dst, x.src, x.n) },
+				func() error { return b.Signal(ctx) },
+				func() error { return b.Wait(ctx) })
 		}
-		return errors.Join(b.PutPackets(ctx, packets, x.src, x.n, x.width), b.GetPackets(ctx, x.dst, packets, x.n, x.width))
+		return testkit.InOrder(
+			func() error { return b.PutPackets(ctx, packets, x.src, x.n, x.width) },
+			func() error { return b.GetPackets(ctx, x.dst, packets, x.n, x.width) })
 	}
 	if x.batch {
 		return ch.Batch(ctx, do)

@@ -81,13 +81,18 @@ func freeUnder(ctx context.Context, c *ubcoll.Comm, n int, recv, slice bool) err
 	if err != nil {
 		return err
 	}
-	if err := errors.Join(b.Free(), testkit.Wants(b.Free(), ubcoll.ErrClosed), testkit.Wants(p2p.Send(ctx, c, peer, b.Vec()), ubcoll.ErrStale)); err != nil {
+	if err := testkit.InOrder(
+		b.Free,
+		func() error { return testkit.Wants(b.Free(), ubcoll.ErrClosed) },
+		func() error { return testkit.Wants(p2p.Send(ctx, c, peer, b.Vec()), ubcoll.ErrStale) }); err != nil {
 		return fmt.Errorf("free: %w", err)
 	}
 	if !there(c, b) {
 		return errors.New("the memory is gone while a message uses it")
 	}
-	if err := errors.Join(coll.Barrier(ctx, c), r.Wait(ctx)); err != nil {
+	if err := testkit.InOrder(
+		func() error { return coll.Barrier(ctx, c) },
+		func() error { return r.Wait(ctx) }); err != nil {
 		return err
 	}
 	if recv && g.Received()[ahead] != n {
@@ -147,7 +152,10 @@ func TestFreeOfAbandoned(t *testing.T) {
 			}
 		}
 		r, err := g.Start(ctx, d)
-		if err = errors.Join(err, coll.Barrier(ctx, c)); err != nil { // before the other rank aborts
+		if err != nil {
+			return err
+		}
+		if err := coll.Barrier(ctx, c); err != nil { // before the other rank aborts
 			return err
 		}
 		for i, b := range bs {
@@ -185,11 +193,13 @@ func TestFreeOfAdopted(t *testing.T) {
 			if err := testkit.Wants(b.Free(), ubcoll.ErrInUse); err != nil {
 				return err
 			}
-			if err := errors.Join(p2p.Send(ctx, c, 0, ubcoll.Of([]byte{7})), r.Wait(ctx)); err != nil || x[0] != 7 {
+			if err := testkit.InOrder(
+				func() error { return p2p.Send(ctx, c, 0, ubcoll.Of([]byte{7})) },
+				func() error { return r.Wait(ctx) }); err != nil || x[0] != 7 {
 				return fmt.Errorf("received %d: %w", x[0], err)
 			}
 		}
-		return errors.Join(b.Free(), testkit.Wants(b.Free(), ubcoll.ErrClosed))
+		return testkit.InOrder(b.Free, func() error { return testkit.Wants(b.Free(), ubcoll.ErrClosed) })
 	}))
 }
 
@@ -207,7 +217,7 @@ func TestFreeRaces(t *testing.T) {
 				if err != nil {
 					return err
 				}
-				running, ended := make(chan bool), make(chan error)
+				running, ended := make(chan bool), make(chan error, 1)
 				go func() {
 					var err error
 					for i := 0; err == nil; i++ {
@@ -219,7 +229,9 @@ func TestFreeRaces(t *testing.T) {
 					ended <- err
 				}()
 				<-running
-				if err := errors.Join(b.Free(), testkit.Wants(<-ended, ubcoll.ErrStale)); err != nil {
+				if err := testkit.InOrder(
+					b.Free,
+					func() error { return testkit.Wants(<-ended, ubcoll.ErrStale) }); err != nil {
 					return fmt.Errorf("%d bytes, round %d: %w", n, round, err)
 				}
 			}

@@ -144,7 +144,9 @@ func (m *machine) call(ctx context.Context, c *ubcoll.Comm, k *programCall, grou
 		_, err := p2p.SendRecv(ctx, c, me, dst, me, src)
 		return err
 	case k.from == me && k.to == me:
-		return errors.Join(p2p.Send(ctx, c, me, src), recv(ctx, c, me, dst))
+		return testkit.InOrder(
+			func() error { return p2p.Send(ctx, c, me, src) },
+			func() error { return recv(ctx, c, me, dst) })
 	case k.from == me:
 		return p2p.Send(ctx, c, k.to, src)
 	case k.to == me:
@@ -247,8 +249,8 @@ func (m *machine) run(ctx context.Context, p program, all *rand.Rand) error {
 		case grouped:
 			err = m.group(ctx, c, step)
 		default:
-			for j := range step {
-				err = errors.Join(err, m.call(ctx, c, &step[j], false))
+			for j := 0; j < len(step) && err == nil; j++ {
+				err = m.call(ctx, c, &step[j], false)
 			}
 		}
 		if err != nil {

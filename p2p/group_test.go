@@ -60,7 +60,10 @@ func TestGroupMessages(t *testing.T) {
 						coll.AllReduce(ctx, g, sum.Vec(), src.Vec(), ubcoll.Sum),
 						recv(ctx, g, left, a.Vec()), recv(ctx, g, right, b.Vec()), coll.Barrier(ctx, g))
 				})
-				if err = errors.Join(err, sync()); err != nil {
+				if err == nil {
+					err = sync()
+				}
+				if err != nil {
 					return err
 				}
 				info := c.LastOp()
@@ -95,7 +98,10 @@ func TestGroupOfMessagesAlone(t *testing.T) {
 				_, err := p2p.SendRecv(ctx, g, peer, dst.Vec(), peer, src.Vec())
 				return err
 			})
-			return errors.Join(err, gputest.All(ctx, c, dst, float32(10*n+peer)), src.Free(), dst.Free())
+			if err != nil {
+				return err
+			}
+			return errors.Join(gputest.All(ctx, c, dst, float32(10*n+peer)), src.Free(), dst.Free())
 		}
 		for range 3 {
 			if err := one(5000); err != nil {
@@ -136,7 +142,7 @@ func TestGroupExact(t *testing.T) {
 						}
 					}
 					// The message is consumed, and both ranks go on.
-					return errors.Join(err, c.Err(), coll.Barrier(ctx, c), usable(ctx, c), b.Free())
+					return errors.Join(err, goesOn(ctx, c), b.Free())
 				}))
 			})
 		}
@@ -199,7 +205,7 @@ func TestGroupFails(t *testing.T) {
 							} else {
 								err = nil
 							}
-							return errors.Join(err, c.Err(), coll.Barrier(ctx, c), usable(ctx, c), end())
+							return errors.Join(err, goesOn(ctx, c), end())
 						}))
 				})
 			}
@@ -213,7 +219,7 @@ func TestGroupFails(t *testing.T) {
 				}
 				return coll.Barrier(ctx, g)
 			}), ubcoll.ErrArgument)
-			return errors.Join(err, coll.Barrier(ctx, c), usable(ctx, c))
+			return errors.Join(err, goesOn(ctx, c))
 		}))
 	})
 	t.Run("in another one", func(t *testing.T) { // the outer group fails with it, even if calls ignores the error
@@ -228,8 +234,7 @@ func TestGroupFails(t *testing.T) {
 				})
 				return nil
 			}), ubcoll.ErrArgument)
-			return errors.Join(err, testkit.WantsOf(c.Rank(), "inner", inner, ubcoll.ErrArgument), coll.Barrier(ctx, c),
-				usable(ctx, c))
+			return errors.Join(err, testkit.WantsOf(c.Rank(), "inner", inner, ubcoll.ErrArgument), goesOn(ctx, c))
 		}))
 	})
 	t.Run("freed inside", func(t *testing.T) { // the peers hear of it
@@ -250,7 +255,7 @@ func TestGroupFails(t *testing.T) {
 				return errors.Join(err, recv(ctx, g, 0, b.Vec()))
 			})
 			err = testkit.WantsOf(c.Rank(), "group", errors.Join(err, sync()), ubcoll.ErrStale)
-			return errors.Join(err, c.Err(), coll.Barrier(ctx, c), usable(ctx, c), end())
+			return errors.Join(err, goesOn(ctx, c), end())
 		}))
 	})
 	t.Run("of messages alone", func(t *testing.T) { // nobody else is told
@@ -265,7 +270,9 @@ func TestGroupFails(t *testing.T) {
 					return p2p.Send(ctx, g, 2, x)
 				}), ubcoll.ErrArgument))
 			}
-			return errors.Join(err, usable(ctx, c), coll.Barrier(ctx, c))
+			return errors.Join(err, testkit.InOrder(
+				func() error { return usable(ctx, c) },
+				func() error { return coll.Barrier(ctx, c) }))
 		}))
 	})
 }
@@ -314,6 +321,14 @@ func usable(ctx context.Context, c *ubcoll.Comm) error {
 	return nil
 }
 
+// goesOn returns an error unless the communicator still works: c.Err, a barrier, then usable.
+func goesOn(ctx context.Context, c *ubcoll.Comm) error {
+	return testkit.InOrder(
+		c.Err,
+		func() error { return coll.Barrier(ctx, c) },
+		func() error { return usable(ctx, c) })
+}
+
 // ignore drops an error whose value does not matter on a broken communicator.
 func ignore(error) error { return nil }
 
@@ -332,17 +347,27 @@ func TestMessagesOnHostStreams(t *testing.T) {
 			return err
 		}
 		v, w := c.On(s), c.On(other)
-		err := errors.Join(
-			coll.AllReduce(ctx, v, a.Vec(), a.Vec(), ubcoll.Sum), // 2
-			testkit.ErrOf(p2p.SendRecv(ctx, v, peer, b.Vec(), peer, a.Vec())),
-			coll.AllReduce(ctx, v, b.Vec(), b.Vec(), ubcoll.Sum)) // 4
-		if c.Rank() == 0 {
+		err := testkit.InOrder(
+			func() error { return coll.AllReduce(ctx, v, a.Vec(), a.Vec(), ubcoll.Sum) }, // 2
+			func() error { return testkit.ErrOf(p2p.SendRecv(ctx, v, peer, b.Vec(), peer, a.Vec())) },
+			func() error { return coll.AllReduce(ctx, v, b.Vec(), b.Vec(), ubcoll.Sum) }) // 4
+		switch {
+		case err != nil:
+			return err
+		case c.Rank() == 0:
 			// The message takes its place at the call: it is sent after the one that waits on s.
-			err = errors.Join(err, p2p.Send(ctx, v, 1, b.Vec()), p2p.Send(ctx, w, 1, d.Vec()))
-		} else {
-			err = errors.Join(err, recv(ctx, w, 0, a.Vec()), recv(ctx, v, 0, d.Vec()))
+			err = testkit.InOrder(
+				func() error { return p2p.Send(ctx, v, 1, b.Vec()) },
+				func() error { return p2p.Send(ctx, w, 1, d.Vec()) })
+		default:
+			err = testkit.InOrder(
+				func() error { return recv(ctx, w, 0, a.Vec()) },
+				func() error { return recv(ctx, v, 0, d.Vec()) })
 		}
-		if err = errors.Join(err, s.Sync(ctx), other.Sync(ctx)); err != nil {
+		if err != nil {
+			return err
+		}
+		if err := errors.Join(s.Sync(ctx), other.Sync(ctx)); err != nil {
 			return err
 		}
 		if c.Rank() == 1 {
@@ -360,12 +385,17 @@ func TestHostStreamWithdraws(t *testing.T) {
 			return err
 		}
 		x, peer := ubcoll.Of([]int32{1}), 1-c.Rank()
-		err = errors.Join(closed.Close(), testkit.Wants(p2p.Send(ctx, c.On(closed), peer, x), ubcoll.ErrClosed),
+		if err := closed.Close(); err != nil {
+			return err
+		}
+		err = errors.Join(testkit.Wants(p2p.Send(ctx, c.On(closed), peer, x), ubcoll.ErrClosed),
 			testkit.Wants(ubcoll.Group(ctx, c.On(closed), func(g *ubcoll.Comm) error {
 				return errors.Join(recv(ctx, g, peer, x), coll.Barrier(ctx, g))
 			}), ubcoll.ErrClosed),
 			testkit.Wants(p2p.Send(ctx, c.On(closed), c.Rank(), ubcoll.Of(make([]int32, 5000))), ubcoll.ErrArgument))
-		return errors.Join(err, usable(ctx, c), coll.Barrier(ctx, c))
+		return errors.Join(err, testkit.InOrder(
+			func() error { return usable(ctx, c) },
+			func() error { return coll.Barrier(ctx, c) }))
 	}))
 }
 
@@ -375,7 +405,10 @@ func TestCloseWithQueuedMessages(t *testing.T) {
 	require.NoError(t, ubcoll.Local(t.Context(), 2, ubcoll.Options{}, func(ctx context.Context, c *ubcoll.Comm) error {
 		x := slices.Repeat([]int32{-1}, 5000)
 		if c.Rank() == 1 {
-			return errors.Join(coll.Barrier(ctx, c), recv(ctx, c, 0, ubcoll.Of(x)), wrong(x, 5))
+			return testkit.InOrder(
+				func() error { return coll.Barrier(ctx, c) },
+				func() error { return recv(ctx, c, 0, ubcoll.Of(x)) },
+				func() error { return wrong(x, 5) })
 		}
 		b, err1 := ubcoll.Alloc[int32](c, ubcoll.Host, 5000)
 		s, err2 := ubcoll.NewStream(ubcoll.Host)
@@ -385,9 +418,14 @@ func TestCloseWithQueuedMessages(t *testing.T) {
 		for i := range b.Slice() {
 			b.Slice()[i] = 5
 		}
-		err := errors.Join(p2p.Send(ctx, c.On(s), 1, b.Vec()), testkit.Wants(c.Close(), ubcoll.ErrBusy),
-			testkit.Wants(s.Close(), ubcoll.ErrBusy), b.Free(), coll.Barrier(ctx, c))
-		return errors.Join(err, s.Sync(ctx), s.Close())
+		return testkit.InOrder(
+			func() error { return p2p.Send(ctx, c.On(s), 1, b.Vec()) },
+			func() error { return testkit.Wants(c.Close(), ubcoll.ErrBusy) },
+			func() error { return testkit.Wants(s.Close(), ubcoll.ErrBusy) },
+			b.Free,
+			func() error { return coll.Barrier(ctx, c) },
+			func() error { return s.Sync(ctx) },
+			s.Close)
 	}))
 }
 
@@ -439,8 +477,11 @@ func TestGroupOfHostAndDevice(t *testing.T) {
 		err := ubcoll.Group(ctx, c, func(g *ubcoll.Comm) error {
 			return errors.Join(calls[c.Rank()](g), calls[1-c.Rank()](g), coll.Barrier(ctx, g))
 		})
+		if err != nil {
+			return err
+		}
 		if m := c.LastOp().Members; len(m) != 5 || m[0].Op != "barrier" {
-			err = errors.Join(err, fmt.Errorf("the group is told of as %v", m))
+			err = fmt.Errorf("the group is told of as %v", m)
 		}
 		return errors.Join(err, wrong(y, int32(peer)), gputest.All(ctx, c, dst, float32(peer)), src.Free(), dst.Free())
 	})
@@ -462,15 +503,22 @@ func TestGroupNested(t *testing.T) {
 					coll.AllReduce(ctx, h, sum.Vec(), sum.Vec(), ubcoll.Sum))
 			})
 		}
-		err := errors.Join(ubcoll.Group(ctx, c, calls), gputest.All(ctx, c, dst, float32(peer)), gputest.All(ctx, c, sum, 2))
-		g, captured := graph.Capture(ctx, c, calls)
+		if err := testkit.InOrder(
+			func() error { return ubcoll.Group(ctx, c, calls) },
+			func() error { return gputest.All(ctx, c, dst, float32(peer)) },
+			func() error { return gputest.All(ctx, c, sum, 2) }); err != nil {
+			return err
+		}
+		g, err := graph.Capture(ctx, c, calls)
 		if dev.IsHost() {
-			err = errors.Join(err, testkit.Wants(captured, ubcoll.ErrArgument))
-		} else if captured == nil {
-			err = errors.Join(err, dst.CopyFrom(ctx, make([]float32, dst.Len())), g.Launch(ctx), g.Close(),
-				gputest.All(ctx, c, dst, float32(peer)), gputest.All(ctx, c, sum, 4))
-		} else {
-			err = errors.Join(err, captured)
+			err = testkit.Wants(err, ubcoll.ErrArgument)
+		} else if err == nil {
+			err = testkit.InOrder(
+				func() error { return dst.CopyFrom(ctx, make([]float32, dst.Len())) },
+				func() error { return g.Launch(ctx) },
+				g.Close,
+				func() error { return gputest.All(ctx, c, dst, float32(peer)) },
+				func() error { return gputest.All(ctx, c, sum, 4) })
 		}
 		return errors.Join(err, src.Free(), dst.Free(), sum.Free())
 	})
@@ -491,17 +539,20 @@ func TestMessagesOfGoroutinesOnOneStream(t *testing.T) {
 			var w sync.WaitGroup
 			for i := range goroutines {
 				w.Go(func() {
-					for range calls {
+					for k := 0; k < calls && errs[i] == nil; k++ {
 						if c.Rank() == 0 {
-							errs[i] = errors.Join(errs[i], p2p.Send(ctx, v, 1, ubcoll.Of(x)))
+							errs[i] = p2p.Send(ctx, v, 1, ubcoll.Of(x))
 						} else {
-							errs[i] = errors.Join(errs[i], recv(ctx, v, 0, ubcoll.Of(make([]int32, 8))))
+							errs[i] = recv(ctx, v, 0, ubcoll.Of(make([]int32, 8)))
 						}
 					}
 				})
 			}
 			w.Wait()
-			return errors.Join(errors.Join(errs...), s.Sync(ctx), s.Close())
+			if err := errors.Join(errs...); err != nil {
+				return err
+			}
+			return errors.Join(s.Sync(ctx), s.Close())
 		}))
 }
 
@@ -514,7 +565,9 @@ func TestBehindQueuedMessage(t *testing.T) {
 			one := ubcoll.Of(make([]int32, 1))
 			switch c.Rank() {
 			case 1:
-				err := errors.Join(p2p.Send(ctx, c, 0, one), p2p.Send(ctx, c, 0, one), c.Close())
+				err := errors.Join(testkit.InOrder(
+					func() error { return p2p.Send(ctx, c, 0, one) },
+					func() error { return p2p.Send(ctx, c, 0, one) }), c.Close())
 				close(closed)
 				return err
 			case 2:
@@ -533,9 +586,15 @@ func TestBehindQueuedMessage(t *testing.T) {
 			}
 			<-closed
 			for range 5 {
-				err = errors.Join(err, recv(ctx, c.On(s), 2, ubcoll.Of(make([]int32, 1))))
+				if err := recv(ctx, c.On(s), 2, ubcoll.Of(make([]int32, 1))); err != nil {
+					return err
+				}
 			}
-			return errors.Join(err, recv(ctx, c.On(s), 1, one), recv(ctx, c, 1, ubcoll.Of(make([]int32, 1))), s.Sync(ctx), s.Close())
+			return testkit.InOrder(
+				func() error { return recv(ctx, c.On(s), 1, one) },
+				func() error { return recv(ctx, c, 1, ubcoll.Of(make([]int32, 1))) },
+				func() error { return s.Sync(ctx) },
+				s.Close)
 		}))
 }
 
@@ -547,7 +606,9 @@ func TestBehindQueuedRequest(t *testing.T) {
 			one := ubcoll.Of(make([]int32, 1))
 			switch c.Rank() {
 			case 1:
-				err := errors.Join(p2p.Send(ctx, c, 0, one), p2p.Send(ctx, c, 0, one), c.Close())
+				err := errors.Join(testkit.InOrder(
+					func() error { return p2p.Send(ctx, c, 0, one) },
+					func() error { return p2p.Send(ctx, c, 0, one) }), c.Close())
 				close(closed)
 				return err
 			case 2:
@@ -560,16 +621,22 @@ func TestBehindQueuedRequest(t *testing.T) {
 				return err
 			}
 			<-closed
-			err = errors.Join(recv(ctx, c.On(s), 2, ubcoll.Of(make([]int32, 1))), recv(ctx, c.On(s), 1, one))
-			r, err1 := p2p.IRecv(ctx, c, 1, ubcoll.Of(make([]int32, 1)))
-			if err := errors.Join(err, err1); err != nil {
+			if err := testkit.InOrder(
+				func() error { return recv(ctx, c.On(s), 2, ubcoll.Of(make([]int32, 1))) },
+				func() error { return recv(ctx, c.On(s), 1, one) }); err != nil {
 				return err
 			}
-			for done := false; !done && err == nil; {
-				done, err = r.Test()
+			r, err := p2p.IRecv(ctx, c, 1, ubcoll.Of(make([]int32, 1)))
+			if err != nil {
+				return err
+			}
+			for done := false; !done; {
+				if done, err = r.Test(); err != nil {
+					return err
+				}
 				time.Sleep(time.Millisecond)
 			}
-			return errors.Join(err, s.Sync(ctx), s.Close())
+			return errors.Join(s.Sync(ctx), s.Close())
 		}))
 }
 
@@ -585,10 +652,14 @@ func TestBehindQueuedEnds(t *testing.T) {
 				return err
 			}
 			v := c.On(s)
-			err = errors.Join(coll.Barrier(ctx, v), recv(ctx, v, 1, ubcoll.Of(make([]int32, 1)))) // no peer calls these
+			if err := testkit.InOrder( // no peer calls these
+				func() error { return coll.Barrier(ctx, v) },
+				func() error { return recv(ctx, v, 1, ubcoll.Of(make([]int32, 1))) }); err != nil {
+				return err
+			}
 			short, cancel := context.WithTimeout(ctx, 50*time.Millisecond)
 			defer cancel()
-			err = errors.Join(err, testkit.Wants(recv(short, c, 1, ubcoll.Of(make([]int32, 1))), context.DeadlineExceeded))
+			err = testkit.Wants(recv(short, c, 1, ubcoll.Of(make([]int32, 1))), context.DeadlineExceeded)
 			return errors.Join(err, ignore(s.Sync(ctx)), ignore(c.Close()), s.Close())
 		}))
 }
@@ -606,11 +677,15 @@ func TestExchangeChangedUnderWay(t *testing.T) {
 		}
 		x.Send(0, ubcoll.Of([]int32{1, 2, 3}))
 		x.Recv(0, ubcoll.Of(make([]int32, 3)))
-		err = errors.Join(r.Wait(ctx), x.Do(ctx, c))
-		if r.Received() != 2 || !slices.Equal(x.Received(), []int{2, 3}) {
-			err = errors.Join(err, fmt.Errorf("%d, then %v", r.Received(), x.Received()))
+		if err := testkit.InOrder(
+			func() error { return r.Wait(ctx) },
+			func() error { return x.Do(ctx, c) }); err != nil {
+			return err
 		}
-		return err
+		if r.Received() != 2 || !slices.Equal(x.Received(), []int{2, 3}) {
+			return fmt.Errorf("%d, then %v", r.Received(), x.Received())
+		}
+		return nil
 	}))
 }
 
@@ -629,15 +704,24 @@ func TestRequestsOnDevice(t *testing.T) {
 			}
 			rs = append(rs, r)
 		}
-		err = testkit.Wants(testkit.ErrOf(p2p.IRecv(ctx, c, 0, b.Vec())), ubcoll.ErrLimit)
-		s, err1 := ubcoll.NewStream(dev)
+		if err := testkit.Wants(testkit.ErrOf(p2p.IRecv(ctx, c, 0, b.Vec())), ubcoll.ErrLimit); err != nil {
+			return err
+		}
+		s, err := ubcoll.NewStream(dev)
+		if err != nil {
+			return err
+		}
 		for range rs {
-			err1 = errors.Join(err1, p2p.Send(ctx, c.On(s), 0, b.Vec()))
+			if err := p2p.Send(ctx, c.On(s), 0, b.Vec()); err != nil {
+				return err
+			}
 		}
 		for _, r := range rs {
-			err1 = errors.Join(err1, r.Wait(ctx))
+			if err := r.Wait(ctx); err != nil {
+				return err
+			}
 		}
-		return errors.Join(err, err1, s.Sync(ctx), s.Close(), b.Free())
+		return errors.Join(s.Sync(ctx), s.Close(), b.Free())
 	})
 }
 

@@ -95,12 +95,17 @@ func TestMessagesOnDevices(t *testing.T) {
 								got, err = p2p.SendRecv(ctx, c, from, dst.vec, to, src.vec)
 							} else {
 								got, err = p2p.SendRecv(ctx, c.On(s), from, dst.vec, to, src.vec)
-								err = errors.Join(err, s.Sync(ctx))
+								if err == nil {
+									err = s.Sync(ctx)
+								}
 							}
 							if err == nil && got != size {
 								err = fmt.Errorf("received %d", got)
 							}
-							err = errors.Join(err, src.is(ctx, odd, pattern(size, uint64(c.Rank()), uint64(i))),
+							if err != nil {
+								return fmt.Errorf("rank %d, %d bytes at %d: %w", c.Rank(), size, odd, err)
+							}
+							err = errors.Join(src.is(ctx, odd, pattern(size, uint64(c.Rank()), uint64(i))),
 								dst.is(ctx, odd%4, pattern(size, uint64(from), uint64(i))), src.all.Free(), dst.all.Free())
 							if err != nil {
 								return fmt.Errorf("rank %d, %d bytes at %d: %w", c.Rank(), size, odd, err)

@@ -184,7 +184,9 @@ func TestMessagesDisagreeInGroup(t *testing.T) {
 				}
 				at += n + 1
 			}
-			return errors.Join(works(ctx, c, dst), coll.Barrier(ctx, c), src.Free(), dst.Free())
+			return errors.Join(testkit.InOrder(
+				func() error { return works(ctx, c, dst) },
+				func() error { return coll.Barrier(ctx, c) }), src.Free(), dst.Free())
 		})
 	}
 }
@@ -243,7 +245,11 @@ func TestMessagesRefused(t *testing.T) {
 			return fmt.Errorf("it does not name both: %w", err)
 		}
 		// None of it was sent.
-		err := errors.Join(works(ctx, c, b), c.Err(), s.Sync(ctx), coll.Barrier(ctx, c))
+		err := testkit.InOrder(
+			func() error { return works(ctx, c, b) },
+			c.Err,
+			func() error { return s.Sync(ctx) },
+			func() error { return coll.Barrier(ctx, c) })
 		return errors.Join(err, s.Close(), onHost.Close(), other.Close(), b.Free(), h.Free())
 	})
 }
@@ -398,9 +404,10 @@ func TestMessagesClosed(t *testing.T) {
 		if c.Rank() == 1 {
 			return errors.Join(p2p.Send(ctx, d, 0, b.Vec()), d.Close(), coll.Barrier(ctx, c))
 		}
-		_, err1 := p2p.Recv(ctx, d, 1, b.Vec())
-		_, err2 := p2p.Recv(ctx, d, 1, b.Vec())
-		if err := errors.Join(err1, testkit.Wants(err2, ubcoll.ErrPeerLost)); err != nil {
+		if _, err := p2p.Recv(ctx, d, 1, b.Vec()); err != nil {
+			return err
+		}
+		if err := testkit.Wants(testkit.ErrOf(p2p.Recv(ctx, d, 1, b.Vec())), ubcoll.ErrPeerLost); err != nil {
 			return err
 		}
 		return errors.Join(coll.Barrier(ctx, c), d.Close(), b.Free())
@@ -416,12 +423,18 @@ func TestMessagesBusy(t *testing.T) {
 			return err
 		}
 		if c.Rank() == 1 {
-			return errors.Join(coll.Barrier(ctx, c), p2p.Send(ctx, c, 0, b.Vec()), coll.Barrier(ctx, c), s.Close())
+			return errors.Join(testkit.InOrder(
+				func() error { return coll.Barrier(ctx, c) },
+				func() error { return p2p.Send(ctx, c, 0, b.Vec()) },
+				func() error { return coll.Barrier(ctx, c) }), s.Close())
 		}
 		if _, err := p2p.Recv(ctx, c.On(s), 1, b.Vec()); err != nil {
 			return err
 		}
 		busy := testkit.Wants(c.Close(), ubcoll.ErrBusy)
-		return errors.Join(busy, coll.Barrier(ctx, c), s.Sync(ctx), coll.Barrier(ctx, c), s.Close())
+		return errors.Join(busy, testkit.InOrder(
+			func() error { return coll.Barrier(ctx, c) },
+			func() error { return s.Sync(ctx) },
+			func() error { return coll.Barrier(ctx, c) }), s.Close())
 	})
 }

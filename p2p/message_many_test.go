@@ -39,7 +39,10 @@ func TestMessagesApart(t *testing.T) {
 				if _, err := p2p.Recv(ctx, c, 2, z); err != nil {
 					return err
 				}
-				err = errors.Join(p2p.Send(ctx, c, 2, z), coll.AllReduce(ctx, c, z, z, ubcoll.Max), p2p.Send(ctx, c, 1, z))
+				err = testkit.InOrder(
+					func() error { return p2p.Send(ctx, c, 2, z) },
+					func() error { return coll.AllReduce(ctx, c, z, z, ubcoll.Max) },
+					func() error { return p2p.Send(ctx, c, 1, z) })
 				if err != nil {
 					return err
 				}
@@ -48,14 +51,20 @@ func TestMessagesApart(t *testing.T) {
 				if err := coll.AllReduce(ctx, c, z, z, ubcoll.Max); err != nil {
 					return err
 				}
-				_, err1 := p2p.Recv(ctx, c, 0, z)
-				err = errors.Join(err1, p2p.Send(ctx, c, 0, a))
+				if _, err := p2p.Recv(ctx, c, 0, z); err != nil {
+					return err
+				}
+				err = p2p.Send(ctx, c, 0, a)
 			case 2:
-				err2 := p2p.Send(ctx, c, 0, a)
-				_, err1 := p2p.Recv(ctx, c, 0, z)
-				err = errors.Join(err1, err2, coll.AllReduce(ctx, c, z, z, ubcoll.Max))
+				err = testkit.InOrder(
+					func() error { return p2p.Send(ctx, c, 0, a) },
+					func() error { return testkit.ErrOf(p2p.Recv(ctx, c, 0, z)) },
+					func() error { return coll.AllReduce(ctx, c, z, z, ubcoll.Max) })
 			}
-			return errors.Join(err, coll.Barrier(ctx, c))
+			if err != nil {
+				return err
+			}
+			return coll.Barrier(ctx, c)
 		})
 	}
 }
@@ -107,7 +116,10 @@ func TestMessagesOrder(t *testing.T) {
 			}
 		}
 		got := make([]byte, len(want))
-		if err := errors.Join(streams[0].Sync(ctx), streams[1].Sync(ctx), b.CopyTo(ctx, got)); err != nil {
+		if err := testkit.InOrder(
+			func() error { return streams[0].Sync(ctx) },
+			func() error { return streams[1].Sync(ctx) },
+			func() error { return b.CopyTo(ctx, got) }); err != nil {
 			return err
 		}
 		if !bytes.Equal(got, want) {
@@ -149,7 +161,7 @@ func TestMessagesMany(t *testing.T) {
 						}
 					}
 					for range 2 {
-						if err := errors.Join(g.Do(ctx, view), sync()); err != nil {
+						if err := testkit.InOrder(func() error { return g.Do(ctx, view) }, sync); err != nil {
 							return err
 						}
 					}
@@ -205,16 +217,21 @@ func TestMessagesParted(t *testing.T) {
 							g.Recv(peer, b.Vec().Slice(len(mine)+at, len(mine)+at+n))
 						}
 					}
-					var err error
 					if c.Rank() == order[1] {
-						_, err = p2p.Recv(ctx, view, order[0], token)
+						if _, err := p2p.Recv(ctx, view, order[0], token); err != nil {
+							return err
+						}
 					}
-					err = errors.Join(err, g.Do(ctx, view))
+					if err := g.Do(ctx, view); err != nil {
+						return err
+					}
 					if c.Rank() == order[0] {
-						err = errors.Join(err, p2p.Send(ctx, view, order[1], token))
+						if err := p2p.Send(ctx, view, order[1], token); err != nil {
+							return err
+						}
 					}
 					got := make([]byte, b.Len())
-					if err := errors.Join(err, sync(), b.CopyTo(ctx, got)); err != nil {
+					if err := testkit.InOrder(sync, func() error { return b.CopyTo(ctx, got) }); err != nil {
 						return err
 					}
 					for peer := range ranks {
@@ -256,9 +273,13 @@ func TestMessagesCaptured(t *testing.T) {
 		if err := cu.BeginCapture(); err != nil {
 			return err
 		}
-		_, err1 := p2p.SendRecv(ctx, c.On(s), peer, in.Slice(0, small), peer, v.Slice(0, small))
-		_, err2 := p2p.SendRecv(ctx, c.On(s), peer, in.Slice(small, small+large), peer, v.Slice(small, small+large))
-		err = errors.Join(err1, err2, g.Do(ctx, c.On(s)))
+		sendRecv := func(from, to int) error {
+			return testkit.ErrOf(p2p.SendRecv(ctx, c.On(s), peer, in.Slice(from, to), peer, v.Slice(from, to)))
+		}
+		err = testkit.InOrder(
+			func() error { return sendRecv(0, small) },
+			func() error { return sendRecv(small, small+large) },
+			func() error { return g.Do(ctx, c.On(s)) })
 		graph, err2 := cu.EndCapture()
 		if err = errors.Join(err, err2); err != nil {
 			return err
@@ -269,7 +290,10 @@ func TestMessagesCaptured(t *testing.T) {
 		for round := range 6 {
 			mine := pattern(small+large+many, uint64(c.Rank()), uint64(round))
 			theirs := pattern(small+large+many, uint64(peer), uint64(round))
-			err := errors.Join(b.CopyFrom(ctx, append(mine, make([]byte, len(mine))...)), graph.Launch(cu), s.Sync(ctx))
+			err := testkit.InOrder(
+				func() error { return b.CopyFrom(ctx, append(mine, make([]byte, len(mine))...)) },
+				func() error { return graph.Launch(cu) },
+				func() error { return s.Sync(ctx) })
 			if err != nil {
 				return fmt.Errorf("round %d: %w", round, err)
 			}

@@ -92,7 +92,9 @@ func (m *mailbag) run(ctx context.Context, c *ubcoll.Comm, letters []letter, r *
 			}
 		}
 		if streams {
-			return "group on a stream", errors.Join(g.Do(ctx, c.On(m.s[0])), m.s[0].Sync(ctx))
+			return "group on a stream", testkit.InOrder(
+				func() error { return g.Do(ctx, c.On(m.s[0])) },
+				func() error { return m.s[0].Sync(ctx) })
 		}
 		if r.IntN(2) == 0 {
 			q, err := g.Start(ctx, c)
@@ -132,8 +134,11 @@ func (m *mailbag) run(ctx context.Context, c *ubcoll.Comm, letters []letter, r *
 			w.Wait()
 			return "goroutines", errors.Join(errs[:]...)
 		}
-		return "two streams", errors.Join(m.half(ctx, c.On(m.s[0]), letters, false), m.half(ctx, c.On(m.s[1]), letters, true),
-			m.s[0].Sync(ctx), m.s[1].Sync(ctx))
+		return "two streams", testkit.InOrder(
+			func() error { return m.half(ctx, c.On(m.s[0]), letters, false) },
+			func() error { return m.half(ctx, c.On(m.s[1]), letters, true) },
+			func() error { return m.s[0].Sync(ctx) },
+			func() error { return m.s[1].Sync(ctx) })
 	}
 	// Each call in a goroutine of its own.
 	var w sync.WaitGroup

@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"context"
 	"crypto/rand"
-	"errors"
 	"fmt"
 	"io"
 	"math"
@@ -307,7 +306,10 @@ func TestTunedDevices(t *testing.T) {
 					return fmt.Errorf("%s, and %s wanted", got, k.want)
 				}
 				none := b.Vec().Slice(0, 0)
-				return errors.Join(coll.AllReduce(ctx, c, none, none, ubcoll.Sum), gputest.All(ctx, c, b, float32(c.Size())), b.Free())
+				return testkit.InOrder(
+					func() error { return coll.AllReduce(ctx, c, none, none, ubcoll.Sum) },
+					func() error { return gputest.All(ctx, c, b, float32(c.Size())) },
+					b.Free)
 			})
 		})
 	}

@@ -10,6 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/ubcoll/ubcoll/hw/cuda"
+	"github.com/ubcoll/ubcoll/internal/testkit"
 )
 
 // Another library captures and forbids unsafe calls on all threads. This package must still work then, and must not end
@@ -36,7 +37,12 @@ func TestGlobalCapture(t *testing.T) {
 		runtime.LockOSThread() // never unlocked: the goroutine has its own thread
 		_, ended := side.Capture()
 		p, err := c.Alloc(1 << 20)
-		other <- errors.Join(err, ended, add(side), g.Launch(side), c.Free(p), side.Sync())
+		other <- testkit.InOrder(
+			func() error { return errors.Join(err, ended) },
+			func() error { return add(side) },
+			func() error { return g.Launch(side) },
+			func() error { return c.Free(p) },
+			side.Sync)
 	}()
 	require.NoError(t, <-other)
 	captured, err := s.EndCapture()

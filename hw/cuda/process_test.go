@@ -65,7 +65,7 @@ func (o order) check(s *cuda.Stream, p cuda.Addr) error {
 	if i := slices.IndexFunc(got, func(b byte) bool { return b != o.Want }); i >= 0 {
 		return fmt.Errorf("byte %d is %d, not %d", i, got[i], o.Want)
 	}
-	return errors.Join(s.Fill(p, o.Leave, o.Size), s.Sync())
+	return testkit.InOrder(func() error { return s.Fill(p, o.Leave, o.Size) }, s.Sync)
 }
 
 func childVMM(o order, c *cuda.Context, s *cuda.Stream, conn *net.UnixConn) error {
@@ -90,7 +90,9 @@ func childVMM(o order, c *cuda.Context, s *cuda.Stream, conn *net.UnixConn) erro
 	if err != nil {
 		return err
 	}
-	if err := errors.Join(unix.Close(fds[0]), c.Map(p, o.Size, m), c.Access(p, o.Size, c.Device())); err != nil {
+	if err := errors.Join(unix.Close(fds[0]), testkit.InOrder(
+		func() error { return c.Map(p, o.Size, m) },
+		func() error { return c.Access(p, o.Size, c.Device()) })); err != nil {
 		return err
 	}
 	return errors.Join(o.check(s, p), c.Unmap(p, o.Size), c.Unreserve(p, o.Size), c.Release(m))

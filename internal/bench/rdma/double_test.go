@@ -105,10 +105,12 @@ func TestDoubleWokenBefore(t *testing.T) {
 			if c.Rank() == 0 {
 				if _, err = e.qp.Post(verbs.Work{Op: verbs.Send, Flags: verbs.Signaled}); err == nil {
 					e.unseen++
-					err = errors.Join(coll.Barrier(ctx, c), e.drain(ctx))
+					err = testkit.InOrder(
+						func() error { return coll.Barrier(ctx, c) },
+						func() error { return e.drain(ctx) })
 				}
 			} else if err = coll.Barrier(ctx, c); err == nil {
-				err = errors.Join(e.rest(), e.idle(ctx))
+				err = testkit.InOrder(e.rest, func() error { return e.idle(ctx) })
 			}
 			return errors.Join(err, coll.Barrier(ctx, c), e.close())
 		}))

@@ -202,7 +202,10 @@ func badConcurrent(ctx context.Context, c, beside *ubcoll.Comm) error {
 	if err := c.Close(); !errors.Is(err, ubcoll.ErrBusy) {
 		return conform.Fail(c, "Close gave %v, not ErrBusy", err)
 	}
-	return errors.Join(tell(ctx, c, beside), <-done)
+	if err := tell(ctx, c, beside); err != nil {
+		return err
+	}
+	return <-done
 }
 
 // tell and hear let rank 0 learn that all others have reached a point while their collectives wait for it. They use
@@ -295,5 +298,7 @@ func freeDuring(ctx context.Context, c, beside *ubcoll.Comm, n int, head time.Du
 	done := make(chan error, 1)
 	go func() { done <- coll.AllReduce(ctx, c, v, v, ubcoll.Sum) }()
 	time.Sleep(head)
-	return errors.Join(b.Free(), tell(ctx, c, beside), <-done)
+	return errors.Join(b.Free(), testkit.InOrder(
+		func() error { return tell(ctx, c, beside) },
+		func() error { return <-done }))
 }

@@ -155,13 +155,15 @@ func (d *onDevice) do(call func(c *ubcoll.Comm) error) error {
 	case 0:
 		return call(d.c)
 	case 1:
-		return errors.Join(call(d.c.On(d.s)), d.s.Sync(d.ctx))
+		return testkit.InOrder(func() error { return call(d.c.On(d.s)) }, func() error { return d.s.Sync(d.ctx) })
 	}
 	g, err := graph.Capture(d.ctx, d.c.On(d.s), call)
 	if err != nil {
 		return err
 	}
-	return errors.Join(g.Launch(d.ctx), d.s.Sync(d.ctx), g.Close())
+	return errors.Join(testkit.InOrder(
+		func() error { return g.Launch(d.ctx) },
+		func() error { return d.s.Sync(d.ctx) }), g.Close())
 }
 
 func (d *onDevice) allReduce() error {

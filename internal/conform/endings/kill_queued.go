@@ -11,6 +11,7 @@ import (
 	"github.com/ubcoll/ubcoll/coll"
 	"github.com/ubcoll/ubcoll/graph"
 	"github.com/ubcoll/ubcoll/internal/conform"
+	"github.com/ubcoll/ubcoll/internal/testkit"
 	"github.com/ubcoll/ubcoll/p2p"
 )
 
@@ -118,7 +119,10 @@ func queueUntilLost(ctx context.Context, c *ubcoll.Comm, times, elements int, pr
 	if err != nil {
 		return err
 	}
-	if err := errors.Join(call(), s.Sync(ctx), coll.Barrier(ctx, c)); err != nil { // everything is loaded
+	if err := testkit.InOrder(
+		call,
+		func() error { return s.Sync(ctx) },
+		func() error { return coll.Barrier(ctx, c) }); err != nil { // everything is loaded
 		return err
 	}
 	dir, err := ready(c)

@@ -10,6 +10,7 @@ import (
 	"github.com/ubcoll/ubcoll/coll"
 	"github.com/ubcoll/ubcoll/graph"
 	"github.com/ubcoll/ubcoll/internal/conform"
+	"github.com/ubcoll/ubcoll/internal/testkit"
 	"github.com/ubcoll/ubcoll/p2p"
 )
 
@@ -239,7 +240,9 @@ func onDevice(ctx context.Context, c *ubcoll.Comm, dev ubcoll.Device) error {
 	if err := b.CopyFrom(ctx, []int32{1, 2, 3, 4}); err != nil {
 		return err
 	}
-	if err := errors.Join(coll.AllReduce(ctx, d.On(s), b.Vec(), b.Vec(), ubcoll.Sum), s.Sync(ctx)); err != nil {
+	if err := testkit.InOrder(
+		func() error { return coll.AllReduce(ctx, d.On(s), b.Vec(), b.Vec(), ubcoll.Sum) },
+		func() error { return s.Sync(ctx) }); err != nil {
 		return conform.Fail(c, "all_reduce on the devices of a host: %w", err)
 	}
 	got := make([]int32, 4)

@@ -11,6 +11,7 @@ import (
 	"github.com/ubcoll/ubcoll/dtype"
 	"github.com/ubcoll/ubcoll/graph"
 	"github.com/ubcoll/ubcoll/internal/conform"
+	"github.com/ubcoll/ubcoll/internal/testkit"
 )
 
 // batch is a set of operations; check checks the last ones after all are over.
@@ -114,8 +115,8 @@ func Groups(ctx context.Context, c *ubcoll.Comm) error {
 			}
 			return nil
 		})
-		if err = errors.Join(err, s.Sync(ctx)); err == nil {
-			err = b.check()
+		if err == nil {
+			err = testkit.InOrder(func() error { return s.Sync(ctx) }, b.check)
 		}
 		if err != nil {
 			return fail(c, b, err)
@@ -156,7 +157,9 @@ func Graphs(ctx context.Context, c *ubcoll.Comm) error {
 				sum.Slice()[i] = int64(c.Rank()) + launch*int64(i)
 				from.Slice()[i] = 100*int64(c.Rank()) + launch
 			}
-			if err := errors.Join(g.Launch(ctx), s.Sync(ctx)); err != nil {
+			if err := testkit.InOrder(
+				func() error { return g.Launch(ctx) },
+				func() error { return s.Sync(ctx) }); err != nil {
 				return conform.Fail(c, "launch: %w", err)
 			}
 			for i := range n {

@@ -206,8 +206,8 @@ func goroutines(ctx context.Context, c *ubcoll.Comm) error {
 		}()
 	}
 	var err error
-	for range 20 {
-		err = errors.Join(err, coll.Barrier(ctx, c))
+	for k := 0; k < 20 && err == nil; k++ {
+		err = coll.Barrier(ctx, c)
 	}
 	wg.Wait()
 	got, all := 0, workers*each

@@ -1,7 +1,6 @@
 package mixed
 
 import (
-	"errors"
 	"fmt"
 
 	"github.com/ubcoll/ubcoll"
@@ -203,5 +202,8 @@ func (m *program) grouped() error {
 		}
 		return nil
 	})
-	return errors.Join(err, m.stream.Sync(m.ctx))
+	if err != nil {
+		return err
+	}
+	return m.stream.Sync(m.ctx)
 }

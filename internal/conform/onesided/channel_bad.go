@@ -186,7 +186,7 @@ func channelEnds(ctx context.Context, c *ubcoll.Comm) error {
 		if err := conform.Refused(c, "free", r.Buf.Free(), ubcoll.ErrInUse); err != nil {
 			return err
 		}
-		if err := errors.Join(r.Reg.Close()); err != nil {
+		if err := r.Reg.Close(); err != nil {
 			return err
 		}
 	}

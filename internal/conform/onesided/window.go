@@ -335,7 +335,7 @@ func windowEnds(ctx context.Context, c *ubcoll.Comm) error {
 				return conform.Fail(c, "put after an abort: %v", err)
 			}
 		}
-		if err := errors.Join(d.Close(), gone(w)); err != nil {
+		if err := testkit.InOrder(d.Close, func() error { return gone(w) }); err != nil {
 			return err
 		}
 	}
@@ -389,7 +389,9 @@ func windowGroup(ctx context.Context, c *ubcoll.Comm) error {
 	if err := names(c, "Go memory in a group", err, ubcoll.ErrArgument, c.Size()-1); err != nil {
 		return err
 	}
-	if err := errors.Join(w1.Close(), conform.Refused(c, "close", w1.Close(), ubcoll.ErrClosed)); err != nil {
+	if err := testkit.InOrder(
+		w1.Close,
+		func() error { return conform.Refused(c, "close", w1.Close(), ubcoll.ErrClosed) }); err != nil {
 		return err
 	}
 	return b.Free()

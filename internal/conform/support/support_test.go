@@ -176,7 +176,7 @@ const (
 
 var ways = []way{
 	{blocking, func(_ context.Context, e *env, call func(at on) error, after func() error) error {
-		return errors.Join(call(on{c: e.c}), after())
+		return testkit.InOrder(func() error { return call(on{c: e.c}) }, after)
 	}},
 	{"host stream", func(ctx context.Context, e *env, call func(at on) error, after func() error) error {
 		return onStream(ctx, e, ubcoll.Host, call, after)
@@ -221,7 +221,7 @@ var ways = []way{
 		}
 		g, err2 := cu.EndCapture()
 		if err = errors.Join(err, err2); err == nil {
-			err = errors.Join(g.Launch(cu), s.Sync(ctx))
+			err = testkit.InOrder(func() error { return g.Launch(cu) }, func() error { return s.Sync(ctx) })
 		}
 		if err2 == nil {
 			err = errors.Join(err, g.Close())
@@ -368,5 +368,5 @@ func (e *env) waits(ctx context.Context, call func() error) error {
 		return errors.New("a call returned that waits for its peer's")
 	case <-time.After(early):
 	}
-	return errors.Join(call(), await(ctx, nil, e.turns.returned))
+	return testkit.InOrder(call, func() error { return await(ctx, nil, e.turns.returned) })
 }

@@ -282,7 +282,10 @@ func raw() error {
 		}
 		n := int(*(*uint64)(unsafe.Pointer(&buf[0])))
 		if n <= len(buf) {
-			if err := errors.Join(rawReceive(3, buf[8:n]), rawSend(3, buf[:n])); err != nil {
+			if err := rawReceive(3, buf[8:n]); err != nil {
+				return err
+			}
+			if err := rawSend(3, buf[:n]); err != nil {
 				return err
 			}
 			continue
