@@ -56,6 +56,7 @@ func TestCopyWithin(t *testing.T) {
 // A large copy does not hold up the garbage collector; if it did, the median would be as long as a copy. Both times are
 // this process's processor time, so the machine's other load does not matter.
 func TestCopiesStop(t *testing.T) {
+	testkit.LongOrRace(t)
 	if runtime.GOMAXPROCS(0) < 2 {
 		t.Skip("needs two processors")
 	}

@@ -59,7 +59,7 @@ func noise(seed uint64, round, rank, n int) []byte {
 // streams.
 func TestWindowOnDevices(t *testing.T) {
 	seed := testkit.Seed(t)
-	for _, n := range []int{1, 2, 3, 4} {
+	for _, n := range testkit.Sample(4, []int{3, 1, 2, 4}) {
 		t.Run(fmt.Sprintf("ranks=%d", n), func(t *testing.T) {
 			gputest.Run(t, n, ubcoll.Options{}, func(ctx context.Context, c *ubcoll.Comm, dev ubcoll.Device) error {
 				return windowRounds(ctx, c, dev, seed)
@@ -224,6 +224,7 @@ func TestWindowOnDevicesReplayed(t *testing.T) {
 
 // TestWindowOnDevicesLarge copies enough to use the copy engine.
 func TestWindowOnDevicesLarge(t *testing.T) {
+	testkit.LongOrRace(t)
 	const n = 33<<20 + 5
 	gputest.Run(t, 2, ubcoll.Options{}, func(ctx context.Context, c *ubcoll.Comm, dev ubcoll.Device) error {
 		p, err := openPart(ctx, c, dev, 2*n, 0)
@@ -265,6 +266,7 @@ func TestWindowOnDevicesLarge(t *testing.T) {
 
 // TestWindowOnDevicesMany makes windows one after the other: they leave neither channel ends nor memory behind.
 func TestWindowOnDevicesMany(t *testing.T) {
+	testkit.LongOrRace(t)
 	gputest.Run(t, 2, ubcoll.Options{}, func(ctx context.Context, c *ubcoll.Comm, dev ubcoll.Device) error {
 		b, err := ubcoll.Alloc[byte](c, dev, 4096)
 		if err != nil {
@@ -298,6 +300,7 @@ func TestWindowOnDevicesMany(t *testing.T) {
 
 // TestWindowOnDevicesLimit opens windows until the channel ends are used up: all ranks return the error.
 func TestWindowOnDevicesLimit(t *testing.T) {
+	testkit.LongOrRace(t)
 	gputest.Run(t, 2, ubcoll.Options{}, func(ctx context.Context, c *ubcoll.Comm, dev ubcoll.Device) error {
 		b, err := ubcoll.Alloc[byte](c, dev, 4096)
 		if err != nil {

@@ -16,6 +16,7 @@ import (
 	"github.com/ubcoll/ubcoll/fault"
 	"github.com/ubcoll/ubcoll/internal/inside"
 	"github.com/ubcoll/ubcoll/internal/race"
+	"github.com/ubcoll/ubcoll/internal/testkit"
 )
 
 // untilError repeats all-reduces of n elements until one fails, and returns its error.
@@ -69,6 +70,9 @@ func TestAcrossEnds(t *testing.T) {
 		}
 		for _, one := range who {
 			t.Run(what.name, func(t *testing.T) {
+				if what.is == fault.ErrTimeout {
+					testkit.LongOrRace(t)
+				}
 				errs := onHosts(t, layout, func(c *ubcoll.Comm) error {
 					(*inside.Comm)(c).View().SetTimeout(map[bool]time.Duration{true: 3 * time.Second, false: time.Hour}[what.name == "nothing"])
 					var err error

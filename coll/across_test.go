@@ -85,6 +85,9 @@ func TestAcross(t *testing.T) {
 	if race.Enabled || testing.Short() { // the same code runs for fewer sizes
 		layouts, sizes, turns = []string{"abab", "aabbc"}, []int{0, 5, 1000, 30000, 300000}, 2
 	}
+	if testkit.Daily() {
+		layouts, turns = layouts[1:], 1
+	}
 	for _, hosts := range layouts {
 		t.Run(hosts, func(t *testing.T) {
 			requireAll(t, onHosts(t, hosts, func(c *ubcoll.Comm) error {
@@ -114,6 +117,7 @@ func letters(n int) string {
 }
 
 func TestAcross64Hosts(t *testing.T) {
+	testkit.LongOrRace(t)
 	sizes := []int{1, 100, 5000, 100000, 2}
 	if race.Enabled || testing.Short() {
 		sizes = sizes[:3]

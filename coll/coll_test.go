@@ -10,6 +10,7 @@ import (
 	"github.com/ubcoll/ubcoll"
 	"github.com/ubcoll/ubcoll/coll"
 	"github.com/ubcoll/ubcoll/internal/race"
+	"github.com/ubcoll/ubcoll/internal/testkit"
 )
 
 func TestSmoke(t *testing.T) {
@@ -17,8 +18,8 @@ func TestSmoke(t *testing.T) {
 	if race.Enabled || testing.Short() {
 		counts[5] = 1 << 18
 	}
-	for _, n := range []int{1, 2, 3, 4, 8} {
-		for _, count := range counts {
+	for _, n := range testkit.Sample(2, []int{1, 2, 3, 4, 8}) {
+		for _, count := range testkit.Sample(2, counts) {
 			for _, reg := range []bool{true, false} {
 				t.Run(fmt.Sprintf("ranks=%d/count=%d/reg=%v", n, count, reg), func(t *testing.T) {
 					err := ubcoll.Local(context.Background(), n, ubcoll.Options{}, func(ctx context.Context, c *ubcoll.Comm) error {

@@ -174,6 +174,9 @@ func TestDeviceCounts(t *testing.T) {
 	if race.Enabled || testing.Short() {
 		r.trials = 3 // making and checking data element by element is slow
 	}
+	if testkit.Daily() {
+		r.ranks = []int{3}
+	}
 	r.run(t)
 }
 
@@ -202,7 +205,7 @@ func TestDeviceCountsBad(t *testing.T) {
 		{"of scatter", "scatter_v", [][]int{{0, 0, 0}, {5, 6, 7}, {0, 0, 0}}, root, 0, 1,
 			"rank 0 expects 6 elements from rank 1, which sends 5"},
 	} {
-		for _, queued := range []bool{false, true} {
+		for _, queued := range testkit.Sample(2, []bool{true, false}) {
 			t.Run(fmt.Sprintf("%s/queued=%v", k.name, queued), func(t *testing.T) {
 				gputest.Run(t, n, ubcoll.Options{}, func(ctx context.Context, c *ubcoll.Comm, dev ubcoll.Device) error {
 					a, err1 := newMemory(c, dev, 1<<20)
@@ -305,6 +308,7 @@ func TestDeviceCountsRefused(t *testing.T) {
 
 // TestDeviceBroadcastLong makes broadcasts so long that several ranks pass them on, direct and staged.
 func TestDeviceBroadcastLong(t *testing.T) {
+	testkit.LongOrRace(t)
 	for _, k := range []struct {
 		n         int
 		policy    register.Policy

@@ -90,11 +90,11 @@ func TestDeviceGroupTogether(t *testing.T) {
 	seed := uint64(time.Now().UnixNano())
 	t.Logf("seed %d", seed)
 	const size = 400 << 10
-	for _, n := range []int{2, 3} {
-		for _, k := range []struct {
+	for _, n := range testkit.Sample(2, []int{2, 3}) {
+		for _, k := range testkit.Sample(3, []struct {
 			name             string
 			queued, captured bool
-		}{{"blocking", false, false}, {"queued", true, false}, {"graph", false, true}, {"queued graph", true, true}} {
+		}{{"blocking", false, false}, {"queued", true, false}, {"graph", false, true}, {"queued graph", true, true}}) {
 			t.Run(fmt.Sprintf("ranks=%d/%s", n, k.name), func(t *testing.T) {
 				gputest.Run(t, n, ubcoll.Options{}, func(ctx context.Context, c *ubcoll.Comm, dev ubcoll.Device) error {
 					a, err1 := ubcoll.Alloc[byte](c, dev, size)
@@ -108,7 +108,7 @@ func TestDeviceGroupTogether(t *testing.T) {
 					all := rand.New(rand.NewPCG(seed, uint64(n)))
 					mine := rand.New(rand.NewPCG(seed, uint64(100+c.Rank())))
 					together := 0
-					for range testkit.Often(150) {
+					for range max(6, testkit.Often(150)) { // in each of fewer nothing might go together
 						parts := drawGroup(all, mine, c.Rank(), size)
 						for i := range data {
 							data[i] = byte(mine.IntN(4)) // never a NaN
@@ -207,7 +207,7 @@ func TestDeviceGroupDiffers(t *testing.T) {
 		{"one that is long", func(cs []call) []call { cs[0].n = 100000; return cs }, ubcoll.ErrMismatch, ubcoll.ErrMismatch,
 			"the groups differ: rank 1 called all_reduce(count 100000", true},
 	} {
-		for _, queued := range []bool{false, true} {
+		for _, queued := range testkit.Sample(2, []bool{true, false}) {
 			t.Run(fmt.Sprintf("%s/queued=%v", k.name, queued), func(t *testing.T) {
 				gputest.Run(t, 3, ubcoll.Options{}, func(ctx context.Context, c *ubcoll.Comm, dev ubcoll.Device) error {
 					m, err1 := gputest.Floats(ctx, c, dev, 100000, 1)

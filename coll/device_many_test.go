@@ -102,6 +102,7 @@ func TestDevicesParts(t *testing.T) {
 
 // TestDeviceMessagesMany sends more messages at once than one kernel has lanes for.
 func TestDeviceMessagesMany(t *testing.T) {
+	testkit.Long(t)
 	if race.Enabled {
 		t.Skip("what is instrumented is the same with fewer ranks")
 	}

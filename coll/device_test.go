@@ -340,5 +340,8 @@ func TestDevices(t *testing.T) {
 	if race.Enabled || testing.Short() { // fewer trials run the same code, and checking element by element is slow
 		r.ranks, r.trials = []int{2, 3}, 2
 	}
+	if testkit.Daily() {
+		r.ranks, r.modes = []int{3}, testkit.Sample(2, r.modes)
+	}
 	r.run(t)
 }

@@ -22,7 +22,7 @@ func TestNoAllocation(t *testing.T) {
 		t.Skip("the race detector allocates")
 	}
 	const runs = 100
-	for _, n := range []int{2, 256, 20000, 1 << 20} {
+	for _, n := range testkit.Sample(3, []int{256, 2, 1 << 20, 20000}) {
 		for _, registered := range []bool{true, false} {
 			t.Run(fmt.Sprintf("elements=%d/registered=%v", n, registered), func(t *testing.T) {
 				err := ubcoll.Local(t.Context(), 2, ubcoll.Options{}, func(ctx context.Context, c *ubcoll.Comm) error {
@@ -98,7 +98,7 @@ func TestNoAllocationOnDevice(t *testing.T) {
 		t.Skip("the race detector allocates")
 	}
 	const runs = 50
-	for _, n := range []int{64, 200_000} {
+	for _, n := range testkit.Sample(2, []int{64, 200_000}) {
 		t.Run(fmt.Sprintf("elements=%d", n), func(t *testing.T) {
 			gputest.Run(t, 2, ubcoll.Options{}, func(ctx context.Context, c *ubcoll.Comm, dev ubcoll.Device) error {
 				a, err := ubcoll.Alloc[float32](c, dev, n)

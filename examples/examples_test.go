@@ -68,10 +68,19 @@ func TestMain(m *testing.M) {
 	os.Exit(code)
 }
 
+// some is all examples, or, in daily runs, as to link programs takes longest, the first, a middle one and the last.
+func some() []example {
+	last := len(examples) - 1
+	return append(testkit.Sample(6, examples[:last:last]), examples[last])
+}
+
 // built has the programs of this module, and the tool.
 var built = sync.OnceValue(func() error {
 	packages := []string{"../cmd/ubcoll"}
-	for _, e := range examples {
+	if testkit.Daily() {
+		packages = nil // for long tests
+	}
+	for _, e := range some() {
 		if !e.own && (!e.mpi || os.Getenv(launchVar) != "") {
 			packages = append(packages, "./"+e.name)
 		}
@@ -151,7 +160,7 @@ func run(t *testing.T, environ []string, command ...string) (stdout, stderr stri
 
 // Goroutine ranks. On other numbers of ranks than 4 the programs check their results, and print something.
 func TestGoroutines(t *testing.T) {
-	for _, e := range examples {
+	for _, e := range some() {
 		t.Run(e.name, func(t *testing.T) {
 			if e.mpi {
 				t.Skip("it is a program for mpirun: see TestMPI")

@@ -91,7 +91,7 @@ func (k *captured) moved(ctx context.Context, from, n func(rank int) int) error 
 }
 
 func onHostAndDevice(t *testing.T, n int, f func(ctx context.Context, c *ubcoll.Comm, dev ubcoll.Device, queued bool) error) {
-	for _, queued := range []bool{false, true} {
+	for _, queued := range testkit.Sample(2, []bool{true, false}) {
 		t.Run(fmt.Sprintf("host/queued=%v", queued), func(t *testing.T) {
 			run(t, n, func(ctx context.Context, c *ubcoll.Comm) error { return f(ctx, c, ubcoll.Host, queued) })
 		})
@@ -118,7 +118,7 @@ func newCaptured(ctx context.Context, c *ubcoll.Comm, dev ubcoll.Device, kind st
 // TestBadCountsOfLaunch changes the counts of a graph to values that the call would have refused: the launch is refused
 // on all ranks, nothing is written anywhere, and the next launch works.
 func TestBadCountsOfLaunch(t *testing.T) {
-	for _, k := range []struct {
+	for _, k := range testkit.Sample(2, []struct {
 		name   string
 		kind   string
 		change func(k *captured) // what rank 1 changes
@@ -137,7 +137,7 @@ func TestBadCountsOfLaunch(t *testing.T) {
 		{"gather of a negative number", "gather_v", func(k *captured) { k.recv[0] = -1 }, "counts[0]"},
 		{"scatter of too many", "scatter_v", func(k *captured) { k.send[2] = 200000 }, "counts"},
 		{"scatter of a negative number", "scatter_v", func(k *captured) { k.send[2] = -1 << 63 }, "counts[2]"},
-	} {
+	}) {
 		t.Run(k.name, func(t *testing.T) {
 			onHostAndDevice(t, countsRanks, func(ctx context.Context, c *ubcoll.Comm, dev ubcoll.Device, queued bool) error {
 				g, end, err := newCaptured(ctx, c, dev, k.kind, queued)

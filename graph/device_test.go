@@ -21,6 +21,9 @@ func TestReplayOnDevice(t *testing.T) {
 	for _, algorithm := range []ubcoll.Algorithm{"", "two-shot"} {
 		for _, n := range []int{1, 2, 3} {
 			for _, queued := range []bool{false, true} {
+				if testkit.Daily() && (n != 2 || queued != (algorithm == "")) {
+					continue // the same code runs for others
+				}
 				t.Run(fmt.Sprintf("ranks=%d/%s/queued=%v", n, algorithm, queued), func(t *testing.T) {
 					gputest.Run(t, n, ubcoll.Options{Algorithm: algorithm}, func(ctx context.Context, c *ubcoll.Comm, dev ubcoll.Device) error {
 						a, err1 := gputest.Floats(ctx, c, dev, 5000, 1)
@@ -82,6 +85,7 @@ func TestReplayOnDevice(t *testing.T) {
 
 // TestReplayCounts replays operations with vectors of counts and a ring.
 func TestReplayCounts(t *testing.T) {
+	testkit.LongOrRace(t)
 	const n = 3
 	gputest.Run(t, n, ubcoll.Options{Algorithm: "ring"}, func(ctx context.Context, c *ubcoll.Comm, dev ubcoll.Device) error {
 		a, err1 := gputest.Floats(ctx, c, dev, 90000, float32(c.Rank()+1))
@@ -183,6 +187,7 @@ func TestDivergesOnDevice(t *testing.T) {
 
 // TestMissingLaunch launches a graph on all ranks except one.
 func TestMissingLaunch(t *testing.T) {
+	testkit.LongOrRace(t)
 	over := make(chan struct{})
 	gputest.Run(t, 2, ubcoll.Options{}, func(ctx context.Context, c *ubcoll.Comm, dev ubcoll.Device) error {
 		if c.Rank() == 0 {

@@ -76,6 +76,7 @@ func TestChannelOnDevicesReplayed(t *testing.T) {
 
 // TestChannelOnDevicesLarge uses the copy engine; steps that touch the same bytes run one after the other.
 func TestChannelOnDevicesLarge(t *testing.T) {
+	testkit.LongOrRace(t)
 	const n = 33 << 20
 	gputest.Run(t, 2, ubcoll.Options{}, func(ctx context.Context, c *ubcoll.Comm, dev ubcoll.Device) error {
 		e, err := openEnd(ctx, c, dev, 1-c.Rank(), 4*n)

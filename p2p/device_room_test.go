@@ -65,8 +65,8 @@ func TestBesideCollectives(t *testing.T) {
 				func() error { return x.sum(x.c.On(x.s[0])) })
 		}},
 	} {
-		for _, policy := range []register.Policy{register.Auto, register.Off} {
-			for _, n := range []int{100, kernels.EagerBytes - 5, 1<<20 + 5} {
+		for _, policy := range testkit.Sample(2, []register.Policy{register.Auto, register.Off}) {
+			for _, n := range testkit.Sample(3, []int{kernels.EagerBytes - 5, 100, 1<<20 + 5}) {
 				t.Run(fmt.Sprintf("%s/%v/%d bytes", k.name, policy, n), func(t *testing.T) {
 					t.Setenv("UBCOLL_EMULATE_SMS", "6")
 					o := ubcoll.Options{Register: policy, Algorithm: "two-shot"}

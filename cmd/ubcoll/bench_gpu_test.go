@@ -15,6 +15,7 @@ import (
 
 	"github.com/ubcoll/ubcoll/internal/gpu/emulated"
 	"github.com/ubcoll/ubcoll/internal/race"
+	"github.com/ubcoll/ubcoll/internal/testkit"
 )
 
 // launcher stands in for mpirun: it notes each start, runs this program for ubcoll, over emulated GPUs, and has times of its
@@ -155,6 +156,7 @@ func TestBenchGPU(t *testing.T) {
 
 // What is not there, or fails, leaves the rest.
 func TestBenchGPUWithout(t *testing.T) {
+	testkit.Long(t)
 	run, log := peersOf(t)
 	quick := []string{"-op", "all_reduce", "-rounds", "1", "-e", "64", "-b", "64", "-also", "none", "-n", "1", "-G", "0"}
 	for _, c := range []struct {
@@ -190,6 +192,7 @@ func TestBenchGPUWithout(t *testing.T) {
 
 // Every operation is one of ubcoll's, with the sizes that it has by default.
 func TestBenchGPUAll(t *testing.T) {
+	testkit.Long(t)
 	run, log := peersOf(t)
 	stdout, stderr, code := run(nil, "-op", "all", "-rounds", "1", "-e", "4K", "-n", "1", "-modes", "registered")
 	require.Zero(t, code, stderr)

@@ -216,7 +216,7 @@ func TestTuneDevices(t *testing.T) {
 	j.devices.MaxBytes, j.devices.Checks = 1<<10, 0
 	j.old = tuning.File{Version: tuning.Version, Machine: "old", Host: map[string]int{"push_from": 12345}, Devices: "8 x GPU",
 		Device: map[string]int{"one_shot_many": 77, "move_packets": 1 << 40}}
-	for _, k := range []struct {
+	for _, k := range testkit.Sample(3, []struct {
 		name    string
 		ranks   int
 		atomics string
@@ -226,7 +226,7 @@ func TestTuneDevices(t *testing.T) {
 		{"two", 2, "1", "lines_pair move_lines one_shot_pair two_shot_packets", true},
 		{"three", 3, "1", "lines_many one_shot_few", true},
 		{"without lines", 2, "0", "", false},
-	} {
+	}) {
 		t.Run(k.name, func(t *testing.T) {
 			t.Setenv("UBCOLL_EMULATE_ATOMICS", k.atomics)
 			var out, progress bytes.Buffer
@@ -273,7 +273,7 @@ func TestTuneOver(t *testing.T) {
 
 // A file's sizes for devices are those by which operations choose.
 func TestTunedDevices(t *testing.T) {
-	for _, k := range []struct {
+	for _, k := range testkit.Sample(2, []struct {
 		name  string
 		ranks int
 		sizes map[string]int
@@ -288,7 +288,7 @@ func TestTunedDevices(t *testing.T) {
 		{"pushed always", 2, map[string]int{"lines_pair": 0, "push_from": 0}, "two-shot, pushed"},
 		{"ring", 3, map[string]int{"ring_from": 4 << 10}, "ring"},
 		{"ring always", 3, map[string]int{"ring_from": 0}, "ring"},
-	} {
+	}) {
 		t.Run(k.name, func(t *testing.T) {
 			f := tuning.File{Device: k.sizes}
 			name := filepath.Join(t.TempDir(), "table.json")

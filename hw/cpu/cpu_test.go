@@ -30,7 +30,7 @@ func TestSixteenBitsExhaustive(t *testing.T) {
 		for range 6 {
 			partners = append(partners, r.Uint64()&0xffff)
 		}
-		if race {
+		if race || testing.Short() {
 			partners = partners[len(partners)-2:]
 		}
 		for _, p := range partners {
@@ -387,6 +387,7 @@ func TestMove(t *testing.T) {
 // could not be stopped inside, the median stop would take as long as a call. Both are measured in processor time of
 // this process, so the machine's other work has no influence.
 func TestTheCollectorIsNotHeldUp(t *testing.T) {
+	testkit.LongOrRace(t)
 	if runtime.GOMAXPROCS(0) < 2 {
 		t.Skip("needs two processors")
 	}

@@ -39,7 +39,7 @@ func TestOnDevices(t *testing.T) {
 	rng := rand.New(rand.NewPCG(testkit.Seed(t), 0))
 	for i := range operations {
 		op := &operations[i]
-		if !op.device {
+		if !op.device || testkit.Daily() && i%4 != 0 {
 			continue
 		}
 		n := 2 + i%2
@@ -86,6 +86,7 @@ func TestOnDevices(t *testing.T) {
 
 // Each rank maps both buffers of each other one, for the first call that needs them, and no more.
 func TestFirstUse(t *testing.T) {
+	testkit.LongOrRace(t)
 	needDevices(t, 4)
 	cfg := small("all_reduce")
 	cfg.MinBytes, cfg.MaxBytes, cfg.Iterations, cfg.Paths, cfg.Graphs, cfg.Device = 1<<20, 2<<20, 2, true, 1, CUDA
@@ -99,6 +100,7 @@ func TestFirstUse(t *testing.T) {
 
 // What is verified on devices has to fail there too.
 func TestVerifyOnDevices(t *testing.T) {
+	testkit.LongOrRace(t)
 	needDevices(t, 3)
 	v := Verification{Device: Auto, MinBytes: 8, MaxBytes: 1 << 10, Ops: []string{"all_reduce", "gather"}, Seed: testkit.Seed(t) >> 32}
 	out, err := verifyOn(t, 3, v)

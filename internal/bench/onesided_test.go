@@ -9,11 +9,12 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/ubcoll/ubcoll"
+	"github.com/ubcoll/ubcoll/internal/testkit"
 )
 
 func TestOneSided(t *testing.T) {
 	for _, name := range []string{"channel", "window"} {
-		for _, n := range []int{1, 2, 3, 4} {
+		for _, n := range testkit.Sample(4, []int{3, 1, 2, 4}) {
 			for _, loop := range []bool{false, true} {
 				t.Run(fmt.Sprintf("%s/%d/%v", name, n, loop), func(t *testing.T) {
 					cfg := small(name)
@@ -68,6 +69,9 @@ func TestOneSidedOnDevices(t *testing.T) {
 	for i, name := range []string{"channel", "window", "channel", "window"} {
 		for _, graphs := range []int{0, 2} {
 			n := 2 + i/2
+			if testkit.Daily() && (n > 2 || graphs/2 != i) {
+				continue
+			}
 			t.Run(fmt.Sprintf("%s/%d/%d", name, n, graphs), func(t *testing.T) {
 				cfg := small(name)
 				cfg.Device, cfg.Graphs, cfg.Checks, cfg.Iterations = CUDA, graphs, 2, 4

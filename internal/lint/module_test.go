@@ -11,11 +11,14 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/ubcoll/ubcoll/internal/testkit"
 )
 
 // go get accepts this tree as a module: from a proxy that has only this tree and what this machine has fetched before,
 // a program elsewhere gets the library and the tool, with the files that they embed.
 func TestGoGet(t *testing.T) {
+	testkit.Long(t)
 	root := filepath.Join("..", "..")
 	command := func(dir string, environ []string, name string, args ...string) string {
 		cmd := exec.Command(name, args...)

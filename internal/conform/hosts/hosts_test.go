@@ -38,15 +38,20 @@ func run(t *testing.T, l conform.Layout, names ...string) {
 
 // TestOneHost runs this folder's suites on one host. The other folders' suites have tests there.
 func TestOneHost(t *testing.T) {
+	testkit.LongOrRace(t)
 	run(t, conform.Block(3), "places", "barriers", "reduce", "broadcast", "large", "same bits", "streams", "groups", "graphs",
 		"families", "wrong", "refused")
 }
 
-// layouts returns all layouts; in short runs and with the race detector, only the most orderly and the least orderly.
+// layouts returns all layouts; in short runs and with the race detector, only the most orderly and the least orderly, and in
+// daily runs the latter alone.
 func layouts() []conform.Layout {
 	all := conform.Layouts()
 	if race.Enabled || testing.Short() {
 		all = []conform.Layout{all[0], all[len(all)-1]}
+	}
+	if testkit.Daily() {
+		all = all[1:]
 	}
 	return all
 }

@@ -448,6 +448,7 @@ func TestHostsCaller(t *testing.T) {
 		}
 		select {}
 	}
+	testkit.LongOrRace(t)
 	across(t, 1, nil, nil, "true").succeed(t) // skips if hosts cannot be made
 	c := exec.Command(os.Args[0], "-test.run=^TestHostsCaller$")
 	c.Env = append(os.Environ(), as+"=1")
@@ -466,6 +467,7 @@ func TestHostsCaller(t *testing.T) {
 
 // TestHostsBad: every mistake with hosts and their network is an error of Open on all ranks.
 func TestHostsBad(t *testing.T) {
+	testkit.LongOrRace(t)
 	bin, err := program()
 	require.NoError(t, err)
 	apart := func(before string) []string { return []string{"-nets", "2", "-mtu", "9000", "-before", before} }

@@ -41,6 +41,9 @@ func TestLocal(t *testing.T) {
 	if race.Enabled || testing.Short() {
 		sizes, suites = []int{3}, []string{"random", "moves", "bad", "order", "p2p", "programs", "exit-early"}
 	}
+	if testkit.Daily() {
+		suites = []string{"moves", "bad", "exit-early"} // TestProcesses has others
+	}
 	for _, n := range sizes {
 		t.Run(fmt.Sprintf("ranks=%d", n), func(t *testing.T) { local(t, n, ubcoll.Options{}, suites...) })
 	}
@@ -55,7 +58,7 @@ func TestManyLocal(t *testing.T) {
 		suites []string
 	}{
 		{17, true, []string{"moves", "bad"}},
-		{20, false, []string{"order", "p2p", "exit-early"}},
+		{20, testkit.Daily(), []string{"order", "p2p", "exit-early"}},
 		{24, true, []string{"random", "bad"}},
 		{40, true, []string{"random", "order"}},
 	} {
@@ -69,6 +72,7 @@ func TestManyLocal(t *testing.T) {
 }
 
 func TestPolicies(t *testing.T) {
+	testkit.LongOrRace(t) // TestRandomPrograms has these, too
 	for _, p := range []register.Policy{register.Auto, register.Explicit, register.Off} {
 		t.Run(p.String(), func(t *testing.T) { local(t, 3, ubcoll.Options{Register: p}, "random", "order") })
 	}

@@ -26,7 +26,7 @@ func programs(t *testing.T) string {
 func TestProgramsLocal(t *testing.T) {
 	t.Setenv("CONFORM_PROGRAMS", programs(t))
 	for n := 2; n <= 8; n++ {
-		if (race.Enabled || testing.Short()) && n > 3 {
+		if (race.Enabled || testing.Short()) && n > 3 || testkit.Daily() && n > 2 {
 			break
 		}
 		t.Run(fmt.Sprintf("ranks=%d", n), func(t *testing.T) { local(t, n, ubcoll.Options{}, "programs") })
@@ -34,6 +34,7 @@ func TestProgramsLocal(t *testing.T) {
 }
 
 func TestProgramsProcesses(t *testing.T) {
+	testkit.LongOrRace(t) // TestProcesses has some
 	extra := []string{"CONFORM_PROGRAMS=" + programs(t), fmt.Sprintf("TEST_SEED=%d", testkit.Seed(t))}
 	for ranks := 2; ranks <= 8; ranks++ {
 		if (race.Enabled || testing.Short()) && ranks > 3 { // the race detector sees within one process only

@@ -27,7 +27,7 @@ func perProcess(t *testing.T, n int, suites []string) []string {
 func TestRanksPerProcess(t *testing.T) {
 	for _, suites := range severalRanks {
 		for _, n := range []int{2, 3} {
-			if n > 2 && testing.Short() || race.Enabled && (n > 2 || suites[0] == "device") {
+			if (n > 2 || suites[0] == "device") && (testing.Short() || race.Enabled) {
 				continue // slow
 			}
 			t.Run(fmt.Sprintf("%s,ranks=%d", suites[0], 2*n), func(t *testing.T) {

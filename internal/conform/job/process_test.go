@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"github.com/ubcoll/ubcoll/internal/race"
+	"github.com/ubcoll/ubcoll/internal/testkit"
 )
 
 func TestProcesses(t *testing.T) {
@@ -12,6 +13,9 @@ func TestProcesses(t *testing.T) {
 	suites := []string{"matrix", "random", "moves", "bad", "order", "imports", "p2p", "programs", "mixed", "exit-early"}
 	if testing.Short() || race.Enabled {
 		sizes, suites = []int{3}, []string{"random", "moves", "bad", "order", "p2p", "programs", "mixed", "exit-early"}
+	}
+	if testkit.Daily() {
+		suites = []string{"random", "order", "p2p", "programs"}
 	}
 	for _, n := range sizes {
 		t.Run(fmt.Sprintf("ranks=%d", n), func(t *testing.T) {

@@ -21,6 +21,7 @@ import (
 	_ "github.com/ubcoll/ubcoll/graph"
 	"github.com/ubcoll/ubcoll/internal/race"
 	_ "github.com/ubcoll/ubcoll/p2p"
+	"github.com/ubcoll/ubcoll/internal/testkit"
 )
 
 const repository = "../../.."
@@ -72,6 +73,7 @@ func run(t *testing.T, dir string, environment []string, name string, arguments 
 
 // The examples of the documentation, word by word, compile outside of the repository and print what they should.
 func TestExamples(t *testing.T) {
+	testkit.Long(t)
 	dir := module(t)
 	for _, room := range []string{".", "coll", "p2p", "graph", "bootstrap", "dtype"} {
 		files, err := filepath.Glob(filepath.Join(repository, room, "*example_test.go"))
@@ -142,6 +144,7 @@ func TestFirstProgram(t *testing.T) {
 
 // Other modules cannot use internal packages.
 func TestInside(t *testing.T) {
+	testkit.Long(t)
 	dir := module(t)
 	for _, c := range []struct{ name, imports, body, want string }{
 		{"nothing", "", "_ = c.Rank()", ""},

@@ -330,6 +330,7 @@ func TestThreads(t *testing.T) {
 
 // Runs the checks of testdata/fibers.
 func TestFibers(t *testing.T) {
+	testkit.Long(t)
 	emulated.Library(t) // skips if there is no compiler
 	cxx := []string{"c++"}
 	if s := strings.Fields(os.Getenv("CXX")); len(s) > 0 {

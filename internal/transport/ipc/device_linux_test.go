@@ -364,6 +364,7 @@ func TestDeviceHeld(t *testing.T) {
 
 // The largest possible number of ranks access each other's memory; each allocates memory for that many.
 func TestDeviceAll(t *testing.T) {
+	testkit.LongOrRace(t)
 	emulated.Primary(t, 0)
 	emulated.Only(t)
 	foot := measure(t)
