@@ -20,8 +20,8 @@ import (
 	// invalid.
 	_ "github.com/ubcoll/ubcoll/graph"
 	"github.com/ubcoll/ubcoll/internal/race"
-	_ "github.com/ubcoll/ubcoll/p2p"
 	"github.com/ubcoll/ubcoll/internal/testkit"
+	_ "github.com/ubcoll/ubcoll/p2p"
 )
 
 const repository = "../../.."
