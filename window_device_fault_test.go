@@ -214,6 +214,9 @@ func TestWindowOnDevicesEnds(t *testing.T) {
 		}},
 	} {
 		t.Run(k.name, func(t *testing.T) {
+			if k.name == "context" {
+				testkit.LongOrRace(t)
+			}
 			over := make(chan struct{}) // rank 0's part is done; the others wait for it without the communicator
 			gputest.Run(t, 3, ubcoll.Options{}, func(ctx context.Context, c *ubcoll.Comm, dev ubcoll.Device) error {
 				p, err := openPart(ctx, c, dev, 1000, 0)

@@ -100,6 +100,9 @@ func TestConformance(t *testing.T) {
 		if race.Enabled || testing.Short() { // 8 ranks are slow then, and show nothing more
 			sizes = []int{1, 2, 4}
 		}
+		if testkit.Daily() {
+			sizes = sizes[2:]
+		}
 		for _, n := range sizes {
 			for _, name := range []string{"healthy", "missing", "abort", "circle", "pair-missing", "pair-abort", "pair-closed"} {
 				pairs := name == "circle" || strings.HasPrefix(name, "pair")
@@ -130,7 +133,7 @@ func TestConformance(t *testing.T) {
 func TestEnvProcesses(t *testing.T) {
 	for _, name := range []string{"healthy", "missing", "abort", "killed", "killed-root", "circle", "pair-missing", "pair-abort",
 		"pair-killed", "pair-closed"} {
-		for _, n := range []int{2, 4} {
+		for _, n := range testkit.Sample(2, []int{4, 2}) {
 			t.Run(fmt.Sprintf("%s/%d", name, n), func(t *testing.T) {
 				t.Parallel()
 				if name == "circle" && n < 3 {

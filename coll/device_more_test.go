@@ -160,6 +160,7 @@ func TestDeviceClose(t *testing.T) {
 
 // TestDevicePeerClosed waits for a peer that closes its communicator.
 func TestDevicePeerClosed(t *testing.T) {
+	testkit.LongOrRace(t)
 	gputest.Run(t, 2, ubcoll.Options{}, func(ctx context.Context, c *ubcoll.Comm, dev ubcoll.Device) error {
 		a, err := gputest.Floats(ctx, c, dev, 100, 1)
 		if err != nil {

@@ -42,7 +42,7 @@ func bools(c *ubcoll.Comm, n int, f func(buf []byte, dst, src int, op ubcoll.Op)
 
 // TestBools reduces bytes of any value to 0 and 1, by every algorithm.
 func TestBools(t *testing.T) {
-	for _, ranks := range testkit.Sample(3, []int{3, 1, 2, 20}) { // 20 agree by groups
+	for _, ranks := range testkit.Sample(4, []int{3, 1, 2, 20}) { // 20 agree by groups
 		for _, algorithm := range append(ubcoll.Algorithms(), ubcoll.AlgorithmAuto) {
 			t.Run(fmt.Sprintf("%d ranks/%s", ranks, algorithm), func(t *testing.T) {
 				o := ubcoll.Options{Algorithm: algorithm, Timeout: testkit.Limit}

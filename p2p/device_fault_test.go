@@ -233,6 +233,9 @@ func TestChannelOnDevicesEnds(t *testing.T) {
 		}, nil},
 	} {
 		t.Run(k.name, func(t *testing.T) {
+			if k.name == "context" {
+				testkit.LongOrRace(t)
+			}
 			gputest.Run(t, 2, ubcoll.Options{}, func(ctx context.Context, c *ubcoll.Comm, dev ubcoll.Device) error {
 				e, err := openEnd(ctx, c, dev, 1-c.Rank(), 1024)
 				if err != nil {

@@ -266,7 +266,7 @@ func TestMessagesAlone(t *testing.T) {
 			return err
 		}
 	}
-	for _, k := range []struct {
+	for _, k := range testkit.Sample(3, []struct {
 		name string
 		want error
 		text string
@@ -311,7 +311,7 @@ func TestMessagesAlone(t *testing.T) {
 				c.Abort(errors.New("enough"))
 				return nil
 			}},
-	} {
+	}) {
 		t.Run(k.name, func(t *testing.T) {
 			over := make(chan struct{})
 			gputest.Run(t, 2, ubcoll.Options{}, func(ctx context.Context, c *ubcoll.Comm, dev ubcoll.Device) error {
@@ -392,6 +392,7 @@ func TestMessagesFail(t *testing.T) {
 
 // TestMessagesClosed has a peer that closes its communicator: what it had sent arrives, and nothing else.
 func TestMessagesClosed(t *testing.T) {
+	testkit.LongOrRace(t)
 	gputest.Run(t, 2, ubcoll.Options{}, func(ctx context.Context, c *ubcoll.Comm, dev ubcoll.Device) error {
 		d, err := c.Dup(ctx)
 		if err != nil {

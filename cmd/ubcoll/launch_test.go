@@ -77,6 +77,9 @@ func TestLaunch(t *testing.T) {
 			"root 4 of 2 ranks"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
+			if c.name == "no host" {
+				testkit.LongOrRace(t)
+			}
 			stdout, stderr, code := testkit.Program(t, c.env, append([]string{"launch"}, c.args...)...)
 			require.Equal(t, c.code, code, stderr)
 			require.Contains(t, stderr, c.stderr)

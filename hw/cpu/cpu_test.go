@@ -121,6 +121,9 @@ func lengths() (ns []int) {
 	if race {
 		return append(ns, 127, 1000, 4099)
 	}
+	if testing.Short() {
+		return append(testkit.Sample(7, ns), 127, 4099)
+	}
 	return append(ns, 127, 1000, 4099, 65537)
 }
 
@@ -172,7 +175,7 @@ func TestReduceMulti(t *testing.T) {
 	for _, ty := range dtype.All() {
 		for ns := 1; ns <= 18; ns++ {
 			for _, n := range []int{1, 5, 63, 1000, 65537} {
-				if n == 65537 && (race || ns%8 > 2) {
+				if n == 65537 && (race || testing.Short() || ns%8 > 2) {
 					continue
 				}
 				ops := opsOf(ty)

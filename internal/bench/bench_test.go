@@ -56,7 +56,7 @@ func TestEveryOperation(t *testing.T) {
 			ranks = testkit.Sample(2, []int{2, 4})
 		}
 		for _, n := range ranks {
-			for _, buffers := range []int{GoSlices, Registered} {
+			for _, buffers := range testkit.Sample(2, []int{Registered, GoSlices}) {
 				cfg := small(name)
 				cfg.Buffers, cfg.Root, cfg.Checks, cfg.Seed = buffers, n-1, 2, rng.Uint64()>>32
 				if n == 3 {
@@ -100,7 +100,7 @@ func TestEveryOperation(t *testing.T) {
 func TestChecksNotice(t *testing.T) {
 	for i := range operations {
 		op := operations[i]
-		if op.name == barrier {
+		if op.name == barrier || testkit.Daily() && i%3 != 0 {
 			continue
 		}
 		for _, fault := range []struct {
@@ -552,7 +552,7 @@ func TestRoom(t *testing.T) {
 
 // Calls of nothing are measured like others, also where no larger ones follow.
 func TestNothing(t *testing.T) {
-	for _, name := range Names() {
+	for _, name := range testkit.Sample(3, Names()) {
 		for _, kind := range []int{GoSlices, Registered} {
 			if kind == GoSlices && operationOf(name).open != nil {
 				continue // for registered memory alone
@@ -590,6 +590,7 @@ func TestSizes(t *testing.T) {
 
 // Where nobody gives the number of calls, there are enough for the time of a size, the same on all ranks.
 func TestMinTime(t *testing.T) {
+	testkit.LongOrRace(t)
 	for _, loop := range []bool{false, true} {
 		cfg := small("all_reduce")
 		cfg.Iterations, cfg.MinTime, cfg.Loop, cfg.Warmup = 0, 20*time.Millisecond, loop, -1

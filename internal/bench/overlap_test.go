@@ -6,6 +6,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/ubcoll/ubcoll"
+	"github.com/ubcoll/ubcoll/internal/testkit"
 )
 
 func TestOverlapPercent(t *testing.T) {
@@ -30,7 +31,7 @@ func TestOverlapPercent(t *testing.T) {
 
 // Every collective has it, blocking in its row or not, in graphs and in groups.
 func TestOverlap(t *testing.T) {
-	for _, c := range []struct {
+	for _, c := range testkit.Sample(3, []struct {
 		name, op string
 		change   func(*Config)
 	}{
@@ -43,7 +44,7 @@ func TestOverlap(t *testing.T) {
 		{"graphs", "all_reduce", func(c *Config) { c.Graphs = 2 }},
 		{"loop", "all_reduce", func(c *Config) { c.Loop = true }},
 		{"one way", "all_reduce", func(c *Config) { c.Only = InPlace }},
-	} {
+	}) {
 		t.Run(c.name, func(t *testing.T) {
 			cfg := small(c.op)
 			cfg.Overlap = true
@@ -71,6 +72,7 @@ func TestOverlap(t *testing.T) {
 }
 
 func TestOverlapOnDevice(t *testing.T) {
+	testkit.LongOrRace(t)
 	needDevices(t, 2)
 	for _, graphs := range []int{0, 2} {
 		cfg := small("all_reduce")

@@ -81,6 +81,9 @@ func TestOpenOnHosts(t *testing.T) {
 		{"64 hosts", 64, func(r int) int { return r * 37 % 64 }},
 	} {
 		t.Run(l.name, func(t *testing.T) {
+			if l.n == 64 {
+				testkit.LongOrRace(t)
+			}
 			defer testkit.NoLeaks(t)()
 			name := func(r int) string { return fmt.Sprint("host ", l.host(r)) }
 			comms, errs := openEach(enginetest.Hosts(bootstrap.Local(l.n), name), usual, usualIPC)

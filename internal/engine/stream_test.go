@@ -144,7 +144,11 @@ func TestCloseTellsWhatSyncDidNot(t *testing.T) {
 	s := engine.NewStream()
 	w := reduce(5)
 	w.Err = fault.ErrArgument
-	for i := range 2000 {
+	rounds := 2000
+	if testkit.Daily() {
+		rounds = 200
+	}
+	for i := range rounds {
 		d, err := c.Dup(background)
 		require.NoError(t, err)
 		require.NoError(t, enginetest.Submit(background, &engine.View{Comm: d, Stream: s}, w))

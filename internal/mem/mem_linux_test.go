@@ -294,7 +294,7 @@ func TestMaxArenas(t *testing.T) {
 func TestLimits(t *testing.T) {
 	t.Run("descriptors", func(t *testing.T) { limited(t, "nofile") })
 	t.Run("memory", func(t *testing.T) { limited(t, "nomemory") })
-	for _, room := range []int{300, 520, 1030} {
+	for _, room := range testkit.Sample(3, []int{300, 520, 1030}) {
 		t.Run(fmt.Sprintf("%d MiB of address space", room), func(t *testing.T) {
 			if race.Enabled {
 				t.Skip("the race detector reserves address space of its own")

@@ -19,6 +19,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/ubcoll/ubcoll/internal/env"
+	"github.com/ubcoll/ubcoll/internal/testkit"
 )
 
 func TestOrder(t *testing.T) {
@@ -85,6 +86,7 @@ func TestClaim(t *testing.T) {
 // build builds the program, on a machine that can make hosts.
 func build(t *testing.T) (bin string) {
 	t.Helper()
+	testkit.Long(t)
 	bin = filepath.Join(t.TempDir(), "hosts")
 	out, err := exec.Command("go", "build", "-o", bin, ".").CombinedOutput()
 	require.NoError(t, err, "%s", out)

@@ -211,6 +211,7 @@ var acrossSuites = []string{"random", "order", "bad", "family", "hosts"}
 
 // TestHosts runs everything that works across hosts, without MPI.
 func TestHosts(t *testing.T) {
+	testkit.LongOrRace(t)
 	bin, err := program()
 	require.NoError(t, err)
 	all := places()

@@ -9,6 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/ubcoll/ubcoll/internal/race"
+	"github.com/ubcoll/ubcoll/internal/testkit"
 )
 
 // severalRanks are suites for processes with several ranks each: some peers are goroutines, others processes. The suite
@@ -29,6 +30,9 @@ func TestRanksPerProcess(t *testing.T) {
 		for _, n := range []int{2, 3} {
 			if (n > 2 || suites[0] == "device") && (testing.Short() || race.Enabled) {
 				continue // slow
+			}
+			if testkit.Daily() {
+				suites = []string{"order", "p2p", "channels"}
 			}
 			t.Run(fmt.Sprintf("%s,ranks=%d", suites[0], 2*n), func(t *testing.T) {
 				j := start(t, 2, perProcess(t, n, suites), suites...)

@@ -64,6 +64,9 @@ func TestSupport(t *testing.T) {
 		}
 		require.Equal(t, names, rows, m.heading)
 		t.Run(m.heading, func(t *testing.T) {
+			if m.heading == "Device memory" {
+				testkit.LongOrRace(t)
+			}
 			o, between := ubcoll.Options{Timeout: soon}, newTurns()
 			run := gputest.Run
 			if m.between {

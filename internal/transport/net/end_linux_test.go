@@ -182,6 +182,7 @@ func TestCut(t *testing.T) {
 
 // If packets of one direction are lost, the peer may give up first, and its end of stream arrives: that is no death.
 func TestCutOneWay(t *testing.T) {
+	testkit.LongOrRace(t)
 	ends := map[string]func(p *pair){
 		"all": func(p *pair) { p.ba.finish(Cut, syscall.ETIMEDOUT) },
 		"reset": func(p *pair) {
