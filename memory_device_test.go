@@ -18,6 +18,7 @@ import (
 	"github.com/ubcoll/ubcoll/internal/testkit/gputest"
 	"github.com/ubcoll/ubcoll/p2p"
 	"github.com/ubcoll/ubcoll/register"
+	"github.com/ubcoll/ubcoll/internal/testkit"
 )
 
 const mib = 1 << 20
@@ -259,6 +260,7 @@ func TestStagingInGraph(t *testing.T) {
 
 // If a peer closes while this rank makes staging memory for a call, nothing is left behind, and nobody waits.
 func TestGoneWhileStagingIsMade(t *testing.T) {
+	testkit.LongOrRace(t)
 	emulated.Only(t)
 	ctxs := []*cuda.Context{emulated.Primary(t, 0), emulated.Primary(t, 1)}
 	for name, leave := range map[string]func(c *ubcoll.Comm) error{

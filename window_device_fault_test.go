@@ -214,7 +214,7 @@ func TestWindowOnDevicesEnds(t *testing.T) {
 		}},
 	} {
 		t.Run(k.name, func(t *testing.T) {
-			if k.name == "context" {
+			if k.name == "context" || k.name == "on a stream" {
 				testkit.LongOrRace(t)
 			}
 			over := make(chan struct{}) // rank 0's part is done; the others wait for it without the communicator

@@ -233,7 +233,7 @@ func TestChannelOnDevicesEnds(t *testing.T) {
 		}, nil},
 	} {
 		t.Run(k.name, func(t *testing.T) {
-			if k.name == "context" {
+			if k.name != "timeout" && k.peer == nil {
 				testkit.LongOrRace(t)
 			}
 			gputest.Run(t, 2, ubcoll.Options{}, func(ctx context.Context, c *ubcoll.Comm, dev ubcoll.Device) error {

@@ -266,7 +266,7 @@ func TestMessagesAlone(t *testing.T) {
 			return err
 		}
 	}
-	for _, k := range testkit.Sample(3, []struct {
+	for _, k := range testkit.Sample(8, []struct {
 		name string
 		want error
 		text string

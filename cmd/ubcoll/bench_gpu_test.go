@@ -106,6 +106,7 @@ func row(t *testing.T, page string, first ...string) []string {
 // The peers run in every mode once, and then in the best one of each size alone. The figures are tested where they are made,
 // in tools/benchstats.
 func TestBenchGPU(t *testing.T) {
+	testkit.Long(t)
 	run, log := peersOf(t)
 	file := filepath.Join(t.TempDir(), "page.md")
 	stdout, stderr, code := run(nil, "-op", "all_reduce,broadcast", "-rounds", "2", "-b", "64", "-e", "256", "-also", "128,4K",

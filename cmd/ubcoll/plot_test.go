@@ -47,6 +47,7 @@ func withDrawer(t *testing.T) []string {
 }
 
 func TestPlot(t *testing.T) {
+	testkit.Long(t)
 	environ := withDrawer(t)
 	at := func(name string) string { return filepath.Join(t.TempDir(), name) }
 	read := func(name string) string {

@@ -116,6 +116,7 @@ func fileBytes(name string) int64 {
 
 // Processes of a job measure as goroutines do, and a signal leaves what there is.
 func TestRunJob(t *testing.T) {
+	testkit.LongOrRace(t)
 	file, dir := sweepFile(t, smallSweep), filepath.Join(t.TempDir(), "r")
 	name := rand.Text()
 	var codes [3]int

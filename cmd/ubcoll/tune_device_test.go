@@ -167,11 +167,12 @@ func quick(t *testing.T) tuneJob {
 
 // Every kernel is measured, as it is asked for, and its data are right.
 func TestAsked(t *testing.T) {
-	for _, k := range testkit.Sample(3, []struct {
+	testkit.LongOrRace(t) // TestTuneDevices asks, too
+	for _, k := range []struct {
 		name  string
 		ranks int
 		lines bool
-	}{{"two", 2, true}, {"two without lines", 2, false}, {"three", 3, true}}) {
+	}{{"two", 2, true}, {"two without lines", 2, false}, {"three", 3, true}} {
 		t.Run(k.name, func(t *testing.T) {
 			j := quick(t)
 			if !k.lines {

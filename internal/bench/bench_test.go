@@ -239,7 +239,7 @@ func TestUnevenAllToAllV(t *testing.T) {
 }
 
 func TestModes(t *testing.T) {
-	for _, c := range []struct {
+	for _, c := range testkit.Sample(2, []struct {
 		name   string
 		change func(*Config)
 		rows   int
@@ -286,7 +286,7 @@ func TestModes(t *testing.T) {
 			require.Nil(t, r.Setup)
 			require.Zero(t, r.Cache.HitP50)
 		}},
-	} {
+	}) {
 		t.Run(c.name, func(t *testing.T) {
 			cfg := small("all_reduce")
 			c.change(&cfg)

@@ -32,7 +32,7 @@ func TestRanksPerProcess(t *testing.T) {
 				continue // slow
 			}
 			if testkit.Daily() {
-				suites = []string{"order", "p2p", "channels"}
+				suites = []string{"order", "channels"}
 			}
 			t.Run(fmt.Sprintf("%s,ranks=%d", suites[0], 2*n), func(t *testing.T) {
 				j := start(t, 2, perProcess(t, n, suites), suites...)
