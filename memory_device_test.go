@@ -18,7 +18,6 @@ import (
 	"github.com/ubcoll/ubcoll/internal/testkit/gputest"
 	"github.com/ubcoll/ubcoll/p2p"
 	"github.com/ubcoll/ubcoll/register"
-	"github.com/ubcoll/ubcoll/internal/testkit"
 )
 
 const mib = 1 << 20

@@ -122,6 +122,10 @@ func TestRequestAfterClose(t *testing.T) {
 // TestCloseRaces closes a communicator while another goroutine makes calls. Either Close is ErrBusy, or all later calls
 // are ErrClosed, never ErrBusy.
 func TestCloseRaces(t *testing.T) {
+	rounds := 30
+	if testkit.Daily() {
+		rounds = 3
+	}
 	x, y := ubcoll.Of(make([]byte, 8)), ubcoll.Of(make([]byte, 8))
 	for _, k := range []struct {
 		name string
@@ -135,7 +139,7 @@ func TestCloseRaces(t *testing.T) {
 	} {
 		t.Run(k.name, func(t *testing.T) {
 			require.NoError(t, ubcoll.Local(t.Context(), 1, ubcoll.Options{}, func(ctx context.Context, c *ubcoll.Comm) error {
-				for round := range max(3, testkit.Often(300)) {
+				for round := range rounds {
 					d, err := c.Dup(ctx)
 					if err != nil {
 						return err
