@@ -186,7 +186,7 @@ func TestDeviceCountsBad(t *testing.T) {
 	same := [][]int{{4, 5, 6}, {7, 8, 9}, {10, 11, 12}}
 	long := [][]int{{4, 5, 6}, {7, 70000, 9}, {10, 11, 12}}
 	all := [][]int{{5, 5, 5}, {8, 8, 8}, {0, 0, 0}}
-	for _, k := range []struct {
+	for _, k := range testkit.Sample(2, []struct {
 		name string
 		kind string
 		base [][]int
@@ -204,7 +204,7 @@ func TestDeviceCountsBad(t *testing.T) {
 			"rank 1 expects 8 elements from rank 2, which sends 7"},
 		{"of scatter", "scatter_v", [][]int{{0, 0, 0}, {5, 6, 7}, {0, 0, 0}}, root, 0, 1,
 			"rank 0 expects 6 elements from rank 1, which sends 5"},
-	} {
+	}) {
 		for _, queued := range testkit.Sample(2, []bool{true, false}) {
 			t.Run(fmt.Sprintf("%s/queued=%v", k.name, queued), func(t *testing.T) {
 				gputest.Run(t, n, ubcoll.Options{}, func(ctx context.Context, c *ubcoll.Comm, dev ubcoll.Device) error {

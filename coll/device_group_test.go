@@ -187,7 +187,7 @@ func TestDeviceGroupDiffers(t *testing.T) {
 		op ubcoll.Op
 	}
 	eight := func() []call { return slices.Repeat([]call{{100, ubcoll.Sum}}, 8) }
-	for _, k := range []struct {
+	for _, k := range testkit.Sample(3, []struct {
 		name        string
 		rank1       func([]call) []call
 		mine, other error  // of rank 1 and of the others
@@ -206,7 +206,7 @@ func TestDeviceGroupDiffers(t *testing.T) {
 			"the groups differ: rank 1 called group(7 all_reduce", true},
 		{"one that is long", func(cs []call) []call { cs[0].n = 100000; return cs }, ubcoll.ErrMismatch, ubcoll.ErrMismatch,
 			"the groups differ: rank 1 called all_reduce(count 100000", true},
-	} {
+	}) {
 		for _, queued := range testkit.Sample(2, []bool{true, false}) {
 			t.Run(fmt.Sprintf("%s/queued=%v", k.name, queued), func(t *testing.T) {
 				gputest.Run(t, 3, ubcoll.Options{}, func(ctx context.Context, c *ubcoll.Comm, dev ubcoll.Device) error {

@@ -136,7 +136,11 @@ func trades(ctx context.Context, c *ubcoll.Comm, dev ubcoll.Device, peer int, se
 		return err
 	}
 	pair := rand.New(rand.NewPCG(seed, uint64(min(c.Rank(), peer)*8+max(c.Rank(), peer))))
-	for round := range 40 {
+	rounds := 40
+	if testkit.Daily() {
+		rounds = 15
+	}
+	for round := range rounds {
 		x, salt := newTrade(pair), pair.Uint64()
 		of := func(rank int) []byte { return testkit.Bytes(rand.New(rand.NewPCG(salt, uint64(rank))), x.n) }
 		host := bytes.Repeat([]byte{0xa5}, 2*part)

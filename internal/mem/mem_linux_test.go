@@ -262,6 +262,7 @@ func TestDirectory(t *testing.T) {
 }
 
 func TestMaxSlots(t *testing.T) {
+	testkit.LongOrRace(t)
 	h := newHeap(t, false)
 	as := make([]*Allocation, MaxSlots)
 	for i := range as {

@@ -42,6 +42,7 @@ func (s *space) pieces(t *testing.T) (n int) {
 
 // Addresses come from new windows while little has been freed, and then from the oldest freed ones.
 func TestAddressesAreReused(t *testing.T) {
+	testkit.LongOrRace(t)
 	const window, size = 64 << 20, 1 << 20
 	h := smallSpace(t, window)
 	var past []*Allocation
@@ -233,6 +234,7 @@ func TestCyclesInLimitedSpace(t *testing.T) {
 
 // Addresses in the queue must keep only few page tables.
 func TestPageTables(t *testing.T) {
+	testkit.LongOrRace(t)
 	h := newHeap(t, false)
 	const rounds, size = 20000, 128 << 10
 	before := testkit.Status("VmPTE")

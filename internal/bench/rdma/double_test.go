@@ -21,7 +21,12 @@ import (
 func TestDouble(t *testing.T) {
 	for name, knobs := range map[string]verbstest.Knobs{"InfiniBand": nil, "Ethernet": {"LINK": "Ethernet"},
 		"little inline": {"MAX_INLINE": "64"}} {
-		t.Run(name, func(t *testing.T) { verbstest.Again(t, knobs, "-test.run=^(TestRun|TestRefused|TestRanks)$") })
+		t.Run(name, func(t *testing.T) {
+			if knobs != nil {
+				testkit.LongOrRace(t)
+			}
+			verbstest.Again(t, knobs, "-test.run=^(TestRun|TestRefused|TestRanks)$")
+		})
 	}
 }
 
@@ -33,7 +38,7 @@ func quick() Config {
 // A failure on one rank ends the run on both, by name, and leaves nothing behind.
 func TestDoubleFailures(t *testing.T) {
 	verbstest.Over(t, nil, func(t *testing.T) {
-		for _, c := range []struct {
+		for _, c := range testkit.Sample(2, []struct {
 			name, knob, value string
 			is                error // nil: it is random which rank's failure is reported first, and as what
 			says              string
@@ -46,7 +51,7 @@ func TestDoubleFailures(t *testing.T) {
 			{"a queue", "FAIL", "create_cq:1:ENOMEM", nil, "ibv_create_cq"},
 			{"the last region", "FAIL", "reg_mr:2:ENOMEM", nil, "ibv_reg_mr"},
 			{"a region to measure", "FAIL", "reg_mr:5:ENOMEM", fault.ErrLimit, "ibv_reg_mr"},
-		} {
+		}) {
 			t.Run(c.name, func(t *testing.T) {
 				verbstest.Set(t, c.knob, c.value)
 				_, _, err := measure(t, 2, quick())

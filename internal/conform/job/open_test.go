@@ -8,6 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/ubcoll/ubcoll/internal/race"
+	"github.com/ubcoll/ubcoll/internal/testkit"
 )
 
 // TestOpenDisagrees opens jobs whose ranks cannot work together. Every rank says why, and exits with the same code.
@@ -20,7 +21,7 @@ func TestOpenDisagrees(t *testing.T) {
 			return nil
 		}
 	}
-	for _, k := range []struct {
+	for _, k := range testkit.Sample(2, []struct {
 		name  string
 		extra func(int) []string
 		want  []string
@@ -31,7 +32,7 @@ func TestOpenDisagrees(t *testing.T) {
 		{"no network on one of two hosts", func(r int) []string {
 			return append(odd("UBCOLL_NET=nothing0")(r), fmt.Sprintf("UBCOLL_HOSTID=%d", r/2))
 		}, []string{"UBCOLL_NET", "no interface nothing0"}, 6},
-	} {
+	}) {
 		t.Run(k.name, func(t *testing.T) {
 			j := startEach(t, 3, k.extra, "order")
 			for r, err := range j.wait() {
