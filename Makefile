@@ -15,7 +15,8 @@ test: ## everything, as CI does it: installs both MPIs if that may be done
 	@scripts/test
 
 check: lint ## the daily minute: no MPI, no race detector, nothing that takes long
-	go test -short -p $$((2 * $$(getconf _NPROCESSORS_ONLN))) ./... # some mostly wait
+	@# More packages at a time than processors: some mostly wait.
+	go test -short -p $$((2 * $$(getconf _NPROCESSORS_ONLN))) ./...
 
 test-rdma: ## what needs an RDMA device, in virtual machines that have one, made of Debian's packages
 	@scripts/test-rdma

@@ -35,6 +35,7 @@ func taken(c *ubcoll.Comm, after string, most int64) error {
 
 // The first communicator takes at most 24 MiB of a device, whatever it does, and each one made from it takes 1 MiB.
 func TestDeviceMemory(t *testing.T) {
+	testkit.LongOrRace(t)
 	gputest.Run(t, 2, unregistered, func(ctx context.Context, c *ubcoll.Comm, dev ubcoll.Device) error {
 		a, err := gputest.Floats(ctx, c, dev, 2*mib, float32(1+c.Rank()))
 		if err != nil {

@@ -131,8 +131,8 @@ func TestConformance(t *testing.T) {
 
 // TestEnvProcesses runs the suite on Env with real processes.
 func TestEnvProcesses(t *testing.T) {
-	for _, name := range []string{"healthy", "missing", "abort", "killed", "killed-root", "circle", "pair-missing", "pair-abort",
-		"pair-killed", "pair-closed"} {
+	for _, name := range testkit.Sample(3, []string{"healthy", "missing", "abort", "killed", "killed-root", "circle", "pair-missing",
+		"pair-abort", "pair-killed", "pair-closed"}) {
 		for _, n := range testkit.Sample(2, []int{4, 2}) {
 			t.Run(fmt.Sprintf("%s/%d", name, n), func(t *testing.T) {
 				t.Parallel()

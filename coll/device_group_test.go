@@ -91,7 +91,7 @@ func TestDeviceGroupTogether(t *testing.T) {
 	t.Logf("seed %d", seed)
 	const size = 400 << 10
 	for _, n := range testkit.Sample(2, []int{2, 3}) {
-		for _, k := range testkit.Sample(3, []struct {
+		for _, k := range testkit.Sample(4, []struct {
 			name             string
 			queued, captured bool
 		}{{"blocking", false, false}, {"queued", true, false}, {"graph", false, true}, {"queued graph", true, true}}) {

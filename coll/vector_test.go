@@ -16,7 +16,7 @@ import (
 // overwrites its source as soon as its call returns.
 func TestVectorsMixed(t *testing.T) {
 	const ranks, root, calls = 3, 1, 5
-	for _, lens := range [][ranks]int{{0, 0, 0}, {1, 2, 3}, {341, 342, 340}, {1, 400, 50000}, {50000, 3, 7}, {9, 50000, 0}} {
+	for _, lens := range testkit.Sample(3, [][ranks]int{{0, 0, 0}, {1, 2, 3}, {341, 342, 340}, {1, 400, 50000}, {50000, 3, 7}, {9, 50000, 0}}) {
 		for _, registered := range testkit.Sample(3, []int{2, 1, 0, 7}) { // a bit for each rank
 			t.Run(fmt.Sprintf("lengths=%v/registered=%b", lens, registered), func(t *testing.T) {
 				err := ubcoll.Local(t.Context(), ranks, ubcoll.Options{}, func(ctx context.Context, c *ubcoll.Comm) error {

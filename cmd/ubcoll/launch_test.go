@@ -77,7 +77,7 @@ func TestLaunch(t *testing.T) {
 			"root 4 of 2 ranks"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			if c.name == "no host" {
+			if c.name == "no host" || c.name == "more ranks than processors" {
 				testkit.LongOrRace(t)
 			}
 			stdout, stderr, code := testkit.Program(t, c.env, append([]string{"launch"}, c.args...)...)

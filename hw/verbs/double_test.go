@@ -30,6 +30,9 @@ func TestDouble(t *testing.T) {
 		"old contexts":                {"SYSFS": verbstest.Sysfs(t), "EXTENSION": "none"},
 	} {
 		t.Run(name, func(t *testing.T) {
+			if len(knobs) > 1 {
+				testkit.LongOrRace(t)
+			}
 			out := verbstest.Again(t, knobs, "-test.run=^Test", "-test.skip=^TestDouble|^TestABI$|^TestMemoryLimit$")
 			require.NotContains(t, out, "--- SKIP")
 			require.Contains(t, out, "--- PASS: TestWalk")

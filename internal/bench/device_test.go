@@ -39,7 +39,7 @@ func TestOnDevices(t *testing.T) {
 	rng := rand.New(rand.NewPCG(testkit.Seed(t), 0))
 	for i := range operations {
 		op := &operations[i]
-		if !op.device || testkit.Daily() && i%4 != 0 {
+		if !op.device || testkit.Daily() && i%6 != 0 {
 			continue
 		}
 		n := 2 + i%2

@@ -65,12 +65,13 @@ func TestHosts(t *testing.T) {
 		if s := l.String(); race.Enabled || testing.Short() || s != "aaab" && s != "abcab" {
 			names = slices.DeleteFunc(names, func(name string) bool { return slices.Contains(long, name) })
 		}
-		run(t, l, testkit.Sample(3, names)...)
+		run(t, l, testkit.Sample(5, names)...)
 	}
 }
 
 // TestDevices: ranks with devices are refused what does not work between hosts, and can do it within each host.
 func TestDevices(t *testing.T) {
+	testkit.LongOrRace(t)
 	t.Setenv(env.CUDA.Name, "auto")
 	for _, l := range layouts() {
 		t.Run(l.String(), func(t *testing.T) {

@@ -15,7 +15,7 @@ func TestProcesses(t *testing.T) {
 		sizes, suites = []int{3}, []string{"random", "moves", "bad", "order", "p2p", "programs", "mixed", "exit-early"}
 	}
 	if testkit.Daily() {
-		suites = []string{"random", "p2p"}
+		suites = []string{"order", "p2p"}
 	}
 	for _, n := range sizes {
 		t.Run(fmt.Sprintf("ranks=%d", n), func(t *testing.T) {
