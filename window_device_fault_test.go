@@ -181,6 +181,7 @@ func TestWindowOnDevicesClosedThere(t *testing.T) {
 
 // TestWindowOnDevicesEnds ends waits in all possible ways: only the window towards that rank ends.
 func TestWindowOnDevicesEnds(t *testing.T) {
+	testkit.LongOrRace(t)
 	for _, k := range []struct {
 		name string
 		want error
@@ -214,9 +215,6 @@ func TestWindowOnDevicesEnds(t *testing.T) {
 		}},
 	} {
 		t.Run(k.name, func(t *testing.T) {
-			if k.name == "context" || k.name == "on a stream" {
-				testkit.LongOrRace(t)
-			}
 			over := make(chan struct{}) // rank 0's part is done; the others wait for it without the communicator
 			gputest.Run(t, 3, ubcoll.Options{}, func(ctx context.Context, c *ubcoll.Comm, dev ubcoll.Device) error {
 				p, err := openPart(ctx, c, dev, 1000, 0)

@@ -68,11 +68,8 @@ func TestMain(m *testing.M) {
 	os.Exit(code)
 }
 
-// some is all examples, or, in daily runs, as to link programs takes longest, the first and the last.
-func some() []example {
-	last := len(examples) - 1
-	return append(testkit.Sample(last, examples[:last:last]), examples[last])
-}
+// some is all examples, or, in daily runs, as to link programs takes longest, the first.
+func some() []example { return testkit.Sample(len(examples), examples) }
 
 // built has the programs of this module, and the tool.
 var built = sync.OnceValue(func() error {
@@ -229,6 +226,7 @@ func TestGPU(t *testing.T) {
 
 // What 12-metrics serves is in Prometheus' text format, version 0.0.4, and in JSON.
 func TestMetrics(t *testing.T) {
+	testkit.LongOrRace(t)
 	cmd := exec.CommandContext(t.Context(), example{name: "12-metrics"}.program(t), "-serve", "127.0.0.1:0")
 	cmd.Env = append(os.Environ(), "UBCOLL_CUDA=off", "NTHREADS=3")
 	out, err := cmd.StdoutPipe()

@@ -376,9 +376,7 @@ func TestStrays(t *testing.T) {
 						run(t, 2, func(ctx context.Context, c *ubcoll.Comm) error { return on(ctx, c, ubcoll.Host) })
 					})
 					t.Run("device", func(t *testing.T) {
-						if way.name == "Capture" {
-							testkit.LongOrRace(t)
-						}
+						testkit.LongOrRace(t)
 						gputest.Run(t, 2, ubcoll.Options{}, on)
 					})
 				})

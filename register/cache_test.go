@@ -8,6 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/ubcoll/ubcoll/fault"
+	"github.com/ubcoll/ubcoll/internal/testkit"
 )
 
 func TestPolicy(t *testing.T) {
@@ -212,6 +213,7 @@ func TestWhileRegistering(t *testing.T) {
 
 // TestRounds: repeated registering and closing leaves nothing behind.
 func TestRounds(t *testing.T) {
+	testkit.LongOrRace(t)
 	b := &fake{kind: IPC}
 	c := newCache(t, Config{Backends: []Backend{b}})
 	round := func(i int) {

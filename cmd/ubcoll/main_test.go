@@ -309,7 +309,8 @@ func TestLimits(t *testing.T) {
 }
 
 func TestRanks(t *testing.T) {
-	for _, c := range testkit.Sample(2, []struct {
+	testkit.LongOrRace(t)
+	for _, c := range []struct {
 		name  string
 		env   []string
 		args  []string
@@ -318,7 +319,7 @@ func TestRanks(t *testing.T) {
 		{"default", nil, nil, 2},
 		{"variable", []string{"NTHREADS=3"}, nil, 3},
 		{"flag", []string{"NTHREADS=3"}, []string{"-t", "4"}, 4},
-	}) {
+	} {
 		t.Run(c.name, func(t *testing.T) {
 			stdout, stderr, code := testkit.Program(t, c.env, append([]string{"bench", "barrier", "-n", "2"}, c.args...)...)
 			require.Equal(t, 0, code, stderr)

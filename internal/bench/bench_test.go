@@ -239,7 +239,7 @@ func TestUnevenAllToAllV(t *testing.T) {
 }
 
 func TestModes(t *testing.T) {
-	for _, c := range testkit.Sample(2, []struct {
+	for _, c := range testkit.Sample(3, []struct {
 		name   string
 		change func(*Config)
 		rows   int

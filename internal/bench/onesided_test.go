@@ -65,13 +65,11 @@ func TestOneSidedNotices(t *testing.T) {
 }
 
 func TestOneSidedOnDevices(t *testing.T) {
+	testkit.LongOrRace(t)
 	needDevices(t, 3)
 	for i, name := range []string{"channel", "window", "channel", "window"} {
 		for _, graphs := range []int{0, 2} {
 			n := 2 + i/2
-			if testkit.Daily() && (n > 2 || graphs/2 != i) {
-				continue
-			}
 			t.Run(fmt.Sprintf("%s/%d/%d", name, n, graphs), func(t *testing.T) {
 				cfg := small(name)
 				cfg.Device, cfg.Graphs, cfg.Checks, cfg.Iterations = CUDA, graphs, 2, 4

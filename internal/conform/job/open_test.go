@@ -49,6 +49,7 @@ func TestOpenDisagrees(t *testing.T) {
 
 // TestOpenLimits opens jobs in which a limit keeps one rank from what it needs.
 func TestOpenLimits(t *testing.T) {
+	testkit.LongOrRace(t)
 	bin, err := program()
 	require.NoError(t, err)
 	for _, k := range []struct {

@@ -125,6 +125,7 @@ func functions(t *testing.T, dir string) (names []string) {
 
 // The README's first program compiles and runs there, too.
 func TestFirstProgram(t *testing.T) {
+	testkit.Long(t)
 	readme, err := os.ReadFile(filepath.Join(repository, "README.md"))
 	require.NoError(t, err)
 	_, text, found := strings.Cut(string(readme), "```go\npackage main\n")

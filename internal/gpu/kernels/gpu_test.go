@@ -45,7 +45,7 @@ func kernelsOf(kind, ranks int) []string {
 
 // TestDevice runs every kernel for every type, operation and number of ranks on the devices that there are.
 func TestDevice(t *testing.T) {
-	for _, n := range testkit.Sample(5, []int{3, 1, 2, 4, 8, 16}) {
+	for _, n := range testkit.Sample(6, []int{3, 1, 2, 4, 8, 16}) {
 		t.Run(fmt.Sprint(n, " ranks"), func(t *testing.T) {
 			w := newWorld(t, n)
 			for _, typ := range dtype.All() { // before any kernel runs, since loading may wait for kernels
