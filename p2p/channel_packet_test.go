@@ -32,7 +32,7 @@ func TestPutPacketsWhilePeerCloses(t *testing.T) {
 		{"taken, whole pieces", 2 * packPiece, true, nil},
 		{"in the middle", 2 * packPiece, false, fault.ErrStale},
 	} {
-		for _, w := range []PacketWidth{Packet8, Packet16} {
+		for _, w := range testkit.Sample(2, []PacketWidth{Packet8, Packet16}) {
 			t.Run(fmt.Sprintf("%s/%d", k.name, w), func(t *testing.T) {
 				look := func() {}
 				var armed atomic.Bool

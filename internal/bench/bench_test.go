@@ -47,7 +47,7 @@ func measure(t *testing.T, n int, cfg Config) (rep *Report, table string, err er
 
 func TestEveryOperation(t *testing.T) {
 	rng := rand.New(rand.NewPCG(testkit.Seed(t), 0))
-	for _, name := range testkit.Sample(2, Names()) {
+	for _, name := range testkit.Sample(4, Names()) {
 		if operationOf(name).open != nil {
 			continue // see TestOneSided
 		}

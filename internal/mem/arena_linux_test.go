@@ -106,6 +106,7 @@ func TestQuarantineOfOne(t *testing.T) {
 
 // A program that keeps allocating and freeing after a time-out reaches no limit.
 func TestCyclesInQuarantine(t *testing.T) {
+	testkit.LongOrRace(t)
 	h := newHeap(t, false)
 	alloc(t, h, 1)
 	h.Quarantine()

@@ -226,6 +226,7 @@ func childCycles() error {
 }
 
 func TestCyclesInLimitedSpace(t *testing.T) {
+	testkit.LongOrRace(t)
 	if race.Enabled {
 		t.Skip("the race detector reserves address space of its own")
 	}

@@ -19,14 +19,10 @@ import (
 
 // TestDouble runs the tests that need a device over a double of one.
 func TestDouble(t *testing.T) {
+	testkit.LongOrRace(t)
 	for name, knobs := range map[string]verbstest.Knobs{"InfiniBand": nil, "Ethernet": {"LINK": "Ethernet"},
 		"little inline": {"MAX_INLINE": "64"}} {
-		t.Run(name, func(t *testing.T) {
-			if knobs != nil {
-				testkit.LongOrRace(t)
-			}
-			verbstest.Again(t, knobs, "-test.run=^(TestRun|TestRefused|TestRanks)$")
-		})
+		t.Run(name, func(t *testing.T) { verbstest.Again(t, knobs, "-test.run=^(TestRun|TestRefused|TestRanks)$") })
 	}
 }
 
