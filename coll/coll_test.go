@@ -18,7 +18,7 @@ func TestSmoke(t *testing.T) {
 	if race.Enabled || testing.Short() {
 		counts[5] = 1 << 18
 	}
-	for _, n := range testkit.Sample(4, []int{3, 1, 2, 4, 8}) {
+	for _, n := range testkit.Sample(5, []int{3, 1, 2, 4, 8}) {
 		for _, count := range testkit.Sample(2, counts) {
 			for _, reg := range []bool{true, false} {
 				t.Run(fmt.Sprintf("ranks=%d/count=%d/reg=%v", n, count, reg), func(t *testing.T) {

@@ -94,6 +94,7 @@ func TestLostOfGroup(t *testing.T) {
 
 // If a waiting rank's context ends, its error names the missing rank, and the other ranks' waits end.
 func TestCancelInGroup(t *testing.T) {
+	testkit.LongOrRace(t)
 	comms := enginetest.Open(t, many, engine.Options{})
 	ctx, cancel := context.WithCancel(background)
 	defer cancel()
@@ -116,6 +117,7 @@ func TestCancelInGroup(t *testing.T) {
 
 // The report of a long wait names the member, not its leader.
 func TestReportNamesMember(t *testing.T) {
+	testkit.LongOrRace(t)
 	out := reports(t, many, 9)
 	require.Equal(t, many-1, strings.Count(out, "still waiting"), out)
 	require.Equal(t, many-1, strings.Count(out, "missing=9"), out)

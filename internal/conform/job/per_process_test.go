@@ -26,13 +26,11 @@ func perProcess(t *testing.T, n int, suites []string) []string {
 }
 
 func TestRanksPerProcess(t *testing.T) {
+	testkit.LongOrRace(t) // cmd/ubcoll has one
 	for _, suites := range severalRanks {
 		for _, n := range []int{2, 3} {
 			if (n > 2 || suites[0] == "device") && (testing.Short() || race.Enabled) {
 				continue // slow
-			}
-			if testkit.Daily() {
-				suites = []string{"order", "channels"}
 			}
 			t.Run(fmt.Sprintf("%s,ranks=%d", suites[0], 2*n), func(t *testing.T) {
 				j := start(t, 2, perProcess(t, n, suites), suites...)
