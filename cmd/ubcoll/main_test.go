@@ -145,7 +145,9 @@ func TestSeveralOperations(t *testing.T) {
 	require.Equal(t, 7, code)
 	require.Contains(t, stderr, "all_reduce: the average bus bandwidth")
 	require.Contains(t, stderr, "broadcast: the average bus bandwidth", "the others are measured all the same")
-	testkit.LongOrRace(t)
+	if testkit.Daily() {
+		return
+	}
 	stdout, stderr, code := testkit.Program(t, nil, "bench", "all", "-b", "64", "-e", "64", "-n", "2", "-device", "host", "-R", "0",
 		"-t", "3")
 	require.Equal(t, 0, code, stderr)
