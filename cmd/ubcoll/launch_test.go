@@ -77,7 +77,8 @@ func TestLaunch(t *testing.T) {
 			"root 4 of 2 ranks"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			if c.name == "no host" || c.name == "more ranks than processors" {
+			switch c.name {
+			case "no host", "more ranks than processors", "others fail then", "who does not end is killed":
 				testkit.LongOrRace(t)
 			}
 			stdout, stderr, code := testkit.Program(t, c.env, append([]string{"launch"}, c.args...)...)

@@ -46,7 +46,11 @@ func TestPut(t *testing.T) {
 // where they belong.
 func TestTraffic(t *testing.T) {
 	r := testkit.Random(t)
-	const places, rounds = 3, 40
+	const places = 3
+	rounds := uint64(40)
+	if testkit.Daily() {
+		rounds = 10
+	}
 	p := newPair(t, places)
 	var all sync.WaitGroup
 	for k := range 3 {
