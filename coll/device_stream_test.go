@@ -339,6 +339,7 @@ func TestDeviceCancel(t *testing.T) {
 
 // TestDeviceFamily uses communicators that share memory beside each other, and after the first has closed.
 func TestDeviceFamily(t *testing.T) {
+	testkit.LongOrRace(t)
 	gputest.Run(t, 4, ubcoll.Options{Algorithm: "two-shot"}, func(ctx context.Context, c *ubcoll.Comm, dev ubcoll.Device) error {
 		half, err := c.Split(ctx, c.Rank()%2, -c.Rank())
 		if err != nil {

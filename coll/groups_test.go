@@ -106,7 +106,7 @@ func TestGroupsBits(t *testing.T) {
 
 // TestGroupsChosen checks which operations go by groups.
 func TestGroupsChosen(t *testing.T) {
-	for _, k := range testkit.Sample(6, []struct {
+	for _, k := range testkit.Sample(10, []struct {
 		name, algorithm string
 		ranks, limit    int
 		call            func(ctx context.Context, c *ubcoll.Comm) error

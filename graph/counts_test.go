@@ -118,7 +118,7 @@ func newCaptured(ctx context.Context, c *ubcoll.Comm, dev ubcoll.Device, kind st
 // TestBadCountsOfLaunch changes the counts of a graph to values that the call would have refused: the launch is refused
 // on all ranks, nothing is written anywhere, and the next launch works.
 func TestBadCountsOfLaunch(t *testing.T) {
-	for _, k := range testkit.Sample(4, []struct {
+	for _, k := range testkit.Sample(8, []struct {
 		name   string
 		kind   string
 		change func(k *captured) // what rank 1 changes

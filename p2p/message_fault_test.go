@@ -148,6 +148,9 @@ func TestMessagesDisagreeBehindEachOther(t *testing.T) {
 func TestMessagesDisagreeInGroup(t *testing.T) {
 	sizes := []int{100, 150 << 10, 90 << 10, 5, 120 << 10, 70}
 	for bad := range sizes {
+		if testkit.Daily() && bad%4 != 1 { // a large one, and a small one behind it
+			continue
+		}
 		gputest.Run(t, 2, ubcoll.Options{}, func(ctx context.Context, c *ubcoll.Comm, dev ubcoll.Device) error {
 			peer, total := 1-c.Rank(), 1<<20
 			src, err1 := ubcoll.Alloc[byte](c, dev, total)

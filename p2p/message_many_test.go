@@ -192,7 +192,7 @@ func TestMessagesMany(t *testing.T) {
 // starts its part only after a third one is done, so all kernels of rank 0 must run at the same time.
 func TestMessagesParted(t *testing.T) {
 	const ranks, each, n = 4, 20, 300
-	for _, queued := range []bool{false, true} {
+	for _, queued := range testkit.Sample(2, []bool{false, true}) {
 		for _, order := range [][2]int{{3, 1}, {1, 3}} {
 			t.Run(fmt.Sprintf("rank %d first/queued=%v", order[0], queued), func(t *testing.T) {
 				gputest.Run(t, ranks, ubcoll.Options{}, func(ctx context.Context, c *ubcoll.Comm, dev ubcoll.Device) error {
@@ -252,6 +252,7 @@ func TestMessagesParted(t *testing.T) {
 
 // TestMessagesCaptured captures groups on a foreign stream, and replays them beside other messages.
 func TestMessagesCaptured(t *testing.T) {
+	testkit.LongOrRace(t)
 	const small, large, many = 1000, 150 << 10, 80
 	gputest.Run(t, 2, ubcoll.Options{}, func(ctx context.Context, c *ubcoll.Comm, dev ubcoll.Device) error {
 		peer := 1 - c.Rank()

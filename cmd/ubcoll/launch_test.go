@@ -174,6 +174,7 @@ func TestLaunchSignals(t *testing.T) {
 
 // Another signal to end kills ranks that do not listen.
 func TestLaunchSecondSignal(t *testing.T) {
+	testkit.LongOrRace(t)
 	s := launched(t, 2, "trap 'echo no' TERM; echo $$; while :; do sleep 0.05; done", "-grace", "1h")
 	require.NoError(t, s.Process.Signal(syscall.SIGTERM))
 	require.Equal(t, "no", s.line(t))

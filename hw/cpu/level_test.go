@@ -71,9 +71,9 @@ func TestTopology(t *testing.T) {
 	write("garbage\n", "cpu1", "cache", "index0", "size")
 	require.Equal(t, 2, coresIn(dir, []int{0, 1, 2}))
 	require.Equal(t, 3, coresIn(dir, []int{0, 1, 2, 7}), "a processor without a description is a core")
-	require.Equal(t, 32<<20, cacheIn(dir, 0))
-	require.Zero(t, cacheIn(dir, 1))
-	require.Zero(t, cacheIn(dir, 9))
+	require.Equal(t, 32<<20, largestCache(dir, 0).bytes)
+	require.Zero(t, largestCache(dir, 1).bytes)
+	require.Zero(t, largestCache(dir, 9).bytes)
 }
 
 // Near on a simulated machine: two sockets with a cache and a memory node each.

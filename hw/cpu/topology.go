@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 )
 
 // sysCPU is where Linux describes the processors. On other systems it does not exist, and the functions return their
@@ -35,16 +36,30 @@ func LastLevelCacheBytes() int {
 	if len(cpus) == 0 {
 		return 0
 	}
-	return cacheIn(sysCPU, cpus[0])
+	return largestCache(sysCPU, cpus[0]).bytes
 }
 
-func cacheIn(dir string, cpu int) int {
-	_, bytes := largestCache(dir, cpu)
-	return bytes
+// largest remembers, by number, what findCache found for this system's processors: each rank that opens asks for it.
+var largest sync.Map
+
+// cache is a processor's largest cache.
+type cache struct {
+	path  string // of what describes it; "" if there is none
+	bytes int
 }
 
-// largestCache returns the path that describes a processor's largest cache, and its size; "" if there is none.
-func largestCache(dir string, cpu int) (path string, largest int) {
+func largestCache(dir string, cpu int) cache {
+	if dir != sysCPU {
+		return findCache(dir, cpu)
+	}
+	c, ok := largest.Load(cpu)
+	if !ok {
+		c, _ = largest.LoadOrStore(cpu, findCache(dir, cpu))
+	}
+	return c.(cache)
+}
+
+func findCache(dir string, cpu int) (most cache) {
 	caches, _ := filepath.Glob(filepath.Join(dir, "cpu"+strconv.Itoa(cpu), "cache", "index*"))
 	for _, c := range caches {
 		s, _ := readLine(c, "size") // as in "32768K"
@@ -54,25 +69,24 @@ func largestCache(dir string, cpu int) (path string, largest int) {
 				s, unit = t, u
 			}
 		}
-		if n, err := strconv.Atoi(s); err == nil && n*unit > largest {
-			path, largest = c, n*unit
+		if n, err := strconv.Atoi(s); err == nil && n*unit > most.bytes {
+			most = cache{c, n * unit}
 		}
 	}
-	return path, largest
+	return most
 }
 
 // Near says which memory the processors of Affinity are close to: the last-level cache that they share, named by its
 // first processor, and their memory node. Either is -1 if they do not share one, or if the system does not say.
 func Near() (cache, node int) { return nearIn(sysCPU, Affinity()) }
 
-func nearIn(dir string, cpus []int) (cache, node int) {
-	cache, node = -1, -1
+func nearIn(dir string, cpus []int) (first, node int) {
+	first, node = -1, -1
 	if len(cpus) == 0 {
-		return cache, node
+		return first, node
 	}
-	path, _ := largestCache(dir, cpus[0])
-	if sharers := readList(path, "shared_cpu_list"); containsAll(sharers, cpus) {
-		cache = sharers[0]
+	if sharers := readList(largestCache(dir, cpus[0]).path, "shared_cpu_list"); containsAll(sharers, cpus) {
+		first = sharers[0]
 	}
 	nodes, _ := filepath.Glob(filepath.Join(dir, "cpu"+strconv.Itoa(cpus[0]), "node*"))
 	for _, path := range nodes {
@@ -81,7 +95,7 @@ func nearIn(dir string, cpus []int) (cache, node int) {
 			node = n
 		}
 	}
-	return cache, node
+	return first, node
 }
 
 func containsAll(set, cpus []int) bool {
@@ -114,7 +128,9 @@ func readLine(path ...string) (line string, ok bool) {
 }
 
 // Vendor is the processor's maker, as in /proc/cpuinfo: "GenuineIntel", "AuthenticAMD"; "" if the system does not say.
-func Vendor() string {
+func Vendor() string { return vendor() }
+
+var vendor = sync.OnceValue(func() string {
 	b, _ := os.ReadFile("/proc/cpuinfo")
 	for line := range strings.Lines(string(b)) {
 		if k, v, ok := strings.Cut(line, ":"); ok && strings.TrimSpace(k) == "vendor_id" {
@@ -122,4 +138,4 @@ func Vendor() string {
 		}
 	}
 	return ""
-}
+})

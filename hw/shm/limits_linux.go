@@ -11,8 +11,11 @@ import (
 
 // FreeMemory returns how many more bytes this process can get: what the system has left, or what its control group and
 // those above it allow, whichever is less. If a process uses more, the kernel kills processes.
-func FreeMemory() int {
-	return min(systemMemory(), cgroupMemory("/sys/fs/cgroup", "/proc/self/cgroup"))
+func FreeMemory() int { return freeMemory(math.MaxInt) }
+
+// freeMemory is FreeMemory, or less if that is at least enough.
+func freeMemory(enough int) int {
+	return min(systemMemory(), cgroupMemory("/sys/fs/cgroup", "/proc/self/cgroup", enough))
 }
 
 // MaxMappings returns how many mappings a process may have (vm.max_map_count); no limit if the system does not say.
@@ -44,8 +47,9 @@ func systemMemory() int {
 }
 
 // cgroupMemory returns how much the process's control group, of version 2 or 1, and those above it allow beyond what
-// they use. Inactive page cache does not count as used; active page cache does, though the kernel could drop it.
-func cgroupMemory(root, self string) int {
+// they use, or less if that is at least enough. Inactive page cache does not count as used; active page cache does, though
+// the kernel could drop it.
+func cgroupMemory(root, self string, enough int) int {
 	b, err := os.ReadFile(self)
 	if err != nil {
 		return math.MaxInt
@@ -56,10 +60,10 @@ func cgroupMemory(root, self string) int {
 		switch {
 		case len(f) < 3:
 		case f[0] == "0":
-			free = min(free, groupMemory(root, f[2], "memory.max", "memory.current", "inactive_file "))
+			free = min(free, groupMemory(root, f[2], "memory.max", "memory.current", "inactive_file ", enough))
 		case slices.Contains(strings.Split(f[1], ","), "memory"):
 			free = min(free, groupMemory(filepath.Join(root, "memory"), f[2], "memory.limit_in_bytes",
-				"memory.usage_in_bytes", "total_inactive_file "))
+				"memory.usage_in_bytes", "total_inactive_file ", enough))
 		}
 	}
 	return free
@@ -67,7 +71,7 @@ func cgroupMemory(root, self string) int {
 
 // groupMemory returns the least that a group and those above it, up to root, have left. limit, used and inactive are
 // the names of the files and of the entry in memory.stat that say so.
-func groupMemory(root, path, limit, used, inactive string) int {
+func groupMemory(root, path, limit, used, inactive string, enough int) int {
 	free := math.MaxInt
 	for dir := filepath.Join(root, path); strings.HasPrefix(dir, root); dir = filepath.Dir(dir) {
 		most, ok1 := readInt(filepath.Join(dir, limit))
@@ -75,7 +79,10 @@ func groupMemory(root, path, limit, used, inactive string) int {
 		if !ok1 || !ok2 {
 			continue // no limit ("max"), or no such controller or group here
 		}
-		stat, _ := os.ReadFile(filepath.Join(dir, "memory.stat"))
+		var stat []byte // the kernel takes long to make it
+		if most-now < enough {
+			stat, _ = os.ReadFile(filepath.Join(dir, "memory.stat"))
+		}
 		for line := range strings.Lines(string(stat)) {
 			if text, ok := strings.CutPrefix(line, inactive); ok {
 				cache, _ := strconv.Atoi(strings.TrimSpace(text))

@@ -151,7 +151,7 @@ func (f *File) Punch(off, n int) error {
 // room refuses sizes for which there is no memory. fallocate would not fail on them: the kernel would kill this process
 // or others.
 func room(n int) error {
-	if n > FreeMemory() {
+	if n > freeMemory(n) {
 		return unix.ENOMEM
 	}
 	return nil

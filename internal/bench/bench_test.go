@@ -100,7 +100,7 @@ func TestEveryOperation(t *testing.T) {
 func TestChecksNotice(t *testing.T) {
 	for i := range operations {
 		op := operations[i]
-		if op.name == barrier || testkit.Daily() && i%3 != 0 {
+		if op.name == barrier || testkit.Daily() && i%7 != 0 {
 			continue
 		}
 		for _, fault := range []struct {
@@ -552,7 +552,7 @@ func TestRoom(t *testing.T) {
 
 // Calls of nothing are measured like others, also where no larger ones follow.
 func TestNothing(t *testing.T) {
-	for _, name := range testkit.Sample(3, Names()) {
+	for _, name := range testkit.Sample(6, Names()) {
 		for _, kind := range []int{GoSlices, Registered} {
 			if kind == GoSlices && operationOf(name).open != nil {
 				continue // for registered memory alone
