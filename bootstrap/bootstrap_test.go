@@ -95,7 +95,7 @@ func TestConformance(t *testing.T) {
 		}},
 		{"env on tcp", 1, func(t *testing.T, n int) []bootstrap.Bootstrap { return joinAll(t, n, freePort(t)) }},
 	}
-	for _, k := range kinds {
+	for _, k := range testkit.Sample(2, kinds) {
 		sizes := []int{1, 2, 3, 4, 8}
 		if race.Enabled || testing.Short() { // 8 ranks are slow then, and show nothing more
 			sizes = []int{1, 2, 4}
