@@ -194,6 +194,7 @@ func TestNoStagingForDirect(t *testing.T) {
 
 // If the device has no memory for more staging, operations use the areas' staging memory.
 func TestNoMemoryForStaging(t *testing.T) {
+	testkit.LongOrRace(t)
 	emulated.Only(t)
 	for _, call := range testkit.Sample(3, []string{"cuMemCreate", "cuMemMap", "cuMemExportToShareableHandle"}) {
 		t.Run(call, func(t *testing.T) {
@@ -232,6 +233,7 @@ func TestNoMemoryForStaging(t *testing.T) {
 
 // A graph is captured with staging memory that the peers have already mapped.
 func TestStagingInGraph(t *testing.T) {
+	testkit.LongOrRace(t)
 	gputest.Run(t, 2, ubcoll.Options{Algorithm: "push"}, func(ctx context.Context, c *ubcoll.Comm, dev ubcoll.Device) error {
 		src, dst, end, err := bulk(ctx, c, dev, false)
 		if err != nil {

@@ -218,7 +218,7 @@ func TestGraphsAndVerify(t *testing.T) {
 
 // Two processes of a job, of two ranks each, have one table, and one exit code.
 func TestRanksPerProcess(t *testing.T) {
-	for _, c := range testkit.Sample(3, []struct {
+	for _, c := range testkit.Sample(4, []struct {
 		name         string
 		args         string
 		code         int
@@ -424,6 +424,7 @@ func TestParse(t *testing.T) {
 
 // A run that fails leaves its numbers all the same.
 func TestFailedRunWritesFile(t *testing.T) {
+	testkit.LongOrRace(t)
 	file := filepath.Join(t.TempDir(), "x.json")
 	_, _, code := testkit.Program(t, nil, "bench", "all_reduce", "-b", "64", "-e", "64", "-n", "2", "--min-busbw", "1e9",
 		"-J", file)

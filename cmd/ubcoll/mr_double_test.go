@@ -17,6 +17,7 @@ import (
 
 // TestDoubleMR runs the command as users do, over a double of a device, which has both ranks in one process.
 func TestDoubleMR(t *testing.T) {
+	testkit.LongOrRace(t)
 	environ := verbstest.Environ(t, nil)
 	file := filepath.Join(t.TempDir(), "x.json")
 	args := []string{"bench", "mr", "-n", "10", "-e", "64", "-max", "16K", "-J", file}

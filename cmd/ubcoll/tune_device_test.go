@@ -318,6 +318,7 @@ func TestTunedDevices(t *testing.T) {
 
 // Ranks with different files, of devices too, are told so.
 func TestTunedApart(t *testing.T) {
+	testkit.LongOrRace(t)
 	dir, name := t.TempDir(), rand.Text()
 	var stderr [2]string
 	var codes [2]int

@@ -16,6 +16,7 @@ import (
 // TestRandomPrograms runs random programs on goroutine ranks: 2000 in full runs, or CONFORM_PROGRAMS for each seed.
 // TEST_SEED repeats a run.
 func TestRandomPrograms(t *testing.T) {
+	testkit.LongOrRace(t)
 	programs, err := conform.Number("CONFORM_PROGRAMS", testkit.Often(1000))
 	require.NoError(t, err)
 	for _, seed := range testkit.Seeds(t) {

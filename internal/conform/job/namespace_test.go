@@ -38,6 +38,7 @@ func TestPIDNamespaces(t *testing.T) {
 
 // The death of a rank in another pid namespace is noticed, in both directions.
 func TestPIDNamespaceKill(t *testing.T) {
+	testkit.LongOrRace(t)
 	bin := apart(t, "--pid --mount-proc")
 	for _, victim := range testkit.Sample(3, []int{0, 1, 2}) {
 		t.Run(fmt.Sprint("rank ", victim), func(t *testing.T) {
@@ -52,6 +53,7 @@ func TestPIDNamespaceKill(t *testing.T) {
 
 // If not even sockets connect them, ranks that claim one host are on several. Open says so on all ranks.
 func TestNamespacesUnreachable(t *testing.T) {
+	testkit.LongOrRace(t)
 	where := "UBCOLL_RENDEZVOUS=unix:" + t.TempDir() + "/s"
 	j := startProgram(t, apart(t, "--pid --net --mount-proc"), 2, each(where, "UBCOLL_HOSTID=one"), "order")
 	for r, err := range j.wait() {

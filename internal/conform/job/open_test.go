@@ -13,6 +13,7 @@ import (
 
 // TestOpenDisagrees opens jobs whose ranks cannot work together. Every rank says why, and exits with the same code.
 func TestOpenDisagrees(t *testing.T) {
+	testkit.LongOrRace(t)
 	odd := func(v string) func(int) []string {
 		return func(r int) []string {
 			if r == 2 {

@@ -62,7 +62,7 @@ func TestDevice(t *testing.T) {
 			if w.emulated {
 				rounds = 1
 			}
-			for _, typ := range testkit.Sample(4, dtype.All()) {
+			for _, typ := range testkit.Sample(6, dtype.All()) {
 				if w.emulated && (n > 4 || race.Enabled && n != 2) && typ != dtype.BFloat16 && typ != dtype.Bool {
 					continue // to save time
 				}
