@@ -33,7 +33,7 @@ import (
 
 // hostsTool builds the program that makes hosts, once, if this machine can run it.
 var hostsTool = sync.OnceValues(func() (string, error) {
-	if _, err := program(); err != nil { // makes the folder
+	if _, err := built(); err != nil { // makes the folder
 		return "", err
 	}
 	bin := filepath.Join(programDir, "hosts")
@@ -89,6 +89,7 @@ func runFolder(id string) string { return "/run/ubcoll-hosts/" + id }
 // process ends, in any way.
 func across(t *testing.T, n int, options, extra []string, command ...string) *hostsJob {
 	t.Helper()
+	testkit.LongOrRace(t)
 	bin, err := hostsTool()
 	if errors.Is(err, errCannot) && !env.Requires("hosts") {
 		t.Skip(err)
@@ -188,8 +189,7 @@ func places() (all []place) {
 // TestHostsBootstrap runs the suite of bootstraps on Env, over TCP.
 func TestHostsBootstrap(t *testing.T) {
 	testkit.Long(t)
-	_, err := program() // makes the folder
-	require.NoError(t, err)
+	program(t) // makes the folder
 	bin := filepath.Join(programDir, "bootstrap")
 	out, err := exec.Command("go", "build", "-o", bin, "../bootstraps/job").CombinedOutput()
 	require.NoError(t, err, "%s", out)
@@ -211,9 +211,7 @@ var acrossSuites = []string{"random", "order", "bad", "family", "hosts"}
 
 // TestHosts runs everything that works across hosts, without MPI.
 func TestHosts(t *testing.T) {
-	testkit.LongOrRace(t)
-	bin, err := program()
-	require.NoError(t, err)
+	bin := program(t)
 	all := places()
 	if testing.Short() || race.Enabled {
 		all = []place{{[]int{2, 2, 1}, "cyclic"}}
@@ -313,8 +311,7 @@ func death(t *testing.T, kind int, pick *rand.Rand) {
 	all := places()
 	p := all[pick.IntN(len(all))]
 	within := []time.Duration{2 * time.Second, 5 * time.Second, 5 * time.Second}[kind] // docs/clusters.md
-	bin, err := program()
-	require.NoError(t, err)
+	bin := program(t)
 	dir, tmp := t.TempDir(), t.TempDir()
 	h := across(t, len(p.ranks), p.options(), []string{conform.DirVar + "=" + dir, "TMPDIR=" + tmp}, bin, "kill-hosts")
 	awaitReady(t, dir, p.size(), func(int) string { return h.out.String() })
@@ -397,8 +394,7 @@ func TestHostsStopped(t *testing.T) {
 	if testing.Short() || race.Enabled {
 		t.Skip("takes long")
 	}
-	bin, err := program()
-	require.NoError(t, err)
+	bin := program(t)
 	dir := t.TempDir()
 	h := across(t, 2, nil, []string{conform.DirVar + "=" + dir}, bin, "stopped")
 	rounds := func() (k int) {
@@ -425,14 +421,14 @@ func TestHostsCloseStopped(t *testing.T) {
 	if testing.Short() || race.Enabled {
 		t.Skip("takes long")
 	}
-	bin, err := program()
-	require.NoError(t, err)
+	bin := program(t)
 	dir := t.TempDir()
 	h := across(t, 2, nil, []string{conform.DirVar + "=" + dir}, bin, "close-stopped")
 	awaitReady(t, dir, 2, func(int) string { return h.out.String() })
 	h.do(t, "signal", "b", "STOP")
 	require.NoError(t, os.WriteFile(endings.EnoughFile(dir), nil, 0o600))
 	var report endings.Report
+	var err error
 	testkit.Eventually(t, func() bool { report, err = endings.ReadReport(dir, 0); return err == nil })
 	h.do(t, "signal", "b", "CONT")
 	require.Regexp(t, `close: rank 0 \(host \S+-hosta\): .*rank 1 .* within 4\.5s: timed out`, report.Text)
@@ -449,7 +445,6 @@ func TestHostsCaller(t *testing.T) {
 		}
 		select {}
 	}
-	testkit.LongOrRace(t)
 	across(t, 1, nil, nil, "true").succeed(t) // skips if hosts cannot be made
 	c := exec.Command(os.Args[0], "-test.run=^TestHostsCaller$")
 	c.Env = append(os.Environ(), as+"=1")
@@ -468,9 +463,7 @@ func TestHostsCaller(t *testing.T) {
 
 // TestHostsBad: every mistake with hosts and their network is an error of Open on all ranks.
 func TestHostsBad(t *testing.T) {
-	testkit.LongOrRace(t)
-	bin, err := program()
-	require.NoError(t, err)
+	bin := program(t)
 	apart := func(before string) []string { return []string{"-nets", "2", "-mtu", "9000", "-before", before} }
 	eth1 := []string{env.Net.Name + "=eth1"}
 	for _, k := range []struct {
@@ -527,8 +520,7 @@ func TestHostsBad(t *testing.T) {
 // that rank to time out.
 func TestHostsDeathInOpen(t *testing.T) {
 	testkit.Long(t)
-	bin, err := program()
-	require.NoError(t, err)
+	bin := program(t)
 	for _, k := range []struct{ dies, tells int }{{1, 0}, {0, 1}} {
 		t.Run(fmt.Sprint("rank ", k.dies), func(t *testing.T) {
 			h := across(t, 3, nil, nil, "sh", "-c", `[ $UBCOLL_RANK = 2 ] && exec sleep 3600

@@ -26,8 +26,7 @@ type ending struct {
 }
 
 func startEnding(t *testing.T, n int, extra []string, suite string) *ending {
-	bin, err := program()
-	require.NoError(t, err)
+	bin := program(t)
 	dir := t.TempDir()
 	bin = script(t, `exec %s "$@" 2>%s/err.$UBCOLL_RANK`, bin, dir)
 	return &ending{startProgram(t, bin, n, each(append(extra, conform.DirVar+"="+dir)...), suite), dir}
@@ -71,11 +70,8 @@ func (e *ending) codes() []int {
 
 // However a job's function handles a signal, the process exits with 128 plus its number.
 func TestSignal(t *testing.T) {
-	for i, suite := range []string{"ends-wait", "ends-swallow", "ends-plain", "ends-ignore"} {
-		if testkit.Daily() && i%2 == 1 {
-			continue
-		}
-		for j, k := range []struct {
+	for _, suite := range []string{"ends-wait", "ends-swallow", "ends-plain", "ends-ignore"} {
+		for _, k := range []struct {
 			name  string
 			n     int
 			ranks int
@@ -83,10 +79,7 @@ func TestSignal(t *testing.T) {
 		}{
 			{"goroutines", 1, 3, alone}, {"processes", 3, 3, nil}, {"per process", 2, 4, []string{"UBCOLL_RANKS_PER_PROCESS=2"}},
 		} {
-			if testkit.Daily() && j != i%3 { // each suite in one way
-				continue
-			}
-			for _, sig := range testkit.Sample(2, []syscall.Signal{syscall.SIGINT, syscall.SIGTERM}) {
+			for _, sig := range []syscall.Signal{syscall.SIGINT, syscall.SIGTERM} {
 				t.Run(fmt.Sprintf("%s/%s/%d", suite, k.name, int(sig)), func(t *testing.T) {
 					t.Parallel()
 					e := startEnding(t, k.n, k.extra, suite)
@@ -119,7 +112,7 @@ func TestSecondSignalKills(t *testing.T) {
 
 // A signal ends a process that still waits for the others to join.
 func TestSignalWhileJoining(t *testing.T) {
-	for _, rank := range testkit.Sample(2, []int{0, 1}) {
+	for rank := range 2 {
 		t.Run(fmt.Sprint("rank ", rank), func(t *testing.T) {
 			t.Parallel()
 			e := startEnding(t, 1, []string{"UBCOLL_SIZE=2", fmt.Sprint("UBCOLL_RANK=", rank)}, "order")
@@ -161,7 +154,7 @@ func TestSignalOne(t *testing.T) {
 
 // The rank that panicked prints the panic's stack. An error of the program's own is printed with its rank.
 func TestEnds(t *testing.T) {
-	for _, k := range testkit.Sample(3, []struct {
+	for _, k := range []struct {
 		suite, name string
 		n           int
 		extra       []string
@@ -172,7 +165,7 @@ func TestEnds(t *testing.T) {
 		{"ends-error", "goroutines", 1, alone, []int{1}},
 		{"ends-error", "processes", 3, nil, []int{3, 1, 3}},
 		{"ends-error", "per process", 2, []string{"UBCOLL_RANKS_PER_PROCESS=2"}, []int{1, 3}},
-	}) {
+	} {
 		t.Run(k.suite+"/"+k.name, func(t *testing.T) {
 			t.Parallel()
 			e := startEnding(t, k.n, k.extra, k.suite)

@@ -40,8 +40,7 @@ func TestDeviceKillQueued(t *testing.T) {
 	}
 	bin := os.Getenv(programVar)
 	if bin == "" {
-		bin, err = program()
-		require.NoError(t, err)
+		bin = program(t)
 	}
 	pick := rand.New(rand.NewPCG(testkit.Seed(t), 0))
 	for _, suite := range []string{"eager", "graph", "messages", "channel"} {

@@ -20,8 +20,18 @@ import (
 	"github.com/ubcoll/ubcoll/internal/testkit"
 )
 
-// program builds the job program, once, when a test first needs it.
-var program = sync.OnceValues(func() (string, error) {
+// program returns the job program. Daily runs do without: building it takes as long as many tests, and the tests of
+// ubcoll launch and of package bootstrap start processes, too.
+func program(t *testing.T) string {
+	t.Helper()
+	testkit.LongOrRace(t)
+	bin, err := built()
+	require.NoError(t, err)
+	return bin
+}
+
+// built builds the job program, once.
+var built = sync.OnceValues(func() (string, error) {
 	dir, err := os.MkdirTemp("", "ubcoll-conform-")
 	if err != nil {
 		return "", err
@@ -77,8 +87,7 @@ func each(extra ...string) func(rank int) []string { return func(int) []string {
 
 func startEach(t *testing.T, n int, extra func(rank int) []string, args ...string) *job {
 	t.Helper()
-	bin, err := program()
-	require.NoError(t, err)
+	bin := program(t)
 	return startProgram(t, bin, n, extra, args...)
 }
 

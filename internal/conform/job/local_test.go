@@ -42,7 +42,7 @@ func TestLocal(t *testing.T) {
 		sizes, suites = []int{3}, []string{"random", "moves", "bad", "order", "p2p", "programs", "exit-early"}
 	}
 	if testkit.Daily() {
-		suites = []string{"random", "exit-early"} // TestProcesses has others
+		suites = []string{"random", "order", "p2p", "exit-early"}
 	}
 	for _, n := range sizes {
 		t.Run(fmt.Sprintf("ranks=%d", n), func(t *testing.T) { local(t, n, ubcoll.Options{}, suites...) })

@@ -15,7 +15,6 @@ import (
 	"github.com/ubcoll/ubcoll/internal/conform"
 	"github.com/ubcoll/ubcoll/internal/conform/measures"
 	"github.com/ubcoll/ubcoll/internal/race"
-	"github.com/ubcoll/ubcoll/internal/testkit"
 )
 
 // traced returns, for each of n ranks, what strace with these options shows between the marks of a suite of package
@@ -26,8 +25,7 @@ func traced(t *testing.T, n int, options, suite string) (steady []string) {
 	if err != nil || race.Enabled {
 		t.Skip("needs strace and a build without the race detector")
 	}
-	bin, err := program()
-	require.NoError(t, err)
+	bin := program(t)
 	dir := t.TempDir()
 	bin = script(t, `exec %s -f -o %s/trace.$UBCOLL_RANK %s %s "$@"`, strace, dir, options, bin)
 	startProgram(t, bin, n, each(), suite).succeed(t)
@@ -46,7 +44,6 @@ func traced(t *testing.T, n int, options, suite string) (steady []string) {
 // TestSteadyCalls checks the system calls of a rank whose buffers are registered: after the first call it opens, makes
 // and maps nothing.
 func TestSteadyCalls(t *testing.T) {
-	testkit.Long(t)
 	for r, steady := range traced(t, 4, "-e trace=openat,memfd_create,mmap,write", "steady") {
 		for _, line := range strings.Split(steady, "\n") {
 			require.NotRegexp(t, regexp.MustCompile(`openat\(|memfd_create\(|mmap\(.*MAP_SHARED`), line, "rank %d", r)
@@ -91,7 +88,6 @@ func TestFirstUse(t *testing.T) {
 // TestSmallCalls checks the system calls of ranks: small calls make none, except those of a long wait, whose number
 // depends on what else the machine does.
 func TestSmallCalls(t *testing.T) {
-	testkit.Long(t)
 	if runtime.NumCPU() < 2 {
 		t.Skip("needs two processors")
 	}

@@ -20,13 +20,12 @@ func TestOneSidedLocal(t *testing.T) {
 	}
 	for _, n := range sizes {
 		t.Run(fmt.Sprintf("ranks=%d", n), func(t *testing.T) {
-			local(t, n, ubcoll.Options{Timeout: testkit.Limit}, testkit.Sample(2, oneSided)...)
+			local(t, n, ubcoll.Options{Timeout: testkit.Limit}, oneSided...)
 		})
 	}
 }
 
 func TestOneSidedProcesses(t *testing.T) {
-	testkit.LongOrRace(t)
 	sizes := []int{2, 3, 4, 8}
 	if race.Enabled || testing.Short() {
 		sizes = []int{3}

@@ -8,12 +8,10 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/ubcoll/ubcoll/internal/race"
-	"github.com/ubcoll/ubcoll/internal/testkit"
 )
 
 // TestOpenDisagrees opens jobs whose ranks cannot work together. Every rank says why, and exits with the same code.
 func TestOpenDisagrees(t *testing.T) {
-	testkit.LongOrRace(t)
 	odd := func(v string) func(int) []string {
 		return func(r int) []string {
 			if r == 2 {
@@ -22,7 +20,7 @@ func TestOpenDisagrees(t *testing.T) {
 			return nil
 		}
 	}
-	for _, k := range testkit.Sample(2, []struct {
+	for _, k := range []struct {
 		name  string
 		extra func(int) []string
 		want  []string
@@ -33,7 +31,7 @@ func TestOpenDisagrees(t *testing.T) {
 		{"no network on one of two hosts", func(r int) []string {
 			return append(odd("UBCOLL_NET=nothing0")(r), fmt.Sprintf("UBCOLL_HOSTID=%d", r/2))
 		}, []string{"UBCOLL_NET", "no interface nothing0"}, 6},
-	}) {
+	} {
 		t.Run(k.name, func(t *testing.T) {
 			j := startEach(t, 3, k.extra, "order")
 			for r, err := range j.wait() {
@@ -50,9 +48,7 @@ func TestOpenDisagrees(t *testing.T) {
 
 // TestOpenLimits opens jobs in which a limit keeps one rank from what it needs.
 func TestOpenLimits(t *testing.T) {
-	testkit.LongOrRace(t)
-	bin, err := program()
-	require.NoError(t, err)
+	bin := program(t)
 	for _, k := range []struct {
 		name, limit string
 		want        []string

@@ -9,7 +9,6 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/ubcoll/ubcoll/internal/race"
-	"github.com/ubcoll/ubcoll/internal/testkit"
 )
 
 // severalRanks are suites for processes with several ranks each: some peers are goroutines, others processes. The suite
@@ -26,10 +25,9 @@ func perProcess(t *testing.T, n int, suites []string) []string {
 }
 
 func TestRanksPerProcess(t *testing.T) {
-	testkit.LongOrRace(t) // cmd/ubcoll has one
 	for _, suites := range severalRanks {
 		for _, n := range []int{2, 3} {
-			if (n > 2 || suites[0] == "device") && (testing.Short() || race.Enabled) {
+			if n > 2 && testing.Short() || race.Enabled && (n > 2 || suites[0] == "device") {
 				continue // slow
 			}
 			t.Run(fmt.Sprintf("%s,ranks=%d", suites[0], 2*n), func(t *testing.T) {

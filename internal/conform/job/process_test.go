@@ -5,7 +5,6 @@ import (
 	"testing"
 
 	"github.com/ubcoll/ubcoll/internal/race"
-	"github.com/ubcoll/ubcoll/internal/testkit"
 )
 
 func TestProcesses(t *testing.T) {
@@ -13,9 +12,6 @@ func TestProcesses(t *testing.T) {
 	suites := []string{"matrix", "random", "moves", "bad", "order", "imports", "p2p", "programs", "mixed", "exit-early"}
 	if testing.Short() || race.Enabled {
 		sizes, suites = []int{3}, []string{"random", "moves", "bad", "order", "p2p", "programs", "mixed", "exit-early"}
-	}
-	if testkit.Daily() {
-		suites = []string{"order", "p2p"}
 	}
 	for _, n := range sizes {
 		t.Run(fmt.Sprintf("ranks=%d", n), func(t *testing.T) {

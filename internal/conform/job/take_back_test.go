@@ -31,12 +31,10 @@ func TestTakeBackLocal(t *testing.T) {
 }
 
 func TestTakeBackProcesses(t *testing.T) {
-	testkit.LongOrRace(t)
 	start(t, 2, []string{"CONFORM_TAKEBACKS=" + rounds(t, "CONFORM_TAKEBACKS", 400)}, "take-back").succeed(t)
 }
 
 func TestRoundsLocal(t *testing.T) {
-	testkit.Long(t)
 	if race.Enabled {
 		t.Skip("the race detector's own memory grows")
 	}
@@ -45,7 +43,6 @@ func TestRoundsLocal(t *testing.T) {
 }
 
 func TestRoundsProcesses(t *testing.T) {
-	testkit.Long(t)
 	if race.Enabled {
 		t.Skip("the race detector's own memory grows")
 	}
