@@ -184,7 +184,7 @@ func TestLimits(t *testing.T) {
 		want string
 	}{
 		{"ranks", []string{"NTHREADS=4096"}, nil, "4096 ranks, more than 4095: limit reached"},
-		{"buffers", nil, []string{"-b", "1024G"}, "4 ranks on a host need 5242880 MiB each"},
+		{"buffers", nil, []string{"-b", "1024G"}, "each rank needs 5242880 MiB, and a host has "},
 		{"tuning table", []string{"UBCOLL_TUNING=/dev/zero"}, nil, "/dev/zero is no regular file"},
 	} {
 		t.Run(c.name, func(t *testing.T) {

@@ -292,8 +292,8 @@ func TestExitCodes(t *testing.T) {
 func TestLimits(t *testing.T) {
 	for _, c := range []struct{ name, args, want string }{
 		{"ranks", "all_reduce -t 5000", "5000 ranks, more than 4095"},
-		{"buffers", "all_reduce -e 1024G -f 1048576", "2 ranks on a host need 2097152 MiB each"},
-		{"buffers that no int counts", "all_gather -e 8589934591G -f 2", "ranks on a host need"},
+		{"buffers", "all_reduce -e 1024G -f 1048576", "each rank needs 2097152 MiB, and a host has "},
+		{"buffers that no int counts", "all_gather -e 8589934591G -f 2", "each rank needs"},
 		{"group", "all_reduce -m 100000000", "100000000 operations at once"},
 		{"graph", "all_reduce -device host -G 1000000000", "operations at once (-m, and in graphs -n and -G times that)"},
 		{"calls", "all_reduce -n 1000000000000", "1000000000000 timed calls (-n), more than 10000000: ask for less"},

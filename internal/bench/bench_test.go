@@ -19,8 +19,11 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/ubcoll/ubcoll"
+	"github.com/ubcoll/ubcoll/bootstrap"
 	"github.com/ubcoll/ubcoll/dtype"
 	"github.com/ubcoll/ubcoll/fault"
+	"github.com/ubcoll/ubcoll/hw/shm"
+	"github.com/ubcoll/ubcoll/internal/enginetest"
 	"github.com/ubcoll/ubcoll/internal/testkit"
 )
 
@@ -542,12 +545,24 @@ func TestRoom(t *testing.T) {
 	require.Equal(t, workBytes<<20, cfg.memory(operationOf("all_reduce")))
 	cfg.Graphs, cfg.Iterations = 10, 7
 	require.Equal(t, 70*workBytes<<20, cfg.memory(operationOf("all_reduce")))
-	require.NoError(t, room("x", 1<<30, 2, 2<<30))
-	err := room("x", 1<<30, 3, 2<<30)
+	require.NoError(t, room("x", 1<<30, 1<<30))
+	err := room("x", 1<<30, 700<<20)
 	require.ErrorIs(t, err, ubcoll.ErrLimit)
-	require.EqualError(t, err, "x: 3 ranks on a host need 1024 MiB each, and 2048 MiB can be had there (MemAvailable, or the "+
+	require.EqualError(t, err, "x: each rank needs 1024 MiB, and a host has 700 MiB for each of its ranks (MemAvailable, or the "+
 		"control group's limit): ask for less, or start fewer ranks: limit reached")
-	require.ErrorIs(t, room("x", math.MaxInt, 3, 2<<30), ubcoll.ErrLimit)
+
+	// Hosts with one and with three ranks: what only the one has room for, nobody takes.
+	need := shm.FreeMemory() / 2
+	bs := enginetest.Hosts(bootstrap.Local(4), func(r int) string { return "host-" + "abbb"[r:r+1] })
+	for _, err := range testkit.Each(bs, func(b bootstrap.Bootstrap) error {
+		c, err := ubcoll.Open(t.Context(), b, ubcoll.Options{})
+		if err != nil {
+			return err
+		}
+		return errors.Join(Room(t.Context(), c, "x", need), c.Close(), b.Close())
+	}) {
+		require.ErrorIs(t, err, ubcoll.ErrLimit)
+	}
 }
 
 // Calls of nothing are measured like others, also where no larger ones follow.

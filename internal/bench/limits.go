@@ -52,22 +52,21 @@ func (c *Config) memory(op *operation) int {
 	return max(product(parts, c.MaxBytes), product(workBytes, c.held(c.MinBytes)), product(8, timed))
 }
 
-// Room returns an error that wraps ubcoll.ErrLimit if the ranks of a host need more host memory than there is. Each
-// rank needs bytes; the error says that they are for what. Every rank compares the need of its own host with the memory
-// of the host that has least. Call Room before allocating: a machine that runs out of memory kills processes.
-// Collective.
+// Room returns an error that wraps ubcoll.ErrLimit if the ranks of some host need more host memory than it has. Each rank
+// needs bytes; the error says that they are for what, and all ranks return the same. Call Room before allocating: a machine
+// that runs out of memory kills processes. Collective.
 func Room(ctx context.Context, c *ubcoll.Comm, what string, bytes int) error {
-	free := []int64{int64(shm.FreeMemory())}
-	if err := coll.AllReduce(ctx, c, ubcoll.Of(free), ubcoll.Of(free), ubcoll.Min); err != nil {
+	share := []int64{int64(shm.FreeMemory() / c.LocalSize())}
+	if err := coll.AllReduce(ctx, c, ubcoll.Of(share), ubcoll.Of(share), ubcoll.Min); err != nil {
 		return err
 	}
-	return room(what, bytes, c.LocalSize(), int(free[0]))
+	return room(what, bytes, int(share[0]))
 }
 
-func room(what string, bytes, ranks, free int) error {
-	if product(bytes, ranks) <= free {
+func room(what string, bytes, share int) error {
+	if bytes <= share {
 		return nil
 	}
-	return fmt.Errorf("%s: %d ranks on a host need %d MiB each, and %d MiB can be had there (MemAvailable, or the control "+
-		"group's limit): ask for less, or start fewer ranks: %w", what, ranks, bytes>>20, free>>20, ubcoll.ErrLimit)
+	return fmt.Errorf("%s: each rank needs %d MiB, and a host has %d MiB for each of its ranks (MemAvailable, or the control "+
+		"group's limit): ask for less, or start fewer ranks: %w", what, bytes>>20, share>>20, ubcoll.ErrLimit)
 }

@@ -30,9 +30,6 @@ func randomPrograms(t *testing.T, seed uint64, programs int) {
 	ranks := []int{2, 3, 4, 5}
 	each := (programs + len(ranks)*len(options) - 1) / (len(ranks) * len(options))
 	for k := range len(ranks)*len(options) + 1 {
-		if testkit.Daily() && k%5 != 0 { // some of each
-			continue
-		}
 		o, n, programs := options[k%len(options)], 17, (each+3)/4 // 17 ranks agree by group
 		if k < len(ranks)*len(options) {
 			n, programs = ranks[k/len(options)], each
