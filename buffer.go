@@ -56,10 +56,11 @@ func Alloc[T dtype.Elem](c *Comm, d Device, n int) (*Buffer[T], error) {
 // Adopt makes a buffer of memory that belongs to C code, to mmap or to another library, on the host or on this rank's
 // device. The caller vouches that the memory stays mapped, at the same place, until Free; Free leaves the memory itself
 // alone. Adopted host memory is staged, because peers cannot reach it. Device memory may come from cuMemAlloc or
-// cudaMalloc, or from a pool or mapping that can be exported as a POSIX file descriptor. Peers reach it; if its owner
-// frees it too early, registering it again is [ErrStale]. Go heap memory must not be adopted. Local. [ErrInUse] if the
-// memory overlaps another buffer; [ErrNotSupported] for device memory that cannot be shared, with a list of what can;
-// [ErrArgument] also for memory that is not on d; [ErrLimit], [ErrClosed] as in [Alloc].
+// cudaMalloc, or from a mapping (cuMemCreate) that can be exported as a POSIX file descriptor, but not from a
+// stream-ordered pool. Peers reach it; if its owner frees it too early, registering it again is [ErrStale]. Go heap memory
+// must not be adopted. Local. [ErrInUse] if the memory overlaps another buffer; [ErrNotSupported] for device memory that
+// cannot be shared, with a list of what can; [ErrArgument] also for memory that is not on d; [ErrLimit], [ErrClosed] as in
+// [Alloc].
 func Adopt(c *Comm, d Device, p unsafe.Pointer, bytes int) (*Buffer[byte], error) {
 	a, err := c.view().Adopt(d, p, bytes)
 	if err != nil {

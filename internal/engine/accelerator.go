@@ -11,6 +11,7 @@ import (
 	"github.com/ubcoll/ubcoll/hw"
 	"github.com/ubcoll/ubcoll/hw/cuda"
 	"github.com/ubcoll/ubcoll/internal/mem"
+	"github.com/ubcoll/ubcoll/internal/reason"
 	"github.com/ubcoll/ubcoll/internal/team"
 )
 
@@ -80,7 +81,7 @@ func (o *Options) lacks(rank int, why string) error {
 	if why == "" || o.Devices != team.DevicesRequired {
 		return nil
 	}
-	return fmt.Errorf("rank %d uses no device, and Options.Devices is %v: %s: %w", rank, o.Devices, why, fault.ErrNotSupported)
+	return reason.As(fmt.Sprintf("rank %d uses no device, and Options.Devices is %v: %s", rank, o.Devices, why), fault.ErrNotSupported)
 }
 
 // deviceCard makes this rank's side and its card. The card also tells failures: the ranks of a host use their devices
@@ -113,7 +114,7 @@ func (c *Comm) settleDevice(whys []string) error {
 			continue
 		}
 		if !errors.Is(c.gpuWhy, fault.ErrNotSupported) { // otherwise all ranks have found the same reason
-			c.gpuWhy = fmt.Errorf("%s: %w", why, fault.ErrNotSupported)
+			c.gpuWhy = reason.As(why, fault.ErrNotSupported)
 		}
 		return c.dropDevice()
 	}

@@ -13,6 +13,7 @@ import (
 	"github.com/ubcoll/ubcoll/internal/engine"
 	"github.com/ubcoll/ubcoll/internal/env"
 	"github.com/ubcoll/ubcoll/internal/gpu/kernels"
+	"github.com/ubcoll/ubcoll/internal/reason"
 )
 
 // gpu is a device that a rank's process may use.
@@ -59,8 +60,8 @@ func visibleGPUs(off bool) gpus {
 // index, and the least number of multiprocessors. If the ranks cannot have one device each, all of them get the same
 // error. name maps a rank to the communicator's name for it.
 func assignGPUs(all []gpus, name func(rank int) int) (index []int, multiprocessors int, err error) {
-	bad := func(format string, args ...any) ([]int, int, error) {
-		return nil, 0, fmt.Errorf(format+": %w", append(args, fault.ErrNotSupported)...)
+	bad := func(format string, args ...any) ([]int, int, error) { // a driver's reason ends in "not supported" itself
+		return nil, 0, reason.As(fmt.Sprintf(format, args...), fault.ErrNotSupported)
 	}
 	owner := map[string]int{} // rank by UUID
 	seen := map[string]bool{}

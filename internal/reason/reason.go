@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 
 	"github.com/ubcoll/ubcoll/fault"
 )
@@ -34,6 +35,12 @@ func OfCode(code int) error {
 
 // Told is another rank's error: its text, and its sentinel or nil.
 func Told(text string, sentinel error) error { return &told{text, sentinel} }
+
+// As is the error that text describes, of that sentinel: its text ends in the sentinel's, once.
+func As(text string, sentinel error) error {
+	end := ": " + sentinel.Error()
+	return Told(strings.TrimSuffix(text, end)+end, sentinel)
+}
 
 type told struct {
 	text string

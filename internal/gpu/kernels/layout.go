@@ -33,11 +33,11 @@ func First(ranks int) Layout {
 }
 
 // Small is the layout of a communicator made from another one, of which there may be many: 1 MiB with 2 ranks, and
-// about 0.4 MiB for each further one.
+// about 0.4 MiB for each further one. It has room for two windows at least.
 func Small(ranks int) Layout {
 	peers := max(ranks-1, 1)
 	return Layout{Ranks: ranks, Row: max(rowOf(128<<10, peers), 64<<10), Little: peers * (16 << 10), Slots: 3, Slot: 16 << 10,
-		Channels: 32}
+		Channels: max(32, 2*ranks)} // a window takes one for each rank
 }
 
 // rowOf returns bytes for each of that many peers, in whole pages.
