@@ -278,7 +278,7 @@ func note(series []Series) string {
 		if few < many {
 			repeats = fmt.Sprintf("%d to %d", few, many)
 		}
-		bars := "95 % confidence intervals"
+		bars := "confidence intervals of 95 % or more"
 		if least < confidence {
 			bars = fmt.Sprintf("the whole range, which is a confidence interval of %.0f %%", math.Floor(100*least))
 		}
