@@ -23,8 +23,8 @@ func Often(full int) int {
 	return (full + 9) / 10
 }
 
-// Seeds returns the seeds that a random test runs with: a fixed one, so that whoever breaks the test notices, and, but for
-// daily runs, a fresh one, which is logged. If TEST_SEED is set, it is the only one.
+// Seeds returns the seeds that a random test runs with: a fixed one, so that whoever breaks the test notices, and a fresh
+// one, which is logged. Daily runs have only the fixed one. If TEST_SEED is set, it is the only one.
 func Seeds(t testing.TB) []uint64 {
 	t.Helper()
 	if os.Getenv(seedVar) != "" {
