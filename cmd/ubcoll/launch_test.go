@@ -2,7 +2,6 @@ package main
 
 import (
 	"bufio"
-	"fmt"
 	"io"
 	"os"
 	"os/exec"
@@ -16,6 +15,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/ubcoll/ubcoll/internal/procfs"
 	"github.com/ubcoll/ubcoll/internal/testkit"
 )
 
@@ -138,19 +138,10 @@ func (s *started) code(t *testing.T) int {
 	return s.ProcessState.ExitCode()
 }
 
-// gone is for processes that have ended, of which a zombie may be left where nobody is there to ask.
-func gone(pid int) bool {
-	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
-	if err != nil {
-		return true
-	}
-	_, rest, _ := strings.Cut(string(b), ") ")
-	return strings.HasPrefix(rest, "Z") || strings.HasPrefix(rest, "X")
-}
-
+// allGone waits until the processes have ended. Zombies may be left where nobody is there to ask for them.
 func allGone(t *testing.T, pids []int) {
 	testkit.Eventually(t, func() bool {
-		return !slices.ContainsFunc(pids, func(pid int) bool { return !gone(pid) })
+		return !slices.ContainsFunc(pids, func(pid int) bool { return !procfs.Gone(pid) })
 	})
 }
 
@@ -181,7 +172,7 @@ func TestLaunchSecondSignal(t *testing.T) {
 	for ended := false; !ended; {
 		time.Sleep(200 * time.Millisecond) // those that come at once are of the first
 		require.NoError(t, s.Process.Signal(syscall.SIGTERM))
-		ended = !slices.ContainsFunc(s.pids, func(pid int) bool { return !gone(pid) })
+		ended = !slices.ContainsFunc(s.pids, func(pid int) bool { return !procfs.Gone(pid) })
 	}
 	require.Equal(t, 143, s.code(t))
 }

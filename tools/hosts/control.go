@@ -10,9 +10,13 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
+	"time"
+
+	"github.com/ubcoll/ubcoll/internal/procfs"
 )
 
 // reply is the answer to a request. A request is a list of words.
@@ -37,8 +41,8 @@ func (n *node) serve() error {
 					return
 				}
 				n.mu.Lock()
+				defer n.mu.Unlock()
 				text, err := n.do(words[0], words[1:])
-				n.mu.Unlock()
 				r := reply{Text: text}
 				if err != nil {
 					r.Err = err.Error()
@@ -117,8 +121,10 @@ func (n *node) kill(h int) error {
 			return err
 		}
 	}
-	for _, p := range n.processes(h) {
-		_ = syscall.Kill(p.here, syscall.SIGKILL)
+	if len(n.processes(h)) > 0 {
+		if err := n.signal(h, "KILL", nil); err != nil {
+			return err
+		}
 	}
 	return n.holders[h].Process.Kill()
 }
@@ -163,27 +169,51 @@ func (n *node) processes(h int) (all []process) {
 var signalNames = map[string]syscall.Signal{"KILL": syscall.SIGKILL, "STOP": syscall.SIGSTOP, "CONT": syscall.SIGCONT,
 	"TERM": syscall.SIGTERM, "INT": syscall.SIGINT, "QUIT": syscall.SIGQUIT, "USR1": syscall.SIGUSR1}
 
+// effect tells whether a signal has had its effect on a process, where no process can prevent it.
+var effect = map[syscall.Signal]func(pid int) bool{syscall.SIGSTOP: procfs.Stopped, syscall.SIGKILL: procfs.Gone}
+
+// effectLimit is how long that may take on a busy machine.
+const effectLimit = time.Minute
+
+// signal returns when no process that it is for runs any more, if it stops or kills: those that they start meanwhile get
+// the signal, too. An nsenter stops itself when the process that it waits for stops, and has to be continued, so signal
+// waits for it: after SIGCONT it would stop for good.
 func (n *node) signal(h int, name string, pids []string) error {
 	s, ok := signalNames[strings.TrimPrefix(strings.ToUpper(name), "SIG")]
 	if !ok {
 		return fmt.Errorf("no signal %q", name)
 	}
-	found := false
-	for _, p := range n.processes(h) {
-		switch {
-		case len(pids) > 0 && pids[0] != fmt.Sprint(p.there):
-			continue
-		case p.there > 0:
-			found = true
-		case s != syscall.SIGCONT: // nsenter stops itself when the process that it waits for stops
-			continue
+	targets := func() (some []process) {
+		for _, p := range n.processes(h) {
+			nsenter := s == syscall.SIGCONT || s == syscall.SIGSTOP && len(pids) == 0
+			if p.there == 0 && nsenter || p.there > 0 && (len(pids) == 0 || pids[0] == fmt.Sprint(p.there)) {
+				some = append(some, p)
+			}
 		}
-		if err := syscall.Kill(p.here, s); err != nil && !errors.Is(err, syscall.ESRCH) {
-			return err
-		}
+		return some
 	}
-	if !found {
+	first := targets()
+	if !slices.ContainsFunc(first, func(p process) bool { return p.there > 0 }) {
 		return fmt.Errorf("no such process on host %s", letter(h))
 	}
-	return nil
+	for begin, some := time.Now(), first; ; some = targets() {
+		if effect[s] != nil {
+			some = slices.DeleteFunc(some, func(p process) bool { return effect[s](p.here) })
+		}
+		for _, p := range some {
+			if p.there == 0 && s == syscall.SIGSTOP {
+				continue
+			}
+			if err := syscall.Kill(p.here, s); err != nil && !errors.Is(err, syscall.ESRCH) {
+				return err
+			}
+		}
+		if effect[s] == nil || len(some) == 0 {
+			return nil
+		}
+		if time.Since(begin) > effectLimit {
+			return fmt.Errorf("%v: still running after %v: %v", s, effectLimit, some)
+		}
+		time.Sleep(time.Millisecond)
+	}
 }

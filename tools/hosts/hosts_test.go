@@ -8,17 +8,19 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/ubcoll/ubcoll/internal/env"
+	"github.com/ubcoll/ubcoll/internal/procfs"
 	"github.com/ubcoll/ubcoll/internal/testkit"
 )
 
@@ -128,11 +130,18 @@ func TestExitCodes(t *testing.T) {
 	require.EqualError(t, cmd.Wait(), "exit status 1")
 }
 
+var ids atomic.Int64
+
+// nextID returns a name for a run that no other has.
+func nextID() string {
+	return fmt.Sprintf("r%s%c", strconv.FormatInt(int64(os.Getpid()), 36), 'a'+rune(ids.Add(1)%26))
+}
+
 // However a run ends, nothing of it is left except its folder, which the next run removes.
 func TestRemoved(t *testing.T) {
 	bin := build(t)
 	for _, s := range []syscall.Signal{syscall.SIGTERM, syscall.SIGKILL} {
-		id := fmt.Sprintf("r%d", os.Getpid()%1000000)
+		id := nextID()
 		sleep := fmt.Sprint(3600+int(s), ".", os.Getpid())
 		cmd := exec.Command(bin, "3", "-name", id, "--", "sh", "-c", "echo up; exec sleep "+sleep)
 		up, err := cmd.StdoutPipe()
@@ -142,23 +151,72 @@ func TestRemoved(t *testing.T) {
 		require.NoError(t, err)
 		require.NoError(t, cmd.Process.Signal(s))
 		require.Error(t, cmd.Wait())
-		left := true
-		for begin := time.Now(); left && time.Since(begin) < time.Minute; time.Sleep(10 * time.Millisecond) {
-			left = running(sleep)
-		}
-		require.False(t, left, "processes stay after %v", s)
+		testkit.Eventually(t, func() bool { return len(running(sleep)) == 0 }, "processes stay after %v", s)
 		require.NoError(t, exec.Command(bin, "1", "-name", "x"+id[1:], "--", "true").Run())
 		require.NoDirExists(t, filepath.Join(runs, id))
 	}
 }
 
-// running reports whether some process has this argument.
-func running(argument string) bool {
+// running returns the processes that have this argument.
+func running(argument string) (pids []int) {
 	files, _ := filepath.Glob("/proc/[0-9]*/cmdline") // the pattern is valid
 	for _, f := range files {
-		if b, err := os.ReadFile(f); err == nil && strings.Contains(string(b), "sleep\x00"+argument) {
-			return true
+		if b, err := os.ReadFile(f); err == nil && strings.Contains(string(b), "\x00"+argument+"\x00") {
+			pid, _ := strconv.Atoi(strings.Split(f, "/")[2]) // the pattern has digits there
+			pids = append(pids, pid)
 		}
 	}
-	return false
+	return pids
+}
+
+// When a signal that stops or kills is said to be sent, no process that it was for runs any more, however busy the machine
+// is: here those of the host hardly get a processor.
+func TestSignal(t *testing.T) {
+	const busy, loop = 4, "while :; do :; done"
+	bin := build(t)
+	for range runtime.NumCPU() {
+		other := exec.Command("sh", "-c", loop)
+		require.NoError(t, other.Start())
+		t.Cleanup(func() {
+			other.Process.Kill()
+			other.Wait()
+		})
+	}
+	for _, k := range []struct {
+		signal string
+		done   func(pid int) bool
+	}{{"STOP", procfs.Stopped}, {"KILL", procfs.Gone}} {
+		for _, all := range []bool{true, false} { // the host's processes, or one of them
+			t.Run(fmt.Sprintf("%s/all=%v", k.signal, all), func(t *testing.T) {
+				id := nextID()
+				mark := "busy-" + id
+				cmd := exec.Command(bin, "1", "-name", id, "--", "nice", "-n", "19", "sh", "-c",
+					fmt.Sprintf("for i in $(seq %d); do %s & done; echo $!; wait", busy, loop), mark)
+				up, err := cmd.StdoutPipe()
+				require.NoError(t, err)
+				require.NoError(t, cmd.Start())
+				t.Cleanup(func() {
+					cmd.Process.Kill()
+					cmd.Wait()
+				})
+				var last string
+				_, err = fmt.Fscan(up, &last)
+				require.NoError(t, err)
+				args, want := []string{"signal", id, "a", k.signal}, busy+1
+				if !all {
+					args, want = append(args, last), 1
+				}
+				before := running(mark)
+				out, err := exec.Command(bin, args...).CombinedOutput()
+				require.NoError(t, err, "%s", out)
+				done := 0
+				for _, pid := range before {
+					if k.done(pid) {
+						done++
+					}
+				}
+				require.GreaterOrEqual(t, done, want, "of %d processes", len(before))
+			})
+		}
+	}
 }

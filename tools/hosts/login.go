@@ -25,7 +25,7 @@ type node struct {
 	*plan
 	dir     string
 	exe     string
-	mu      sync.Mutex // held while the network is changed
+	mu      sync.Mutex // held while a request is answered
 	holders []*exec.Cmd
 }
 
@@ -87,6 +87,7 @@ func login(args []string) error {
 			return errors.New("the command does not end")
 		}
 	}
+	n.mu.Lock() // a request that has ended the command is answered first
 	if n.Bytes != "" {
 		text, err := n.bytes()
 		if err == nil {

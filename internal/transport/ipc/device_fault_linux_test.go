@@ -37,7 +37,7 @@ func TestDevicePeerDies(t *testing.T) {
 			require.NoError(t, err)
 			a.imported(t, extent)
 			if when == "during" {
-				c.stop(t)
+				testkit.Stop(t, c.Cmd)
 				time.AfterFunc(100*time.Millisecond, func() { c.Cmd.Process.Kill() })
 			} else {
 				require.NoError(t, c.Cmd.Process.Kill())
@@ -70,7 +70,7 @@ func TestDevicePeerLags(t *testing.T) {
 		a.imported(t, extent)
 		made = append(made, x)
 	}
-	c.stop(t)
+	testkit.Stop(t, c.Cmd)
 	err := a.Withdraw(50*time.Millisecond, made[0])
 	require.ErrorIs(t, err, fault.ErrTimeout)
 	require.ErrorContains(t, err, fmt.Sprintf("peer 0 (pid %d) has not unmapped extent 0", c.Cmd.Process.Pid))

@@ -189,22 +189,6 @@ func (p *process) tell(t *testing.T, what string) report {
 	return p.read(t)
 }
 
-// stop stops the process; all its threads have stopped when it returns.
-func (p *process) stop(t *testing.T) {
-	t.Helper()
-	require.NoError(t, p.Cmd.Process.Signal(syscall.SIGSTOP))
-	testkit.Eventually(t, func() bool {
-		threads, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/stat", p.Cmd.Process.Pid))
-		require.NoError(t, err)
-		for _, name := range threads {
-			if b, err := os.ReadFile(name); err == nil && !strings.Contains(string(b), ") T ") {
-				return false
-			}
-		}
-		return true
-	})
-}
-
 // childPeer is a rank that runs commands.
 func childPeer() error {
 	h, err := mem.New(1, false)

@@ -30,7 +30,7 @@ func TestStopped(t *testing.T) {
 	}
 	p := startProcess(t)
 	p.l.until(t, 2, 1)
-	require.NoError(t, p.Cmd.Process.Signal(syscall.SIGSTOP))
+	testkit.Stop(t, p.Cmd)
 	from, to := bytes.Repeat([]byte("x"), streamPut), make([]byte, 64<<10)
 	p.l.Grant(0, 1, at(to), len(to))
 	for i := range streamPlaces {

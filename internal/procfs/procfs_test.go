@@ -1,0 +1,64 @@
+//go:build linux
+
+package procfs_test
+
+import (
+	"os"
+	"os/exec"
+	"path/filepath"
+	"syscall"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/ubcoll/ubcoll/internal/procfs"
+	"github.com/ubcoll/ubcoll/internal/testkit"
+)
+
+func TestMain(m *testing.M) {
+	testkit.Children(map[string]func() error{"busy": busy})
+	os.Exit(m.Run())
+}
+
+// busy has threads that run.
+func busy() error {
+	for range 4 {
+		go func() {
+			for k := 0; ; k++ {
+				_ = k
+			}
+		}()
+	}
+	select {}
+}
+
+func TestSignals(t *testing.T) {
+	require.False(t, procfs.Stopped(os.Getpid()))
+	require.False(t, procfs.Gone(os.Getpid()))
+	c := testkit.Child("busy")
+	require.NoError(t, c.Start())
+	t.Cleanup(func() { c.Process.Kill() })
+	pid := c.Process.Pid
+	require.False(t, procfs.Stopped(pid))
+	require.NoError(t, c.Process.Signal(syscall.SIGSTOP))
+	testkit.Eventually(t, func() bool { return procfs.Stopped(pid) })
+	require.False(t, procfs.Gone(pid))
+	require.NoError(t, c.Process.Kill())
+	testkit.Eventually(t, func() bool { return procfs.Gone(pid) })
+	require.True(t, procfs.Stopped(pid), "a zombie")
+	require.Error(t, c.Wait())
+	require.True(t, procfs.Gone(pid), "no such process")
+}
+
+// A program's name does not look like a state.
+func TestName(t *testing.T) {
+	name := filepath.Join(t.TempDir(), "a) Z (b")
+	require.NoError(t, os.WriteFile(name, []byte("#!/bin/sh\nread x\n"), 0o700))
+	c := exec.Command(name)
+	in, err := c.StdinPipe()
+	require.NoError(t, err)
+	require.NoError(t, c.Start())
+	require.False(t, procfs.Gone(c.Process.Pid))
+	require.NoError(t, in.Close())
+	require.Error(t, c.Wait())
+}
