@@ -1,7 +1,7 @@
 # Two commands do all the set-up: `make run` (the main job on 4 ranks) and `make test` (everything).
 # MPI=1 wants MPI, MPI=0 builds without; by default it is used where it is found. MPI_HOME or MPICC says which.
 SHELL := /bin/sh
-export MPI MPI_HOME MPICC
+export MPI MPI_HOME MPICC FULL
 
 .PHONY: build run test test-rdma check race fuzz bench bench-peers bench-hosts bench-gpu verify-gpu kernels lint clean help
 
@@ -11,7 +11,7 @@ build: ## programs into bin/, with MPI where it is found
 run: ## install MPI if that may be done, build, run the main job on 4 ranks
 	@scripts/run
 
-test: ## everything, as CI does it: installs both MPIs if that may be done
+test: ## all tests, as CI runs them: installs both MPIs if that may be done; FULL=1: nothing left out, for hours
 	@scripts/test
 
 check: lint ## the daily minute: no MPI, no race detector, nothing that takes long
@@ -45,7 +45,7 @@ verify-gpu: ## every operation and type on 2, 3 and 4 GPUs, element by element; 
 kernels: ## rebuild the device kernels' PTX, with clang 19
 	@scripts/kernels
 
-lint: ## formatting, vet, also for other systems and with MPI, and staticcheck
+lint: ## formatting, vet, also with MPI and for another system, and staticcheck; FULL=1: for all of these systems
 	@scripts/lint
 
 clean: ## what make has built

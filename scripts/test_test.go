@@ -1,0 +1,145 @@
+//go:build linux
+
+package scripts
+
+import (
+	"errors"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+// What stands in for the other scripts and for go: each writes down that it ran, and fails if FAILING says so.
+const (
+	standIn = `#!/bin/sh
+echo "${0##*/}${MPICC:+ $MPICC}" >>"$RAN"
+case $FAILING in *"<${0##*/}${MPICC:+ $MPICC}>"*) echo "$0: no luck"; exit 1 ;; esac
+`
+	goStandIn = `#!/bin/sh
+case $1 in
+list) echo "$PWD/hw $CGO_ENABLED"; echo "$PWD/dtype"; exit ;;
+env) echo "/$2"; exit ;;
+esac
+echo "go $*" >>"$RAN"
+case $FAILING in
+*"<go $*>"*) printf '%s\n' "$GO_SAYS"; exit 1 ;;
+esac
+printf 'ok  \texample.org/x\t0.1s\n'
+`
+	setupStandIn = `#!/bin/sh
+echo "setup $1" >>"$RAN"
+case $FAILING in *"<setup $1>"*) exit 1 ;; esac
+echo "mpicc.$1"
+`
+	without = "\nexit 77\n"
+)
+
+// A stage that fails keeps no later one from running. All that failed is listed at the end, each with a command.
+func TestTest(t *testing.T) {
+	script, err := os.ReadFile("test")
+	require.NoError(t, err)
+	// Both MPIs' stages run at the same time, so only the order of the others is certain.
+	stages := []string{"setup openmpi", "setup mpich", "setup iproute2", "hosts", "rdma-vm", "setup strace", "setup chromium",
+		"setup zsh", "setup fish", "setup c++", "lint", "first-hour", "go build ./...",
+		"go test -timeout 1h -short ./hw . ./coll ./p2p", "go test -timeout 1h ./hw/cpu", "go test -timeout 1h ./...",
+		"go test -C cmd/ubcoll-plot ./...", "go test -timeout 1h -race -short ./...", "test-rdma"}
+	const (
+		race  = "go test -timeout 1h -race -short ./..."
+		fails = "--- FAIL: TestA (0.00s)\n    a_test.go:1: TEST_SEED=12\n    --- FAIL: TestA/sub (0.00s)\n--- FAIL: TestB (1.00s)\nFAIL\n" +
+			"FAIL\texample.org/x/a\t0.1s\nok  \texample.org/x/b\t0.1s\nFAIL\texample.org/x/c [build failed]\n" +
+			"--- FAIL: TestC (0.00s)\nFAIL\nFAIL\texample.org/x/d\t0.1s\n"
+	)
+	for _, k := range []struct {
+		name    string
+		failing string
+		says    string
+		require string
+		change  map[string]string // other stand-ins
+		without []string          // what does not run
+		want    []string          // lines at the end
+	}{
+		{name: "nothing fails"},
+		{name: "the first stage", failing: "<lint>", want: []string{"lint", "    scripts/lint"}},
+		{name: "every stage", failing: "<lint><first-hour><test-rdma><conform-b mpicc.mpich><" + race + ">", says: "panic: no test",
+			want: []string{"lint", "    scripts/lint", "what README prints, from clone to plot",
+				"    env GOMODCACHE=/GOMODCACHE GOCACHE=/GOCACHE scripts/first-hour",
+				"unit tests, with the race detector", "    " + race, "with an RDMA device", "    scripts/test-rdma",
+				"scripts/conform-b, mpicc.mpich", "    env MPICC=mpicc.mpich scripts/conform-b"}},
+		{name: "tests", failing: "<" + race + ">", says: fails, want: []string{
+			"unit tests, with the race detector: example.org/x/a",
+			"    TEST_SEED=12 go test -timeout 1h -race -short -count=1 -run '^(TestA|TestB)$' example.org/x/a",
+			"unit tests, with the race detector: example.org/x/c", "    go test -timeout 1h -race -short -count=1 example.org/x/c",
+			"unit tests, with the race detector: example.org/x/d",
+			"    go test -timeout 1h -race -short -count=1 -run '^(TestC)$' example.org/x/d"}},
+		{name: "tests without cgo", failing: "<go test -timeout 1h ./hw/cpu>", says: "--- FAIL: TestA (0.00s)\nFAIL\texample.org/x/a\t0.1s",
+			want: []string{"reductions in Go, in all sizes: example.org/x/a",
+				"    env CGO_ENABLED=0 go test -timeout 1h -count=1 -run '^(TestA)$' example.org/x/a"}},
+		{name: "an MPI that is not required", failing: "<setup mpich>", without: []string{"conform-a mpicc.mpich", "conform-b mpicc.mpich"}},
+		{name: "an MPI that is required", failing: "<setup mpich>", require: "hosts,mpi",
+			without: []string{"conform-a mpicc.mpich", "conform-b mpicc.mpich"},
+			want:    []string{"missing, see above, and UBCOLL_REQUIRE lists mpi: mpich", "    scripts/setup mpich"}},
+		{name: "no hosts and no device", change: map[string]string{"hosts": without, "rdma-vm": without}, without: []string{"test-rdma"}},
+		{name: "hosts and a device are required", require: "mpi,hosts,verbs", change: map[string]string{"hosts": without, "rdma-vm": without},
+			without: []string{"test-rdma"}, want: []string{
+				"missing, see above, and UBCOLL_REQUIRE lists hosts: several hosts of namespaces", "    scripts/hosts 2 -mpi none -- true",
+				"missing, see above, and UBCOLL_REQUIRE lists verbs: an RDMA device", "    scripts/rdma-vm -- true"}},
+		{name: "hosts cannot be made for another reason", failing: "<hosts>", want: []string{"scripts/hosts", "    scripts/hosts 2 -mpi none -- true"}},
+	} {
+		t.Run(k.name, func(t *testing.T) {
+			t.Parallel()
+			dir := t.TempDir()
+			write := func(name, text string) {
+				require.NoError(t, os.MkdirAll(filepath.Dir(filepath.Join(dir, name)), 0o755))
+				require.NoError(t, os.WriteFile(filepath.Join(dir, name), []byte(text), 0o755))
+			}
+			write("scripts/test", string(script))
+			write("scripts/setup", setupStandIn)
+			write("bin/go", goStandIn)
+			write("examples/09-mlp/go.mod", "")
+			write("cmd/ubcoll-plot/go.mod", "")
+			for _, s := range []string{"lint", "hosts", "rdma-vm", "first-hour", "test-rdma", "conform-a", "conform-b"} {
+				write("scripts/"+s, standIn+k.change[s])
+			}
+			cmd := exec.Command("scripts/test")
+			cmd.Dir = dir
+			cmd.Env = append(os.Environ(), "PATH="+dir+"/bin:"+os.Getenv("PATH"), "RAN="+dir+"/ran", "FAILING="+k.failing, "GO_SAYS="+k.says,
+				"UBCOLL_REQUIRE="+k.require, "FULL=", "MPICC=", "CGO_ENABLED=1")
+			out, err := cmd.CombinedOutput()
+			ran, readErr := os.ReadFile(filepath.Join(dir, "ran"))
+			require.NoError(t, readErr)
+			var want []string
+			for _, s := range append(stages, "conform-a mpicc.openmpi", "conform-b mpicc.openmpi", "conform-a mpicc.mpich", "conform-b mpicc.mpich") {
+				if !slices.Contains(k.without, s) && (s != "setup iproute2" || os.Getuid() == 0) {
+					want = append(want, s)
+				}
+			}
+			var got []string
+			for line := range strings.Lines(string(ran)) {
+				if line = strings.TrimSpace(line); !strings.HasPrefix(line, "go mod") {
+					got = append(got, line)
+				}
+			}
+			require.ElementsMatch(t, want, got, "%s", out)
+
+			_, end, failed := strings.Cut(string(out), "test: these have failed; the commands repeat them:\n")
+			require.Equal(t, len(k.want) > 0, failed, "%s", out)
+			if !failed {
+				require.NoError(t, err, "%s", out)
+				require.Contains(t, string(out), "\ntest: all passed in ")
+				return
+			}
+			var exit *exec.ExitError
+			require.True(t, errors.As(err, &exit) && exit.ExitCode() == 1, "%v", err)
+			var lines []string
+			for line := range strings.Lines(end) {
+				lines = append(lines, strings.TrimSuffix(strings.TrimPrefix(line, "  "), "\n"))
+			}
+			require.Equal(t, k.want, lines)
+		})
+	}
+}
