@@ -131,6 +131,7 @@ func TestConformance(t *testing.T) {
 
 // TestEnvProcesses runs the suite on Env with real processes.
 func TestEnvProcesses(t *testing.T) {
+	testkit.SkipRace(t)
 	for _, name := range testkit.Sample(3, []string{"healthy", "missing", "abort", "killed", "killed-root", "circle", "pair-missing",
 		"pair-abort", "pair-killed", "pair-closed"}) {
 		for _, n := range testkit.Sample(2, []int{2, 4}) {

@@ -58,7 +58,7 @@ func pointsOf(t *testing.T, dir string) []string {
 
 // A run that is killed again and again has in the end the points of one that was not.
 func TestRunResumes(t *testing.T) {
-	testkit.LongOrRace(t)
+	testkit.Long(t)
 	file, dir := sweepFile(t, smallSweep), t.TempDir()
 	run := []string{"run", file, "-ranks", "1,2", "-registration", "explicit,slices"} // no more ranks than processors
 	whole, killed := filepath.Join(dir, "whole"), filepath.Join(dir, "killed")

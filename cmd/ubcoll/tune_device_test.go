@@ -167,7 +167,7 @@ func quick(t *testing.T) tuneJob {
 
 // Every kernel is measured, as it is asked for, and its data are right.
 func TestAsked(t *testing.T) {
-	testkit.LongOrRace(t) // TestTuneDevices asks, too
+	testkit.Long(t) // TestTuneDevices asks, too
 	for _, k := range []struct {
 		name  string
 		ranks int

@@ -19,6 +19,7 @@ import (
 
 // TestSixteenBitsExhaustive combines every 16-bit value with every special value and some random ones.
 func TestSixteenBitsExhaustive(t *testing.T) {
+	testkit.SkipRace(t)
 	r := testkit.Random(t)
 	const n = 1 << 16
 	for _, ty := range []dtype.Type{dtype.Float16, dtype.BFloat16, dtype.Int16, dtype.Uint16} {

@@ -605,7 +605,7 @@ func TestSizes(t *testing.T) {
 
 // Where nobody gives the number of calls, there are enough for the time of a size, the same on all ranks.
 func TestMinTime(t *testing.T) {
-	testkit.LongOrRace(t)
+	testkit.Long(t)
 	for _, loop := range []bool{false, true} {
 		cfg := small("all_reduce")
 		cfg.Iterations, cfg.MinTime, cfg.Loop, cfg.Warmup = 0, 20*time.Millisecond, loop, -1

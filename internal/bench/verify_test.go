@@ -25,7 +25,7 @@ func verifyOn(t *testing.T, n int, v Verification) (string, error) {
 }
 
 func TestVerify(t *testing.T) {
-	testkit.LongOrRace(t)
+	testkit.Long(t) // TestVerifyOnDevices and the conformance suites have the same code for the race detector
 	v := Verification{Device: Host, MinBytes: 8, MaxBytes: 16 << 10, Seed: testkit.Seed(t) >> 32}
 	out, err := verifyOn(t, 3, v)
 	require.NoError(t, err, out)

@@ -100,6 +100,7 @@ func TestVersion(t *testing.T) {
 // TestReductionSchedule: for any number of hosts and elements, each host ends with every source exactly once in each
 // element, combined in the same order on all; and with the windows as they are, no host waits forever.
 func TestReductionSchedule(t *testing.T) {
+	testkit.SkipRace(t)
 	for _, hosts := range testkit.Sample(3, []int{2, 3, 4, 5, 7, 8, 13, 16, 64, 31}) {
 		chunk := stageOf(hosts, 0).pipe.chunk / 4
 		for _, count := range []int{1, 15, 16, 17, hosts * 16, hosts*16 + 1, hosts * chunk, hosts*chunk + 1, 3*hosts*chunk - 7,

@@ -26,6 +26,15 @@ func LongOrRace(t testing.TB) {
 	}
 }
 
+// SkipRace skips a test in short runs with the race detector, which has nothing to see there: one goroutine computes, or
+// processes of one rank each. All other runs have it.
+func SkipRace(t testing.TB) {
+	t.Helper()
+	if race.Enabled && testing.Short() {
+		t.Skip("no goroutines share anything here: runs without the race detector have it")
+	}
+}
+
 // Sample returns all cases; in daily runs the first and each step-th after it.
 func Sample[C any](step int, cases []C) (some []C) {
 	if !Daily() {

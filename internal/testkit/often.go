@@ -8,12 +8,14 @@ import (
 	"github.com/ubcoll/ubcoll/internal/race"
 )
 
-// Often returns how often a test repeats what it draws at random. That is full times with UBCOLL_TEST_FULL=1, which is
-// set by hand. Else it is a tenth of that, a twentieth with the race detector, or a hundredth in daily runs, and at least
-// once.
+// Full reports whether this is a full run, by UBCOLL_TEST_FULL=1 or make test FULL=1: nothing is left out. It takes hours.
+func Full() bool { return os.Getenv("UBCOLL_TEST_FULL") == "1" }
+
+// Often returns how often a test repeats what it draws at random. That is full times in full runs. Else it is a tenth of
+// that, a twentieth with the race detector, or a hundredth in daily runs, and at least once.
 func Often(full int) int {
 	switch {
-	case os.Getenv("UBCOLL_TEST_FULL") == "1":
+	case Full():
 		return full
 	case race.Enabled:
 		return (full + 19) / 20
@@ -24,17 +26,22 @@ func Often(full int) int {
 }
 
 // Seeds returns the seeds that a random test runs with: a fixed one, so that whoever breaks the test notices, and a fresh
-// one, which is logged. Daily runs have only the fixed one. If TEST_SEED is set, it is the only one.
+// one, which is logged. Outside of full runs the fixed one is for daily runs and those with the race detector, and the
+// fresh one for the others. If TEST_SEED is set, it is the only one.
 func Seeds(t testing.TB) []uint64 {
 	t.Helper()
 	if os.Getenv(seedVar) != "" {
 		return []uint64{Seed(t)}
 	}
-	if Daily() {
+	fresh := rand.Uint64()
+	switch {
+	case Full():
+		t.Logf("%s=%d and %s=%d", seedVar, fixedSeed, seedVar, fresh)
+		return []uint64{fixedSeed, fresh}
+	case race.Enabled || testing.Short():
 		t.Logf("%s=%d", seedVar, fixedSeed)
 		return []uint64{fixedSeed}
 	}
-	fresh := rand.Uint64()
-	t.Logf("%s=%d and %s=%d", seedVar, fixedSeed, seedVar, fresh)
-	return []uint64{fixedSeed, fresh}
+	t.Logf("%s=%d", seedVar, fresh)
+	return []uint64{fresh}
 }

@@ -47,6 +47,11 @@ func TestOneHost(t *testing.T) {
 // daily runs the latter alone.
 func layouts() []conform.Layout {
 	all := conform.Layouts()
+	if !testkit.Full() { // each of the sizes, and both orders; internal/conform/job has the others
+		all = slices.DeleteFunc(all, func(l conform.Layout) bool {
+			return slices.Contains([]string{"abab", "aaab", "aabbc"}, l.String())
+		})
+	}
 	if race.Enabled || testing.Short() {
 		all = []conform.Layout{all[0], all[len(all)-1]}
 	}
@@ -62,7 +67,7 @@ func TestHosts(t *testing.T) {
 	long := []string{"matrix", "large"}
 	for _, l := range layouts() {
 		names := slices.Sorted(maps.Keys(suites))
-		if s := l.String(); race.Enabled || testing.Short() || s != "aaab" && s != "abcab" {
+		if s := l.String(); race.Enabled || testing.Short() || s != "abaa" && s != "abcab" {
 			names = slices.DeleteFunc(names, func(name string) bool { return slices.Contains(long, name) })
 		}
 		run(t, l, testkit.Sample(5, names)...)

@@ -186,8 +186,21 @@ func places() (all []place) {
 	return all
 }
 
+// some returns those places in full runs, and else the ones with these indices.
+func some(indices ...int) (some []place) {
+	all := places()
+	if testkit.Full() {
+		return all
+	}
+	for _, i := range indices {
+		some = append(some, all[i])
+	}
+	return some
+}
+
 // TestHostsBootstrap runs the suite of bootstraps on Env, over TCP.
 func TestHostsBootstrap(t *testing.T) {
+	t.Parallel()
 	testkit.Long(t)
 	program(t) // makes the folder
 	bin := filepath.Join(programDir, "bootstrap")
@@ -205,21 +218,18 @@ func TestHostsBootstrap(t *testing.T) {
 	}
 }
 
-// acrossSuites run across hosts, in each layout. "matrix" takes longest, a minute with the race detector: it runs in
-// only two layouts, and not in those of short runs.
+// acrossSuites run across hosts, in each layout. "matrix" takes longest: it runs in only one layout, in two in full runs.
 var acrossSuites = []string{"random", "order", "bad", "family", "hosts"}
 
 // TestHosts runs everything that works across hosts, without MPI.
 func TestHosts(t *testing.T) {
+	t.Parallel()
+	testkit.Long(t) // internal/conform/hosts has the suites for the race detector
 	bin := program(t)
-	all := places()
-	if testing.Short() || race.Enabled {
-		all = []place{{[]int{2, 2, 1}, "cyclic"}}
-	}
-	for _, p := range all {
+	for _, p := range some(1, 2, 6) { // internal/conform/hosts and TestMPIHosts have others
 		t.Run(p.String(), func(t *testing.T) {
 			suites := acrossSuites
-			if s := p.String(); s == "2,2 cyclic" || s == "2,2,1 block" {
+			if s := p.String(); s == "2,2 cyclic" || s == "2,2,1 block" && testkit.Full() {
 				suites = append([]string{"matrix"}, suites...)
 			}
 			h := across(t, len(p.ranks), p.options(), nil, append([]string{bin}, suites...)...)
@@ -235,9 +245,9 @@ func TestHosts(t *testing.T) {
 func TestMPIHosts(t *testing.T) {
 	mpiJob(t, 1) // skips without one
 	bin, mpi := os.Getenv(programVar), os.Getenv("MPI_NAME")
-	all := places()
-	if mpi == "mpich" { // the library is the same, and Open MPI's run has all layouts
-		all = []place{{[]int{3, 1}, "block"}, {[]int{2, 2, 1}, "cyclic"}}
+	all := some(0, 3, 4, 7)
+	if mpi == "mpich" { // the library is the same
+		all = some(1, 6)
 	}
 	for _, p := range all {
 		t.Run(p.String(), func(t *testing.T) {
@@ -267,6 +277,7 @@ func TestMPIHosts(t *testing.T) {
 
 // TestHostsDeaths kills a rank or a host or cuts a link at a random moment: every survivor must say which.
 func TestHostsDeaths(t *testing.T) {
+	t.Parallel()
 	testkit.Long(t)
 	deaths, err := conform.Number("CONFORM_KILLS", 5)
 	require.NoError(t, err)
@@ -389,6 +400,7 @@ func death(t *testing.T, kind int, pick *rand.Rand) {
 
 // TestHostsStopped stops a host's processes for a while, which must kill no rank.
 func TestHostsStopped(t *testing.T) {
+	t.Parallel()
 	seconds, err := conform.Number("CONFORM_STOPPED", 6)
 	require.NoError(t, err)
 	if testing.Short() || race.Enabled {
@@ -418,6 +430,7 @@ func TestHostsStopped(t *testing.T) {
 // TestHostsCloseStopped: a rank that closes its Comm while another host is stopped says so, and the job ends when that
 // host continues.
 func TestHostsCloseStopped(t *testing.T) {
+	t.Parallel()
 	if testing.Short() || race.Enabled {
 		t.Skip("takes long")
 	}
@@ -463,10 +476,11 @@ func TestHostsCaller(t *testing.T) {
 
 // TestHostsBad: every mistake with hosts and their network is an error of Open on all ranks.
 func TestHostsBad(t *testing.T) {
+	t.Parallel()
 	bin := program(t)
 	apart := func(before string) []string { return []string{"-nets", "2", "-mtu", "9000", "-before", before} }
 	eth1 := []string{env.Net.Name + "=eth1"}
-	for _, k := range []struct {
+	cases := []struct {
 		name    string
 		slow    bool // takes as long as a missing rank or packet is waited for
 		options []string
@@ -486,17 +500,24 @@ func TestHostsBad(t *testing.T) {
 		{"the rendezvous is elsewhere", true, []string{"-resolve", "a=10.77.0.9"}, nil, nil, "10.77.0.9|-hosta:7077"},
 		{"the rendezvous is loopback", true, []string{"-resolve", "a=127.0.1.1"}, nil, nil,
 			"-hosta resolves to loopback on this host, which no other reaches"},
-	} {
+	}
+	jobs := make([]*hostsJob, len(cases)) // all start now, since they mostly wait
+	for i, k := range cases {
+		if k.slow && (testing.Short() || race.Enabled) {
+			continue
+		}
+		command := k.command
+		if command == nil {
+			command = []string{bin, "random"}
+		}
+		jobs[i] = across(t, 2, k.options, k.extra, command...)
+	}
+	for i, k := range cases {
 		t.Run(k.name, func(t *testing.T) {
-			if k.slow && (testing.Short() || race.Enabled) {
+			h := jobs[i]
+			if h == nil {
 				t.Skip("takes long")
 			}
-			t.Parallel()
-			command := k.command
-			if command == nil {
-				command = []string{bin, "random"}
-			}
-			h := across(t, 2, k.options, k.extra, command...)
 			require.Error(t, h.wait(t), h.out.String())
 			t.Log(h.out.String())
 			said, ranks := map[string]bool{}, 2
@@ -519,6 +540,7 @@ func TestHostsBad(t *testing.T) {
 // TestHostsDeathInOpen kills a host while the others wait in Open for a rank that does not come: they must not wait for
 // that rank to time out.
 func TestHostsDeathInOpen(t *testing.T) {
+	t.Parallel()
 	testkit.Long(t)
 	bin := program(t)
 	for _, k := range []struct{ dies, tells int }{{1, 0}, {0, 1}} {

@@ -78,7 +78,7 @@ func leftovers(t *testing.T, tmp string) (left []string) {
 // killRounds does rounds in parallel, as many as go test allows: survivors spend most of the time waiting. The victim
 // and the moment are drawn beforehand, so a seed repeats them.
 func killRounds(t *testing.T, suite string, rounds int, ranks func() int, pick *rand.Rand) {
-	testkit.LongOrRace(t) // the detector finds more than repeats do, in few rounds
+	testkit.Long(t)
 	for k := range rounds {
 		n, own := ranks(), rand.New(rand.NewPCG(pick.Uint64(), 0))
 		t.Run(fmt.Sprintf("%d/ranks=%d", k, n), func(t *testing.T) {

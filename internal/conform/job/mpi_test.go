@@ -60,13 +60,13 @@ func TestMPI(t *testing.T) {
 	}
 }
 
-// TestMPIKill is TestKill under an mpirun that is told to let the survivors live.
+// TestMPIKill is TestKill under an mpirun that is told to let the survivors live. TestKill has the many rounds.
 func TestMPIKill(t *testing.T) {
 	if os.Getenv("MPI_NAME") == "mpich" {
 		t.Skip("MPICH's mpirun cannot be told to leave the survivors alive")
 	}
 	pick := rand.New(rand.NewPCG(testkit.Seed(t), 0))
-	kills, err := conform.Number("CONFORM_KILLS", 10)
+	kills, err := conform.Number("CONFORM_KILLS", testkit.Often(20))
 	require.NoError(t, err)
 	for k := 0; k < kills; k++ {
 		n := 2 + pick.IntN(3)

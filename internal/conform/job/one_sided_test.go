@@ -26,6 +26,7 @@ func TestOneSidedLocal(t *testing.T) {
 }
 
 func TestOneSidedProcesses(t *testing.T) {
+	testkit.SkipRace(t)
 	sizes := []int{2, 3, 4, 8}
 	if race.Enabled || testing.Short() {
 		sizes = []int{3}

@@ -11,8 +11,15 @@ import (
 	"github.com/ubcoll/ubcoll/internal/testkit"
 )
 
-// programs is how many random programs each number of ranks from 2 to 8 runs: CONFORM_PROGRAMS, or 10,000 in all in
-// full runs.
+// programRanks are the numbers of ranks that run random programs.
+func programRanks() []int {
+	if testkit.Full() {
+		return []int{2, 3, 4, 5, 6, 7, 8}
+	}
+	return []int{2, 3, 5, 8}
+}
+
+// programs is how many random programs each number of ranks runs: CONFORM_PROGRAMS, or 10,000 in all in full runs.
 func programs(t *testing.T) string {
 	t.Helper()
 	n := strconv.Itoa(testkit.Often(1430))
@@ -25,7 +32,7 @@ func programs(t *testing.T) string {
 
 func TestProgramsLocal(t *testing.T) {
 	t.Setenv("CONFORM_PROGRAMS", programs(t))
-	for n := 2; n <= 8; n++ {
+	for _, n := range programRanks() {
 		if (race.Enabled || testing.Short()) && n > 3 || testkit.Daily() && n > 2 {
 			break
 		}
@@ -34,12 +41,9 @@ func TestProgramsLocal(t *testing.T) {
 }
 
 func TestProgramsProcesses(t *testing.T) {
-	testkit.LongOrRace(t) // TestProcesses has some
+	testkit.Long(t) // TestProcesses has some
 	extra := []string{"CONFORM_PROGRAMS=" + programs(t), fmt.Sprintf("TEST_SEED=%d", testkit.Seed(t))}
-	for ranks := 2; ranks <= 8; ranks++ {
-		if (race.Enabled || testing.Short()) && ranks > 3 { // the race detector sees within one process only
-			break
-		}
+	for _, ranks := range programRanks() {
 		t.Run(fmt.Sprintf("ranks=%d", ranks), func(t *testing.T) {
 			start(t, ranks, extra, "programs").succeed(t)
 		})

@@ -5,9 +5,11 @@ import (
 	"testing"
 
 	"github.com/ubcoll/ubcoll/internal/race"
+	"github.com/ubcoll/ubcoll/internal/testkit"
 )
 
 func TestProcesses(t *testing.T) {
+	testkit.SkipRace(t)
 	sizes := []int{3, 8} // TestMPI uses more
 	suites := []string{"matrix", "random", "moves", "bad", "order", "imports", "p2p", "programs", "mixed", "exit-early"}
 	if testing.Short() || race.Enabled {

@@ -65,7 +65,7 @@ func run(t *testing.T, dir string, environment []string, name string, arguments 
 	defer cancel()
 	cmd := exec.CommandContext(ctx, name, arguments...)
 	cmd.Dir = dir
-	cmd.Env = append(os.Environ(), "GOFLAGS=-mod=mod -trimpath", "GOPROXY=off", "GOSUMDB=off", "GOWORK=off", "UBCOLL_CUDA=off")
+	cmd.Env = append(os.Environ(), "GOFLAGS=-mod=mod", "GOPROXY=off", "GOSUMDB=off", "GOWORK=off", "UBCOLL_CUDA=off")
 	cmd.Env = append(cmd.Env, environment...)
 	out, err := cmd.CombinedOutput()
 	return string(out), err

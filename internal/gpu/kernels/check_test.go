@@ -30,11 +30,14 @@ func TestCheck(t *testing.T) {
 			"testdata/check.cc"}, more...)...).CombinedOutput()
 		require.NoError(t, err, "%s", out)
 	}
-	for _, run := range []struct{ program, ranks, operations string }{{program, "1", "150"}, {program, "2", "150"},
-		{program, "3", "150"}, {program, "4", "150"}, {program, "8", "150"},
-		{wide, "3", "100"}, {wide, "9", "100"}, {wide, "16", "80"}, {wide, "72", "4"}} {
-		ranks, program := run.ranks, run.program
-		for _, what := range []string{run.operations, "errors"} {
+	for _, run := range []struct {
+		program    string
+		ranks      int
+		operations int // in full runs
+	}{{program, 1, 500}, {program, 2, 500}, {program, 3, 500}, {program, 4, 500}, {program, 8, 500},
+		{wide, 3, 300}, {wide, 9, 300}, {wide, 16, 200}, {wide, 72, 20}} {
+		ranks, program := fmt.Sprint(run.ranks), run.program
+		for _, what := range []string{fmt.Sprint(testkit.Often(run.operations)), "errors"} {
 			if what == "errors" && (ranks == "1" || ranks == "16" || ranks == "72") {
 				continue // with one rank nobody can be missing; many ranks would need as many runs
 			}

@@ -16,6 +16,7 @@ import (
 
 	"github.com/ubcoll/ubcoll/dtype"
 	"github.com/ubcoll/ubcoll/internal/race"
+	"github.com/ubcoll/ubcoll/internal/testkit"
 )
 
 // modules returns the modules, with the kernels that each must have.
@@ -45,6 +46,7 @@ func modules() map[string][]string {
 
 // TestPTX finds PTX that was not built from these sources, or that older drivers and devices would reject.
 func TestPTX(t *testing.T) {
+	testkit.SkipRace(t)
 	entries, err := ptx.ReadDir("ptx")
 	require.NoError(t, err)
 	require.Len(t, entries, len(modules()))
