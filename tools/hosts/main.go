@@ -23,7 +23,8 @@ const usage = `usage: hosts N [options] -- COMMAND [ARGS]
        hosts restore ID HOST [in|out|HOST] [NET]
        hosts mtu ID HOST BYTES [NET]              what the switch takes from its link and sends over it
        hosts kill ID HOST                         as by a power cut: no packet tells of it
-       hosts signal ID HOST SIGNAL [PID]          to a process, by its id on that host, or to all of the host
+       hosts signal ID HOST SIGNAL [PID]          to a process, by its id on that host, or to all of the host; returns when
+                                                  those that STOP stops, or KILL kills, no longer run
        hosts bytes ID                             lines of host, interface, bytes received, bytes sent
        hosts pids ID HOST                         the processes of a host, by their ids there
 
