@@ -45,19 +45,20 @@ echo "mpicc.$1"
 func TestTest(t *testing.T) {
 	script, err := os.ReadFile("test")
 	require.NoError(t, err)
+	const (
+		tests = "go test -vet=off -p <n+1> -parallel <2n> -timeout 1h"
+		race  = tests + " -race -short ./internal/conform/job ./..."
+	)
 	// How many packages and tests run at a time depends on the machine.
 	cores := strings.NewReplacer("<n+1>", fmt.Sprint(runtime.NumCPU()+1), "<2n>", fmt.Sprint(2*runtime.NumCPU())).Replace
 	// Both MPIs' stages run at the same time, so only the order of the others is certain.
 	stages := []string{"setup openmpi", "setup mpich", "setup iproute2", "hosts", "rdma-vm", "setup strace", "setup chromium",
 		"setup zsh", "setup fish", "setup c++", "lint", "first-hour", "go build ./...",
-		"go test -vet=off -p <n+1> -parallel <2n> -timeout 1h -short ./hw . ./coll ./p2p", "go test -vet=off -p <n+1> -parallel <2n> -timeout 1h ./hw/cpu", "go test -vet=off -p <n+1> -parallel <2n> -timeout 1h ./...",
-		"go test -C cmd/ubcoll-plot ./...", "go test -vet=off -p <n+1> -parallel <2n> -timeout 1h -race -short ./...", "test-rdma"}
-	const (
-		race  = "go test -vet=off -p <n+1> -parallel <2n> -timeout 1h -race -short ./..."
-		fails = "--- FAIL: TestA (0.00s)\n    a_test.go:1: TEST_SEED=12\n    --- FAIL: TestA/sub (0.00s)\n--- FAIL: TestB (1.00s)\nFAIL\n" +
-			"FAIL\texample.org/x/a\t0.1s\nok  \texample.org/x/b\t0.1s\nFAIL\texample.org/x/c [build failed]\n" +
-			"--- FAIL: TestC (0.00s)\nFAIL\nFAIL\texample.org/x/d\t0.1s\n"
-	)
+		tests + " -short ./hw . ./coll ./p2p", tests + " ./hw/cpu", tests + " ./internal/conform/job ./...",
+		"go test -C cmd/ubcoll-plot ./...", race, "test-rdma"}
+	const fails = "--- FAIL: TestA (0.00s)\n    a_test.go:1: TEST_SEED=12\n    --- FAIL: TestA/sub (0.00s)\n--- FAIL: TestB (1.00s)\nFAIL\n" +
+		"FAIL\texample.org/x/a\t0.1s\nok  \texample.org/x/b\t0.1s\nFAIL\texample.org/x/c [build failed]\n" +
+		"--- FAIL: TestC (0.00s)\nFAIL\nFAIL\texample.org/x/d\t0.1s\n"
 	for _, k := range []struct {
 		name    string
 		failing string
@@ -76,13 +77,13 @@ func TestTest(t *testing.T) {
 				"scripts/conform-b, mpicc.mpich", "    env MPICC=mpicc.mpich scripts/conform-b"}},
 		{name: "tests", failing: "<" + race + ">", says: fails, want: []string{
 			"unit tests, with the race detector: example.org/x/a",
-			"    TEST_SEED=12 go test -vet=off -p <n+1> -parallel <2n> -timeout 1h -race -short -count=1 -run '^(TestA|TestB)$' example.org/x/a",
-			"unit tests, with the race detector: example.org/x/c", "    go test -vet=off -p <n+1> -parallel <2n> -timeout 1h -race -short -count=1 example.org/x/c",
+			"    TEST_SEED=12 " + tests + " -race -short -count=1 -run '^(TestA|TestB)$' example.org/x/a",
+			"unit tests, with the race detector: example.org/x/c", "    " + tests + " -race -short -count=1 example.org/x/c",
 			"unit tests, with the race detector: example.org/x/d",
-			"    go test -vet=off -p <n+1> -parallel <2n> -timeout 1h -race -short -count=1 -run '^(TestC)$' example.org/x/d"}},
-		{name: "tests without cgo", failing: "<go test -vet=off -p <n+1> -parallel <2n> -timeout 1h ./hw/cpu>", says: "--- FAIL: TestA (0.00s)\nFAIL\texample.org/x/a\t0.1s",
+			"    " + tests + " -race -short -count=1 -run '^(TestC)$' example.org/x/d"}},
+		{name: "tests without cgo", failing: "<" + tests + " ./hw/cpu>", says: "--- FAIL: TestA (0.00s)\nFAIL\texample.org/x/a\t0.1s",
 			want: []string{"reductions in Go, in all sizes: example.org/x/a",
-				"    env CGO_ENABLED=0 go test -vet=off -p <n+1> -parallel <2n> -timeout 1h -count=1 -run '^(TestA)$' example.org/x/a"}},
+				"    env CGO_ENABLED=0 " + tests + " -count=1 -run '^(TestA)$' example.org/x/a"}},
 		{name: "an MPI that is not required", failing: "<setup mpich>", without: []string{"conform-a mpicc.mpich", "conform-b mpicc.mpich"}},
 		{name: "an MPI that is required", failing: "<setup mpich>", require: "hosts,mpi",
 			without: []string{"conform-a mpicc.mpich", "conform-b mpicc.mpich"},

@@ -12,8 +12,11 @@ import (
 // Stopped reports whether no thread of the process runs until it gets SIGCONT: each is stopped, has ended, or is a
 // zombie.
 func Stopped(pid int) bool {
-	// A thread that was made during the first look has the order to stop, and makes no other before it does.
-	return all(pid, "TZX") && all(pid, "TZX")
+	if !all(pid, "TZX") {
+		return false
+	}
+	// A thread that was made during this first look has the order to stop, and makes no other before it does.
+	return all(pid, "TZX")
 }
 
 // Gone reports whether each thread of the process has ended or is a zombie: what they held is given back.
