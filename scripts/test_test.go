@@ -27,6 +27,7 @@ case $1 in
 list) echo "$PWD/hw $CGO_ENABLED"; echo "$PWD/dtype"; exit ;;
 env) echo "/$2"; exit ;;
 esac
+[ "$UBCOLL_TEST_FULL" = "$FULL" ] || exit 3
 echo "go $*" >>"$RAN"
 case $FAILING in
 *"<go $*>"*) printf '%s\n' "$GO_SAYS"; exit 1 ;;
@@ -50,13 +51,14 @@ func TestTest(t *testing.T) {
 		race  = tests + " -race -short ./internal/conform/job ./..."
 	)
 	// How many packages and tests run at a time depends on the machine.
-	cores := strings.NewReplacer("<n+1>", fmt.Sprint(runtime.NumCPU()+1), "<2n>", fmt.Sprint(2*runtime.NumCPU())).Replace
+	cores := []string{"<n+1>", fmt.Sprint(runtime.NumCPU() + 1), "<2n>", fmt.Sprint(2 * runtime.NumCPU())}
 	// Both MPIs' stages run at the same time, so only the order of the others is certain.
 	stages := []string{"setup openmpi", "setup mpich", "setup iproute2", "hosts", "rdma-vm", "setup strace", "setup chromium",
 		"setup zsh", "setup fish", "setup c++", "lint", "first-hour", "go build ./...",
 		tests + " -short ./hw . ./coll ./p2p", tests + " ./hw/cpu", tests + " ./internal/conform/job ./...",
 		"go test -C cmd/ubcoll-plot ./...", race, "test-rdma"}
-	const fails = "--- FAIL: TestA (0.00s)\n    a_test.go:1: TEST_SEED=12\n    --- FAIL: TestA/sub (0.00s)\n--- FAIL: TestB (1.00s)\nFAIL\n" +
+	const fails = "--- FAIL: TestA (0.00s)\n    a_test.go:1: TEST_SEED=12\n    --- FAIL: TestA/sub (0.00s)\n--- FAIL: TestB (1.00s)\n" +
+		"    --- FAIL: TestB/sub (0.00s)\n        b_test.go:1: TEST_SEED=13\nFAIL\n" +
 		"FAIL\texample.org/x/a\t0.1s\nok  \texample.org/x/b\t0.1s\nFAIL\texample.org/x/c [build failed]\n" +
 		"--- FAIL: TestC (0.00s)\nFAIL\nFAIL\texample.org/x/d\t0.1s\n"
 	for _, k := range []struct {
@@ -64,6 +66,7 @@ func TestTest(t *testing.T) {
 		failing string
 		says    string
 		require string
+		full    string
 		change  map[string]string // other stand-ins
 		without []string          // what does not run
 		want    []string          // lines at the end
@@ -76,14 +79,17 @@ func TestTest(t *testing.T) {
 				"unit tests, with the race detector", "    " + race, "with an RDMA device", "    scripts/test-rdma",
 				"scripts/conform-b, mpicc.mpich", "    env MPICC=mpicc.mpich scripts/conform-b"}},
 		{name: "tests", failing: "<" + race + ">", says: fails, want: []string{
-			"unit tests, with the race detector: example.org/x/a",
-			"    TEST_SEED=12 " + tests + " -race -short -count=1 -run '^(TestA|TestB)$' example.org/x/a",
+			"unit tests, with the race detector: example.org/x/a TestA",
+			"    TEST_SEED=12 " + tests + " -race -short -count=1 -run '^TestA$' example.org/x/a",
+			"unit tests, with the race detector: example.org/x/a TestB",
+			"    TEST_SEED=13 " + tests + " -race -short -count=1 -run '^TestB$' example.org/x/a",
 			"unit tests, with the race detector: example.org/x/c", "    " + tests + " -race -short -count=1 example.org/x/c",
-			"unit tests, with the race detector: example.org/x/d",
-			"    " + tests + " -race -short -count=1 -run '^(TestC)$' example.org/x/d"}},
+			"unit tests, with the race detector: example.org/x/d TestC",
+			"    " + tests + " -race -short -count=1 -run '^TestC$' example.org/x/d"}},
+		{name: "a full run", full: "1", failing: "<lint>", want: []string{"lint", "    scripts/lint"}},
 		{name: "tests without cgo", failing: "<" + tests + " ./hw/cpu>", says: "--- FAIL: TestA (0.00s)\nFAIL\texample.org/x/a\t0.1s",
-			want: []string{"reductions in Go, in all sizes: example.org/x/a",
-				"    env CGO_ENABLED=0 " + tests + " -count=1 -run '^(TestA)$' example.org/x/a"}},
+			want: []string{"reductions in Go, in all sizes: example.org/x/a TestA",
+				"    env CGO_ENABLED=0 " + tests + " -count=1 -run '^TestA$' example.org/x/a"}},
 		{name: "an MPI that is not required", failing: "<setup mpich>", without: []string{"conform-a mpicc.mpich", "conform-b mpicc.mpich"}},
 		{name: "an MPI that is required", failing: "<setup mpich>", require: "hosts,mpi",
 			without: []string{"conform-a mpicc.mpich", "conform-b mpicc.mpich"},
@@ -97,6 +103,11 @@ func TestTest(t *testing.T) {
 	} {
 		t.Run(k.name, func(t *testing.T) {
 			t.Parallel()
+			told := cores
+			if k.full == "1" {
+				told = append([]string{"-timeout 1h", "-timeout 6h", " -short", ""}, cores...)
+			}
+			fill := strings.NewReplacer(told...).Replace
 			dir := t.TempDir()
 			write := func(name, text string) {
 				require.NoError(t, os.MkdirAll(filepath.Dir(filepath.Join(dir, name)), 0o755))
@@ -112,15 +123,15 @@ func TestTest(t *testing.T) {
 			}
 			cmd := exec.Command("scripts/test")
 			cmd.Dir = dir
-			cmd.Env = append(os.Environ(), "PATH="+dir+"/bin:"+os.Getenv("PATH"), "RAN="+dir+"/ran", "FAILING="+cores(k.failing), "GO_SAYS="+k.says,
-				"UBCOLL_REQUIRE="+k.require, "FULL=", "MPICC=", "CGO_ENABLED=1")
+			cmd.Env = append(os.Environ(), "PATH="+dir+"/bin:"+os.Getenv("PATH"), "RAN="+dir+"/ran", "FAILING="+fill(k.failing), "GO_SAYS="+k.says,
+				"UBCOLL_REQUIRE="+k.require, "FULL="+k.full, "UBCOLL_TEST_FULL=", "MPICC=", "CGO_ENABLED=1")
 			out, err := cmd.CombinedOutput()
 			ran, readErr := os.ReadFile(filepath.Join(dir, "ran"))
 			require.NoError(t, readErr)
 			var want []string
 			for _, s := range append(stages, "conform-a mpicc.openmpi", "conform-b mpicc.openmpi", "conform-a mpicc.mpich", "conform-b mpicc.mpich") {
 				if !slices.Contains(k.without, s) && (s != "setup iproute2" || os.Getuid() == 0) {
-					want = append(want, cores(s))
+					want = append(want, fill(s))
 				}
 			}
 			var got []string
@@ -145,7 +156,7 @@ func TestTest(t *testing.T) {
 				lines = append(lines, strings.TrimSuffix(strings.TrimPrefix(line, "  "), "\n"))
 			}
 			for i := range k.want {
-				k.want[i] = cores(k.want[i])
+				k.want[i] = fill(k.want[i])
 			}
 			require.Equal(t, k.want, lines)
 		})

@@ -10,7 +10,6 @@ import (
 	"net"
 	"os"
 	"path/filepath"
-	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -121,10 +120,8 @@ func (n *node) kill(h int) error {
 			return err
 		}
 	}
-	if len(n.processes(h)) > 0 {
-		if err := n.signal(h, "KILL", nil); err != nil {
-			return err
-		}
+	if _, err := n.send(h, syscall.SIGKILL, nil); err != nil {
+		return err
 	}
 	return n.holders[h].Process.Kill()
 }
@@ -175,45 +172,45 @@ var effect = map[syscall.Signal]func(pid int) bool{syscall.SIGSTOP: procfs.Stopp
 // effectLimit is how long that may take on a busy machine.
 const effectLimit = time.Minute
 
-// signal returns when no process that it is for runs any more, if it stops or kills: those that they start meanwhile get
-// the signal, too. An nsenter stops itself when the process that it waits for stops, and has to be continued, so signal
-// waits for it: after SIGCONT it would stop for good.
 func (n *node) signal(h int, name string, pids []string) error {
 	s, ok := signalNames[strings.TrimPrefix(strings.ToUpper(name), "SIG")]
 	if !ok {
 		return fmt.Errorf("no signal %q", name)
 	}
-	targets := func() (some []process) {
+	found, err := n.send(h, s, pids)
+	if err == nil && !found {
+		err = fmt.Errorf("no such process on host %s", letter(h))
+	}
+	return err
+}
+
+// send sends a signal to the process with this id on the host, or to all of the host, and reports whether there were
+// any. If it stops or kills, send returns when none of them runs any more: those that they start meanwhile get it, too.
+// An nsenter stops itself when the process that it waits for stops, and has to be continued. send waits until it has:
+// after SIGCONT it would stop for good.
+func (n *node) send(h int, s syscall.Signal, pids []string) (found bool, err error) {
+	for begin := time.Now(); ; time.Sleep(time.Millisecond) {
+		var running []process
 		for _, p := range n.processes(h) {
-			nsenter := s == syscall.SIGCONT || s == syscall.SIGSTOP && len(pids) == 0
-			if p.there == 0 && nsenter || p.there > 0 && (len(pids) == 0 || pids[0] == fmt.Sprint(p.there)) {
-				some = append(some, p)
+			mine := p.there > 0 && (len(pids) == 0 || pids[0] == fmt.Sprint(p.there))
+			found = found || mine
+			nsenter := p.there == 0 && (s == syscall.SIGCONT || s == syscall.SIGSTOP && len(pids) == 0)
+			if !mine && !nsenter || effect[s] != nil && effect[s](p.here) {
+				continue
 			}
-		}
-		return some
-	}
-	first := targets()
-	if !slices.ContainsFunc(first, func(p process) bool { return p.there > 0 }) {
-		return fmt.Errorf("no such process on host %s", letter(h))
-	}
-	for begin, some := time.Now(), first; ; some = targets() {
-		if effect[s] != nil {
-			some = slices.DeleteFunc(some, func(p process) bool { return effect[s](p.here) })
-		}
-		for _, p := range some {
-			if p.there == 0 && s == syscall.SIGSTOP {
+			running = append(running, p)
+			if nsenter && s == syscall.SIGSTOP {
 				continue
 			}
 			if err := syscall.Kill(p.here, s); err != nil && !errors.Is(err, syscall.ESRCH) {
-				return err
+				return found, err
 			}
 		}
-		if effect[s] == nil || len(some) == 0 {
-			return nil
+		if effect[s] == nil || len(running) == 0 {
+			return found, nil
 		}
 		if time.Since(begin) > effectLimit {
-			return fmt.Errorf("%v: still running after %v: %v", s, effectLimit, some)
+			return found, fmt.Errorf("%v: still running after %v: %v", s, effectLimit, running)
 		}
-		time.Sleep(time.Millisecond)
 	}
 }

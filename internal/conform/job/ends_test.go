@@ -3,10 +3,12 @@ package main
 import (
 	"errors"
 	"fmt"
+	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -115,9 +117,30 @@ func TestSignalWhileJoining(t *testing.T) {
 	for rank := range 2 {
 		t.Run(fmt.Sprint("rank ", rank), func(t *testing.T) {
 			t.Parallel()
-			e := startEnding(t, 1, []string{"UBCOLL_SIZE=2", fmt.Sprint("UBCOLL_RANK=", rank)}, "order")
-			pid := e.cmds[0].Process.Pid
-			testkit.Eventually(t, func() bool { return joining(pid) })
+			where := filepath.Join(t.TempDir(), "s")
+			joining := func() bool { // it handles signals by then
+				_, err := os.Stat(where) // rank 0 listens
+				return err == nil
+			}
+			if rank == 1 { // which tries again each time that it is hung up on
+				l, err := net.Listen("unix", where)
+				require.NoError(t, err)
+				t.Cleanup(func() { l.Close() })
+				var tried atomic.Bool
+				joining = tried.Load
+				go func() {
+					for {
+						c, err := l.Accept()
+						if err != nil {
+							return
+						}
+						tried.Store(true)
+						c.Close()
+					}
+				}()
+			}
+			e := startEnding(t, 1, []string{"UBCOLL_SIZE=2", fmt.Sprint("UBCOLL_RANK=", rank), "UBCOLL_RENDEZVOUS=unix:" + where}, "order")
+			testkit.Eventually(t, joining)
 			require.NoError(t, e.cmds[0].Process.Signal(syscall.SIGTERM))
 			begin := time.Now()
 			require.Equal(t, []int{128 + 15}, e.codes(), "%s", e.said(rank))
@@ -126,17 +149,6 @@ func TestSignalWhileJoining(t *testing.T) {
 			require.NotContains(t, e.said(rank), ubcoll.ErrTimeout.Error(), "the join went on until its time was up")
 		})
 	}
-}
-
-// joining reports whether the process has opened a socket, as a joining process does. By then it handles signals.
-func joining(pid int) bool {
-	es, _ := os.ReadDir(fmt.Sprintf("/proc/%d/fd", pid))
-	for _, e := range es {
-		if link, _ := os.Readlink(fmt.Sprintf("/proc/%d/fd/%s", pid, e.Name())); strings.HasPrefix(link, "socket:") {
-			return true
-		}
-	}
-	return false
 }
 
 // One rank gets a signal: the others always exit with the same code.

@@ -60,7 +60,7 @@ func TestMPI(t *testing.T) {
 	}
 }
 
-// TestMPIKill is TestKill under an mpirun that is told to let the survivors live. TestKill has the many rounds.
+// TestMPIKill is TestKill under an mpirun that is told to let the survivors live. TestKill has more rounds.
 func TestMPIKill(t *testing.T) {
 	if os.Getenv("MPI_NAME") == "mpich" {
 		t.Skip("MPICH's mpirun cannot be told to leave the survivors alive")
