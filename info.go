@@ -4,6 +4,7 @@ import (
 	"time"
 
 	"github.com/ubcoll/ubcoll/internal/engine"
+	"github.com/ubcoll/ubcoll/internal/team"
 	"github.com/ubcoll/ubcoll/register"
 )
 
@@ -13,7 +14,11 @@ type OpInfo struct {
 	Seq       uint64     // its number in its communicator, from 1; collectives and messages count apart; 0: none
 	Algorithm string     // how the data travelled: "two-shot", "eager", ...; "refused" if none did
 	Bytes     int        // size of the larger buffer
-	Src, Dst  BufferInfo // the source and the destination, as this rank passed them
+	Src, Dst  BufferInfo // the source and the destination, as this rank passed them, over all levels
+
+	// Levels says how the data moved on each level of the machine, innermost first: in the host, and between hosts if
+	// the communicator has several. Nil if no data moved.
+	Levels []Level
 
 	// Took is how long a collective took on this rank, from its turn to its end, including registrations that it made.
 	// Waited is the part of Took during which this rank waited for all ranks to call it; waits between ranks after
@@ -29,31 +34,58 @@ type OpInfo struct {
 	Members []OpInfo
 }
 
+// Level says how an operation's data moved on one level of the machine.
+type Level struct {
+	Where     string // "in the host", "between hosts"
+	Algorithm string // "push", "ring", ...
+	Transport string // "shared memory", "GPU kernels", "tcp eth0", ...; "tcp" on ranks that leave it to another of their host
+	Lanes     int    // connections to a peer that carry data beside each other; 0 within a host
+	// Source and Destination are this rank's buffers on this level. They are not Used where another rank of the host
+	// exchanges the host's data.
+	Source, Destination BufferInfo
+	Why                 string // what the transport does to the data whatever the buffers are, as "copied by the kernel"
+}
+
+// String is one line: "between hosts ring, tcp eth0: copied by the kernel".
+func (l Level) String() string { return l.team().String() }
+
+func (l Level) team() team.Level {
+	return team.Level{Where: l.Where, Algorithm: l.Algorithm, Transport: l.Transport, Lanes: l.Lanes,
+		Source: team.BufferInfo(l.Source), Destination: team.BufferInfo(l.Destination), Why: l.Why}
+}
+
 // BufferInfo says whether peers read and wrote a buffer in place, and if not, why. A buffer that is Used, but neither
-// Direct nor Alone, was staged: it was copied.
+// Direct nor Alone, was copied: it was staged by the library, or copied by the kernel on its way to another host.
 type BufferInfo struct {
 	Used   bool   // the operation had such a buffer on this rank
-	Direct bool   // peers read or wrote it in place
+	Direct bool   // peers read or wrote it in place, on all levels
 	Alone  bool   // the communicator has no peers
-	Why    string // why it was staged
+	Why    string // why it was copied
 }
 
-// String is one line: the algorithm, for each buffer that it was direct or why it was copied, and how long the
-// operation took, if that was measured.
+// String is one line: the algorithm, for each buffer that it was direct or why it was copied, for each level where there
+// are several, and how long the operation took, if that was measured.
 func (o OpInfo) String() string {
-	e := engine.OpInfo{Seq: o.Seq, Algorithm: o.Algorithm, Bytes: o.Bytes, Src: engine.BufferInfo(o.Src),
-		Dst: engine.BufferInfo(o.Dst), Took: o.Took, Waited: o.Waited, Members: make([]engine.OpInfo, len(o.Members))}
-	return e.Text(o.Op)
+	levels := make([]team.Level, len(o.Levels))
+	for i, l := range o.Levels {
+		levels[i] = l.team()
+	}
+	return team.Text(o.Op, o.Seq, len(o.Members), o.Algorithm, o.Bytes, levels, o.Took, o.Waited)
 }
 
-func newOpInfo(e engine.OpInfo) OpInfo {
-	o := OpInfo{Op: e.Op(), Seq: e.Seq, Algorithm: e.Algorithm, Bytes: e.Bytes, Src: BufferInfo(e.Src), Dst: BufferInfo(e.Dst),
-		Took: e.Took, Waited: e.Waited}
+func newOpInfo(e *engine.OpInfo) OpInfo {
+	o := OpInfo{Op: e.Op(), Seq: e.Seq, Algorithm: e.Title(), Bytes: e.Bytes, Took: e.Took, Waited: e.Waited}
+	src, dst := e.Buffers()
+	o.Src, o.Dst = BufferInfo(src), BufferInfo(dst)
+	for _, l := range e.Levels() {
+		o.Levels = append(o.Levels, Level{Where: l.Where, Algorithm: l.Algorithm, Transport: l.Transport, Lanes: l.Lanes,
+			Source: BufferInfo(l.Source), Destination: BufferInfo(l.Destination), Why: l.Why})
+	}
 	if len(e.Members) > 0 {
 		o.Members = make([]OpInfo, len(e.Members))
 	}
-	for i, m := range e.Members {
-		o.Members[i] = newOpInfo(m)
+	for i := range e.Members {
+		o.Members[i] = newOpInfo(&e.Members[i])
 	}
 	return o
 }
@@ -91,7 +123,10 @@ type MemoryStats struct {
 // LastOp says how this communicator's last collective, or message of package p2p, went: which algorithm ran, and for
 // each buffer whether peers reached it directly or why it was copied. It leaves out small messages that were received,
 // and puts and gets, which Stats counts. Local.
-func (c *Comm) LastOp() OpInfo { return newOpInfo(c.view().LastOp()) }
+func (c *Comm) LastOp() OpInfo {
+	o := c.view().LastOp()
+	return newOpInfo(&o)
+}
 
 // Stats returns what this communicator and its rank's registration cache and memory have done so far. Local; it walks
 // over all registrations.

@@ -17,9 +17,9 @@ import (
 // exchange pieces between the hosts, and another operation within the team hands out what has come.
 
 var (
-	acrossSmallPath     = team.Path{Name: "between hosts", Offer: offerToLeader, Contribute: contribute, Conclude: conclude, Run: takeOutcome}
-	acrossReducePath    = team.Path{Name: "ring between hosts", Acquire: acquireNothing, Contribute: expectReduce, Run: runAcrossReduce}
-	acrossBroadcastPath = team.Path{Name: "chain between hosts", Acquire: acquireNothing, Contribute: expectBroadcast, Run: runAcrossBroadcast}
+	acrossSmallPath     = team.Path{Name: "exchange", Offer: offerToLeader, Contribute: contribute, Conclude: conclude, Run: takeOutcome}
+	acrossReducePath    = team.Path{Name: "ring", Acquire: acquireNothing, Contribute: expectReduce, Run: runAcrossReduce}
+	acrossBroadcastPath = team.Path{Name: "chain", Acquire: acquireNothing, Contribute: expectBroadcast, Run: runAcrossBroadcast}
 )
 
 const (
@@ -183,7 +183,7 @@ func runAcrossReduce(ctx context.Context, t *team.Team, w *team.Work) error {
 			if t.Rank() == 0 {
 				part.Dst, own = within(w.Dst, off, n), w.Dst.Ptr
 			}
-			if err := runPart(ctx, t, &part, &w.SrcBuf, &part.SrcBuf); err != nil {
+			if err := runPart(ctx, t, &part, &w.SrcBuf, &part.SrcBuf, &w.Inner[0]); err != nil {
 				return err
 			}
 		}
@@ -194,7 +194,7 @@ func runAcrossReduce(ctx context.Context, t *team.Team, w *team.Work) error {
 		}
 		if !alone {
 			part := team.Work{Kind: team.KindBroadcast, Type: w.Type, Count: n, Graph: w.Graph}
-			if err := shareOut(ctx, t, &part, within(w.Dst, off, n), &w.DstBuf); err != nil {
+			if err := shareOut(ctx, t, &part, within(w.Dst, off, n), &w.DstBuf, &w.Inner[1]); err != nil {
 				return err
 			}
 		}
@@ -203,21 +203,24 @@ func runAcrossReduce(ctx context.Context, t *team.Team, w *team.Work) error {
 }
 
 // shareOut broadcasts v within the team, from the rank that part names.
-func shareOut(ctx context.Context, t *team.Team, part *team.Work, v team.Vec, told *team.Buf) error {
+func shareOut(ctx context.Context, t *team.Team, part *team.Work, v team.Vec, told *team.Buf, algorithm *string) error {
 	part.Src, part.Dst = v, team.Vec{Type: v.Type}
 	buf := &part.SrcBuf
 	if t.Rank() != part.Root {
 		part.Src, part.Dst = part.Dst, part.Src
 		buf = &part.DstBuf
 	}
-	return runPart(ctx, t, part, told, buf)
+	return runPart(ctx, t, part, told, buf, algorithm)
 }
 
-// runPart runs a part of w, and records in told whether part's buffer buf was direct.
-func runPart(ctx context.Context, t *team.Team, part *team.Work, told, buf *team.Buf) error {
+// runPart runs a part of an operation. It records in told whether part's buffer buf was direct, and which algorithm ran.
+func runPart(ctx context.Context, t *team.Team, part *team.Work, told, buf *team.Buf, algorithm *string) error {
 	chooseHere(t, part)
 	err := t.Hosts.Sub(ctx, part)
 	told.Passed, told.Why = buf.Direct(), buf.Why
+	if *algorithm = part.Algorithm; *algorithm == "" {
+		*algorithm = part.Path.Name
+	}
 	return err
 }
 
@@ -255,7 +258,7 @@ func runAcrossBroadcast(ctx context.Context, t *team.Team, w *team.Work) error {
 				v, told = w.Src, &w.SrcBuf
 			}
 			part := team.Work{Kind: team.KindBroadcast, Type: w.Type, Root: root, Count: n, Graph: w.Graph}
-			return shareOut(ctx, t, &part, within(v, off, n), told)
+			return shareOut(ctx, t, &part, within(v, off, n), told, &w.Inner[1])
 		}
 		if here {
 			if err := share(); err != nil {

@@ -15,8 +15,8 @@ import (
 	"github.com/ubcoll/ubcoll/internal/stats"
 )
 
-// run is the job of one rank. Only rank 0 writes, to out.
-func run(ctx context.Context, c *ubcoll.Comm, e *experiment.Experiment, out io.Writer) error {
+// run is the job of one rank. Only rank 0 writes: the lines of NCCL's example to out, and nothing else; remarks to notes.
+func run(ctx context.Context, c *ubcoll.Comm, e *experiment.Experiment, out, notes io.Writer) error {
 	if err := bench.Required(c); err != nil {
 		return err
 	}
@@ -24,9 +24,9 @@ func run(ctx context.Context, c *ubcoll.Comm, e *experiment.Experiment, out io.W
 		return exitError{fmt.Errorf("the config asks for %d ranks, but the job has %d", n, c.Size()), exitUsage}
 	}
 	if c.Rank() != 0 {
-		out = io.Discard
+		out, notes = io.Discard, io.Discard
 	}
-	p := &printer{w: out}
+	p := &printer{w: out, notes: notes}
 	switch e.AllReduce.Type {
 	case dtype.Int8:
 		return allReduce[int8](ctx, c, &e.AllReduce, p)
@@ -97,7 +97,7 @@ func allReduce[T dtype.Elem](ctx context.Context, c *ubcoll.Comm, a *experiment.
 		p.printf("  Rank %d communicator initialized using device %d\n", r, d)
 	}
 	if device.IsHost() {
-		p.printf("  All ranks run on host memory: a rank's device is its number on its host\n")
+		fmt.Fprintln(p.notes, onHost)
 	}
 
 	send, err := ubcoll.Alloc[T](c, device, a.Count())
@@ -266,6 +266,9 @@ func report(ctx context.Context, c *ubcoll.Comm, mine finding, p *printer) error
 	return exitError{errors.Join(fmt.Errorf("wrong results on %d of %d ranks", failed, c.Size()), err), exitWrong}
 }
 
+// onHost is the remark where no GPU takes part.
+const onHost = "allreduce_ub: all ranks run on host memory: a rank's device is its number on its host"
+
 // gather returns the words of every rank, in rank order: each rank fills its own slots of a vector, and an all-reduce
 // adds the vectors.
 func gather(ctx context.Context, c *ubcoll.Comm, words ...uint64) ([]uint64, error) {
@@ -276,8 +279,9 @@ func gather(ctx context.Context, c *ubcoll.Comm, words ...uint64) ([]uint64, err
 
 // printer writes the job's lines as they come, and keeps the first error.
 type printer struct {
-	w   io.Writer
-	err error
+	w     io.Writer
+	notes io.Writer
+	err   error
 }
 
 func (p *printer) printf(format string, args ...any) {

@@ -43,7 +43,7 @@ func main() {
 		if c.Rank() == 0 {
 			writer.Store(true)
 		}
-		return run(ctx, c, e, os.Stdout)
+		return run(ctx, c, e, os.Stdout, os.Stderr)
 	})
 	// Main returns after every rank has closed its communicator, so the line is true only here.
 	if writer.Load() {

@@ -640,3 +640,32 @@ func TestMore(t *testing.T) {
 	cfg.Iterations, cfg.MinTime = 0, 0
 	require.Equal(t, 0, cfg.more(2000, 1))
 }
+
+// How many calls there are says nothing about how they went: by time, the ranks agree on going on between them.
+func TestWentByTime(t *testing.T) {
+	t.Setenv("UBCOLL_CUDA", "off")
+	for _, loop := range []bool{false, true} {
+		cfg := small("all_reduce")
+		cfg.MinBytes, cfg.MaxBytes, cfg.Paths, cfg.Loop = 4<<20, 4<<20, true, loop
+		want, _, err := measure(t, 2, cfg)
+		require.NoError(t, err)
+		cfg.Iterations, cfg.MinTime = 0, time.Millisecond
+		rep, table, err := measure(t, 2, cfg)
+		require.NoError(t, err)
+		for i, r := range []*Result{rep.Results[0].Out, rep.Results[0].In} {
+			w := []*Result{want.Results[0].Out, want.Results[0].In}[i]
+			require.Equal(t, []string{w.Algorithm, "direct", "direct"}, []string{r.Algorithm, r.Source, r.Destination})
+			require.Equal(t, []Level{{"in the host", w.Algorithm, "shared memory", 0, "direct", "direct", "",
+				"in the host " + w.Algorithm + ", shared memory: direct"}}, r.Levels)
+		}
+		require.Regexp(t, `out-of-place: `+want.Results[0].Out.Algorithm+`, source direct, destination direct`, table)
+		dir := t.TempDir()
+		for _, name := range []string{"x.csv", "x.jsonl", "x.json"} {
+			require.NoError(t, rep.Write(filepath.Join(dir, name), false))
+			text, err := os.ReadFile(filepath.Join(dir, name))
+			require.NoError(t, err)
+			require.Contains(t, string(text), "in the host "+want.Results[0].Out.Algorithm+", shared memory: direct")
+			require.NotContains(t, string(text), "staged")
+		}
+	}
+}

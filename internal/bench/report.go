@@ -1,8 +1,10 @@
 package bench
 
 import (
+	"strings"
 	"time"
 
+	"github.com/ubcoll/ubcoll"
 	"github.com/ubcoll/ubcoll/internal/stats"
 )
 
@@ -98,11 +100,42 @@ type Result struct {
 
 	Overlap *Overlap `json:"overlap,omitempty"`
 
+	Algorithm   string  `json:"algorithm"`
+	Source      string  `json:"source"`      // "direct", "staged: why", or "" where the operation has none
+	Destination string  `json:"destination"` // on rank 0, as are the source and the levels
+	Levels      []Level `json:"levels"`
+	Hits        int64   `json:"cache_hits"` // of rank 0's registration cache during the timed calls
+	Misses      int64   `json:"cache_misses"`
+}
+
+// Level says how the data moved on one level of the machine. See ubcoll.Level.
+type Level struct {
+	Where       string `json:"where"` // "in the host", "between hosts"
 	Algorithm   string `json:"algorithm"`
-	Source      string `json:"source"`      // "direct", "staged: why", or "" where the operation has none
-	Destination string `json:"destination"` // on rank 0, as is the source
-	Hits        int64  `json:"cache_hits"`  // of rank 0's registration cache during the timed calls
-	Misses      int64  `json:"cache_misses"`
+	Transport   string `json:"transport"`
+	Lanes       int    `json:"lanes"`
+	Source      string `json:"source"` // as in Result
+	Destination string `json:"destination"`
+	Why         string `json:"why"`
+	Text        string `json:"text"` // all of it in one line
+}
+
+// LevelsText is one line about all levels.
+func (r *Result) LevelsText() string {
+	var all []string
+	for _, l := range r.Levels {
+		all = append(all, l.Text)
+	}
+	return strings.Join(all, "; ")
+}
+
+func levels(op ubcoll.OpInfo) []Level {
+	all := []Level{}
+	for _, l := range op.Levels {
+		all = append(all, Level{l.Where, l.Algorithm, l.Transport, l.Lanes, route(l.Source), route(l.Destination), l.Why,
+			l.String()})
+	}
+	return all
 }
 
 // Bounds counts the wrong elements.

@@ -98,12 +98,22 @@ type runner struct {
 	cu     *cuda.Stream   // the same stream, for one-sided operations
 	side   *ubcoll.Stream // calls that run beside a computation are queued here
 	a, b   *memory
-	mapped int // how often ranks had mapped memory of each other's devices before the run
+	went   went // how the last measured call went
+	mapped int  // how often ranks had mapped memory of each other's devices before the run
 	seed   uint64
 	busBW  []float64
 
 	computation computation // runs beside calls, for Config.Overlap
 }
+
+// went is how a measured call went, and what the registration cache had counted by then. It is taken before the library's
+// own calls on the communicator, such as those that combine the ranks' times.
+type went struct {
+	op    ubcoll.OpInfo
+	cache ubcoll.CacheStats
+}
+
+func (r *runner) note() { r.went = went{r.c.LastOp(), r.c.Stats().Cache} }
 
 func newReport(c *ubcoll.Comm, cfg *Config, p Program) *Report {
 	s := Settings{Op: cfg.Op, Ranks: c.Size(), Threads: p.Threads, MinBytes: cfg.MinBytes, MaxBytes: cfg.MaxBytes,
@@ -292,6 +302,7 @@ func (r *runner) result(ctx context.Context, k *task, bytes int) (*Result, error
 	var err error
 	if r.cfg.queued() {
 		us[0], err = k.queue(ctx, warmup, timed, r.cfg.launches(bytes))
+		r.note()
 	} else if r.cfg.Loop {
 		us[0], err = r.loop(ctx, k, warmup, timed)
 	} else {
@@ -300,9 +311,9 @@ func (r *runner) result(ctx context.Context, k *task, bytes int) (*Result, error
 	if err != nil {
 		return nil, err
 	}
-	after, op := r.c.Stats().Cache, r.c.LastOp()
+	after, op := r.went.cache, r.went.op
 	res.Hits, res.Misses = after.Hits-before.Hits, after.Misses-before.Misses
-	res.Algorithm, res.Source, res.Destination = op.Algorithm, route(op.Src), route(op.Dst)
+	res.Algorithm, res.Source, res.Destination, res.Levels = op.Algorithm, route(op.Src), route(op.Dst), levels(op)
 
 	if err := combine(ctx, r.c, us, r.cfg.Average); err != nil {
 		return nil, err
@@ -335,6 +346,7 @@ func (r *runner) each(ctx context.Context, k *task, warmup, timed int) ([]float6
 		if err := k.each(ctx, warmup, us[len(us)-more:], r.clock, call); err != nil {
 			return nil, err
 		}
+		r.note()
 		var err error
 		if more, err = r.more(ctx, len(us), us...); err != nil {
 			return nil, err
@@ -349,6 +361,7 @@ func (r *runner) loop(ctx context.Context, k *task, warmup, timed int) (us float
 		if us, err = k.loop(ctx, warmup, n); err != nil {
 			return 0, err
 		}
+		r.note()
 		if more, err = r.more(ctx, n, us*float64(n)); err != nil {
 			return 0, err
 		}

@@ -153,11 +153,15 @@ func (t *text) path(name string, r *Result) {
 		return
 	}
 	t.printf("#   %s: %s", name, strings.TrimSpace(r.Algorithm))
-	if r.Source != "" {
-		t.printf(", source %s", r.Source)
-	}
-	if r.Destination != "" {
-		t.printf(", destination %s", r.Destination)
+	if len(r.Levels) > 1 {
+		t.printf(", %s", r.LevelsText())
+	} else {
+		if r.Source != "" {
+			t.printf(", source %s", r.Source)
+		}
+		if r.Destination != "" {
+			t.printf(", destination %s", r.Destination)
+		}
 	}
 	if s := r.Spread; s != nil {
 		t.printf(", median %s p99 %s max %s us of %d", number(s.Median, 0), number(s.P99, 0), number(s.Max, 0), s.Calls)

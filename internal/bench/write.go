@@ -209,6 +209,7 @@ var columns = []struct {
 	{"algorithm", func(_ *Report, _ *Row, v *Result) any { return v.Algorithm }},
 	{"source", func(_ *Report, _ *Row, v *Result) any { return v.Source }},
 	{"destination", func(_ *Report, _ *Row, v *Result) any { return v.Destination }},
+	{"levels", func(_ *Report, _ *Row, v *Result) any { return v.LevelsText() }},
 	{"cache_hits", func(_ *Report, _ *Row, v *Result) any { return v.Hits }},
 	{"cache_misses", func(_ *Report, _ *Row, v *Result) any { return v.Misses }},
 	{"messages_per_second", func(_ *Report, _ *Row, v *Result) any {

@@ -124,6 +124,9 @@ func (c *Comm) Describe(i *OpInfo, w *team.Work, algorithm string, seq uint64) {
 	i.Kind, i.Seq, i.Algorithm, i.Bytes = w.Kind, seq, algorithm, max(w.Src.Bytes(), w.Dst.Bytes())
 	used := algorithm != Refused.Name
 	i.Src, i.Dst = bufferInfo(&w.SrcBuf, &w.Src, used), bufferInfo(&w.DstBuf, &w.Dst, used)
+	if i.Device = w.Kernel.Name != ""; c.stage != nil {
+		i.Between, i.Inner = c.stage.Link(), w.Inner
+	}
 	if c.size == 1 {
 		i.Src, i.Dst = BufferInfo{Used: i.Src.Used, Alone: i.Src.Used}, BufferInfo{Used: i.Dst.Used, Alone: i.Dst.Used}
 	}

@@ -296,7 +296,7 @@ func (c *Comm) perform(ctx context.Context, w *team.Work) error {
 var clock = time.Now()
 
 // Refused is the path of an operation whose arguments are bad.
-var Refused = team.Path{Name: "refused"}
+var Refused = team.Path{Name: team.Refused}
 
 // failed breaks the communicator with an algorithm's error.
 func (c *Comm) failed(err error) error {

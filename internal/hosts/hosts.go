@@ -11,6 +11,7 @@ import (
 	"fmt"
 	"math/bits"
 	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"unsafe"
@@ -47,6 +48,8 @@ type Stage struct {
 	seq   uint64 // of the running operation, the same on all ranks
 	bad   uint64 // operations on which the hosts disagreed: numbers the exchanges of reports
 	leads bool   // this rank is its team's leader; other ranks use none of the fields below
+
+	link team.Link // see Link
 
 	peers  []*peer // by host; nil: no link to it
 	rounds int     // of an exchange
@@ -92,6 +95,8 @@ func Open(ctx context.Context, c Config) (*Stage, error) {
 		s.ranks += len(ranks)
 		s.most = max(s.most, len(ranks))
 	}
+	s.link = team.Link{Name: "tcp", Lanes: net.Lanes, Why: "copied by the kernel", Leader: s.leads,
+		Single: c.Team.Size() == 1}
 	if !s.leads {
 		return s, nil
 	}
@@ -101,6 +106,7 @@ func Open(ctx context.Context, c Config) (*Stage, error) {
 		return nil, err
 	}
 	s.lay()
+	s.link.Name = s.wires()
 	return s, nil
 }
 
@@ -140,6 +146,18 @@ func (s *Stage) connect(ctx context.Context) error {
 	}
 	wg.Wait()
 	return errors.Join(errs...)
+}
+
+// wires names the transports of the links, and this host's interfaces that they use: "tcp eth0".
+func (s *Stage) wires() string {
+	var names []string
+	for _, p := range s.peers {
+		if p != nil && !slices.Contains(names, p.wire.Name()) {
+			names = append(names, p.wire.Name())
+		}
+	}
+	slices.Sort(names)
+	return strings.Join(names, ", ")
 }
 
 // Places of a link. First come those of exchanges: two for each round, for even and odd exchanges; then a second set of
@@ -204,6 +222,9 @@ func (s *Stage) Of(rank int) int {
 
 // On is how many ranks are on a host. Implements team.Hosts.
 func (s *Stage) On(host int) int { return len(s.Hosts[host]) }
+
+// Link implements team.Hosts.
+func (s *Stage) Link() *team.Link { return &s.link }
 
 // Scratch implements team.Hosts.
 func (s *Stage) Scratch() []unsafe.Pointer { return s.srcs }

@@ -197,7 +197,7 @@ func (h *DeviceMessage) half(form int) kernels.Message {
 func messageInfos(ms []DeviceMessage) (os []engine.OpInfo) {
 	for i := range ms {
 		k, algorithm, b := ms[i].went(ms)
-		os = append(os, team.MessageInfo(k, ms[i].seq, ms[i].Vec.Bytes(), algorithm, b))
+		os = append(os, team.MessageInfo(k, ms[i].seq, ms[i].Vec.Bytes(), algorithm, b).OnDevice())
 	}
 	return os
 }

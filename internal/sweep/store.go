@@ -275,6 +275,7 @@ var columns = []struct {
 	{"registration", func(r *Record) any { return r.Registration }},
 	{"source", func(r *Record) any { return r.Source }},
 	{"destination", func(r *Record) any { return r.Destination }},
+	{"levels", func(r *Record) any { return r.LevelsText() }},
 	{"device", func(r *Record) any { return r.Device }},
 	{"actual_device", func(r *Record) any { return r.Placed }},
 	{"graph", func(r *Record) any { return r.Graph }},

@@ -19,6 +19,8 @@ type Hosts interface {
 	Ranks() int
 	On(host int) int
 	Most() int
+	// Link is how data goes between the hosts. It does not change.
+	Link() *Link
 	// Scratch has one pointer for each host, for the running operation to use.
 	Scratch() []unsafe.Pointer
 	// Sub runs w within the team, as a part of the running operation, on which all ranks have agreed. w's root is a

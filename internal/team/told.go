@@ -6,18 +6,104 @@ import (
 	"time"
 )
 
-// OpInfo says how an operation went: which algorithm, and for each buffer whether peers reached it directly.
+// OpInfo says how an operation went, as it is noted: Levels makes of it what users see.
 type OpInfo struct {
 	Kind         OpKind
 	Seq          uint64
-	Algorithm    string
-	Bytes        int // of the larger buffer
+	Algorithm    string // the outermost level's
+	Bytes        int    // of the larger buffer
 	Src, Dst     BufferInfo
 	Took, Waited time.Duration // 0 if not measured
+	Device       bool          // kernels moved the data
+
+	// Between is how the data went between hosts; nil if they stayed on one. Src and Dst are then about this host, and
+	// Inner has the algorithms of its ranks: before the exchange with other hosts, and after it.
+	Between *Link
+	Inner   [2]string
 
 	// Members are the operations of a group or of a graph's launch in their order, if one was last: those that ran, and
 	// the first 1024 at most. All other fields are the last member's. Nil for a single operation.
 	Members []OpInfo
+}
+
+// Link is how data goes between hosts.
+type Link struct {
+	Name   string // "tcp eth0"
+	Lanes  int    // connections to a peer that carry data beside each other
+	Why    string // what it does to the data
+	Leader bool   // this rank exchanges its host's data
+	Single bool   // this host has one rank
+}
+
+// Level says how the data moved on one level of the machine.
+type Level struct {
+	Where               string // InHost or BetweenHosts
+	Algorithm           string
+	Transport           string
+	Lanes               int
+	Source, Destination BufferInfo
+	Why                 string
+}
+
+// The levels.
+const (
+	InHost       = "in the host"
+	BetweenHosts = "between hosts"
+)
+
+// Levels returns the levels on which the data moved, innermost first; none if none did.
+func (o *OpInfo) Levels() (all []Level) {
+	if o.Seq == 0 || o.Algorithm == Refused {
+		return nil
+	}
+	if t := o.Between; t == nil || !t.Single {
+		l := Level{Where: InHost, Algorithm: strings.TrimSpace(o.Algorithm), Transport: "shared memory", Source: o.Src,
+			Destination: o.Dst}
+		switch {
+		case o.Src.Alone || o.Dst.Alone:
+			l.Transport = "memory"
+		case o.Device:
+			l.Transport = "GPU kernels"
+		}
+		if t != nil {
+			switch {
+			case o.Inner[1] == "" && o.Bytes > 0:
+				l.Algorithm = "eager"
+			case o.Inner[0] != "" && o.Inner[0] != o.Inner[1]:
+				l.Algorithm = o.Inner[0] + ", then " + o.Inner[1]
+			case o.Inner[1] != "":
+				l.Algorithm = o.Inner[1]
+			}
+		}
+		all = append(all, l)
+	}
+	if t := o.Between; t != nil {
+		all = append(all, Level{Where: BetweenHosts, Algorithm: o.Algorithm, Transport: t.Name, Lanes: t.Lanes,
+			Source: t.carried(o.Src), Destination: t.carried(o.Dst), Why: t.Why})
+	}
+	return all
+}
+
+// carried describes a buffer of this rank between hosts, which b describes on its host.
+func (k *Link) carried(b BufferInfo) BufferInfo {
+	switch {
+	case !k.Leader || !b.Used:
+		return BufferInfo{}
+	case k.Single && !b.Direct:
+		return b
+	}
+	return BufferInfo{Used: true, Why: k.Why}
+}
+
+// Buffers describes the source and the destination over all levels: direct only if no level copied them.
+func (o *OpInfo) Buffers() (src, dst BufferInfo) {
+	src, dst = o.Src, o.Dst
+	for _, b := range [2]*BufferInfo{&src, &dst} {
+		if o.Between != nil && b.Used && b.Direct {
+			b.Direct, b.Why = false, o.Between.Why+" "+BetweenHosts
+		}
+	}
+	return src, dst
 }
 
 // BufferInfo says whether peers read and wrote a buffer in place, and if not, why. A buffer that is Used, but neither
@@ -31,17 +117,43 @@ type BufferInfo struct {
 
 func (b BufferInfo) staged() bool { return b.Used && !b.Direct && !b.Alone }
 
-func (b BufferInfo) explain(name string) string {
+// Route says how peers reached the buffer: "direct", or "staged: " and why; "" if there was none.
+func (b BufferInfo) Route() string {
 	switch {
 	case !b.Used:
 		return ""
 	case b.Direct:
-		return "; " + name + ": direct"
+		return "direct"
 	case b.Alone:
-		return "; " + name + ": this rank's alone, there are no peers"
+		return "this rank's alone, there are no peers"
 	}
-	return "; " + name + ": staged: " + b.Why
+	return "staged: " + b.Why
 }
+
+// String is one line: "between hosts ring, tcp eth0: copied by the kernel".
+func (l Level) String() string {
+	s := l.Where + " " + l.Algorithm + ", " + l.Transport
+	if l.Lanes > 1 {
+		s += fmt.Sprintf(", %d lanes", l.Lanes)
+	}
+	src, dst := l.Source.Route(), l.Destination.Route()
+	switch {
+	case l.Why != "":
+		return s + ": " + l.Why
+	case src == dst && src != "":
+		return s + ": " + src
+	case src != "" && dst != "":
+		return s + ": source " + src + ", destination " + dst
+	case src != "":
+		return s + ": source " + src
+	case dst != "":
+		return s + ": destination " + dst
+	}
+	return s
+}
+
+// Refused is the Algorithm of an operation that a rank has refused.
+const Refused = "refused"
 
 // Op is the operation's name.
 func (o OpInfo) Op() string {
@@ -51,24 +163,49 @@ func (o OpInfo) Op() string {
 	return o.Kind.String()
 }
 
-// Text is one line about an operation with that name: its algorithm, for each buffer that it was direct or why it was
-// staged, and how long it took.
+// Text is one line about an operation with that name: its algorithm; for each level, if there are several, how the data
+// moved there, otherwise for each buffer that it was direct or why it was staged; and how long it took.
 func (o OpInfo) Text(op string) string {
-	if o.Seq == 0 {
+	return Text(op, o.Seq, len(o.Members), o.Title(), o.Bytes, o.Levels(), o.Took, o.Waited)
+}
+
+// Title is the algorithm's name.
+func (o *OpInfo) Title() string {
+	if o.Between != nil && o.Algorithm != Refused {
+		return o.Algorithm + " " + BetweenHosts
+	}
+	return strings.TrimSpace(o.Algorithm)
+}
+
+// Text is OpInfo.Text for an operation of a group or launch of that many members; 0 if it was a single one.
+func Text(op string, seq uint64, members int, algorithm string, bytes int, levels []Level, took, waited time.Duration) string {
+	if seq == 0 {
 		return "no operation yet"
 	}
-	of, took := "", ""
-	if n := len(o.Members); n > 0 {
-		of = fmt.Sprintf(", the last of %d in one", n)
+	s := fmt.Sprintf("%s #%d", op, seq)
+	if members > 0 {
+		s += fmt.Sprintf(", the last of %d in one", members)
 	}
-	if o.Took > 0 {
-		took = fmt.Sprintf("; took %v", o.Took)
+	s += fmt.Sprintf(": %s, %d bytes", algorithm, bytes)
+	for i := range levels {
+		l := &levels[i]
+		if len(levels) > 1 || l.Where != InHost {
+			s += "; " + l.String()
+			continue
+		}
+		for _, b := range [2]struct{ name, route string }{{"source", l.Source.Route()}, {"destination", l.Destination.Route()}} {
+			if b.route != "" {
+				s += "; " + b.name + ": " + b.route
+			}
+		}
 	}
-	if o.Waited > 0 {
-		took += fmt.Sprintf(", %v of it until all ranks had come", o.Waited)
+	if took > 0 {
+		s += fmt.Sprintf("; took %v", took)
 	}
-	return fmt.Sprintf("%s #%d%s: %s, %d bytes%s%s%s", op, o.Seq, of, strings.TrimSpace(o.Algorithm), o.Bytes,
-		o.Src.explain("source"), o.Dst.explain("destination"), took)
+	if waited > 0 {
+		s += fmt.Sprintf(", %v of it until all ranks had come", waited)
+	}
+	return s
 }
 
 // Staged is how many buffers were staged.
@@ -94,5 +231,11 @@ func MessageInfo(k OpKind, seq uint64, n int, algorithm string, b BufferInfo) Op
 	} else {
 		o.Src = b
 	}
+	return o
+}
+
+// OnDevice is o for an operation that kernels ran.
+func (o OpInfo) OnDevice() OpInfo {
+	o.Device = true
 	return o
 }

@@ -43,6 +43,8 @@ type Work struct {
 	Kernel Kernel
 	// Algorithm is what Path.Run chose, if it is more specific than Path.Name.
 	Algorithm string
+	// Inner has the algorithms of the parts that ran within the team: before the exchange with other hosts, and after.
+	Inner [2]string
 
 	// EagerBytes is how much Path.Offer will write to the eager slot.
 	EagerBytes int

@@ -163,7 +163,7 @@ func (n *Node) dial(ctx context.Context, peer int, at Row, _ *arrival) (*Wire, e
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	defer context.AfterFunc(n.ctx, cancel)()
-	h := hello{from: uint32(n.config.Rank), to: uint32(peer), count: 1 + dataConnections, key: n.row.Key}
+	h := hello{from: uint32(n.config.Rank), to: uint32(peer), count: 1 + Lanes, key: n.row.Key}
 	if _, err := rand.Read(h.attempt[:]); err != nil {
 		return nil, err
 	}

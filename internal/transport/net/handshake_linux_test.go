@@ -49,7 +49,7 @@ func refused(t *testing.T, c stdnet.Conn) {
 func newHello(t *testing.T, from, to int) (hello, *ecdh.PrivateKey) {
 	key, err := ecdh.X25519().GenerateKey(rand.Reader)
 	require.NoError(t, err)
-	h := hello{from: uint32(from), to: uint32(to), count: 1 + dataConnections, key: [32]byte(key.PublicKey().Bytes())}
+	h := hello{from: uint32(from), to: uint32(to), count: 1 + Lanes, key: [32]byte(key.PublicKey().Bytes())}
 	_, _ = rand.Read(h.nonce[:])
 	return h, key
 }
@@ -288,7 +288,7 @@ func TestProof(t *testing.T) {
 		closeAll(t, a)
 		l.Close()
 		relays.Wait()
-		require.Len(t, recorded, 1+dataConnections)
+		require.Len(t, recorded, 1+Lanes)
 		for range 20 {
 			for _, all := range recorded {
 				c := dialled(t, b)
@@ -328,7 +328,7 @@ func TestImpostor(t *testing.T) {
 				_, _ = io.ReadFull(there, theirs)
 				_, _ = there.Write(answer(first, nonce, theirs))
 			}()
-			err := a.meet(here, hello{from: 0, to: 1, count: 1 + dataConnections, key: a.row.Key}, b.row.Key)
+			err := a.meet(here, hello{from: 0, to: 1, count: 1 + Lanes, key: a.row.Key}, b.row.Key)
 			if name == "the rank" {
 				require.NoError(t, err)
 				return
@@ -345,7 +345,7 @@ func TestDuplicates(t *testing.T) {
 	p := newPair(t, 1)
 	fds := descriptorsOpen(t)
 	for range 20 {
-		h := hello{from: 0, to: 1, count: 1 + dataConnections, key: p.a.row.Key}
+		h := hello{from: 0, to: 1, count: 1 + Lanes, key: p.a.row.Key}
 		c, err := p.a.attempt(t.Context(), h, netip.MustParseAddrPort(p.b.addr()), p.b.row.Key)
 		require.NoError(t, err)
 		require.NoError(t, probe(t.Context(), c, true))
@@ -364,7 +364,7 @@ func TestDuplicatesBeforeConnect(t *testing.T) {
 	b, _ := node(t, 1)
 	fds := descriptorsOpen(t)
 	for i := range 20 {
-		h := hello{from: 0, to: 1, count: 1 + dataConnections, key: a.row.Key, attempt: [16]byte{byte(i / 4)}}
+		h := hello{from: 0, to: 1, count: 1 + Lanes, key: a.row.Key, attempt: [16]byte{byte(i / 4)}}
 		c, err := a.attempt(t.Context(), h, netip.MustParseAddrPort(b.addr()), b.row.Key)
 		require.NoError(t, err)
 		require.NoError(t, probe(t.Context(), c, true))

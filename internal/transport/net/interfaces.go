@@ -47,6 +47,17 @@ func locals() ([]local, error) {
 	return found, nil
 }
 
+// interfaceOf returns the name of this host's interface with that address, or the address itself if it is gone.
+func interfaceOf(a netip.Addr) string {
+	all, _ := locals()
+	for _, l := range all {
+		if l.prefix.Addr() == a {
+			return l.name
+		}
+	}
+	return a.String()
+}
+
 // chosen returns the addresses to listen on, IPv4 first: all addresses that the variable's words name; without words,
 // the first MaxAddrs of interfaces that are up, with loopback only if there is nothing else. rest are those beyond
 // MaxAddrs.

@@ -50,7 +50,7 @@ func (l *Link) Grant(place int, seq uint64, p unsafe.Pointer, n int) {
 	})
 }
 
-func (l *Link) conn(place int) *tcp.Conn { return l.wire.data[place%dataConnections].Conn }
+func (l *Link) conn(place int) *tcp.Conn { return l.wire.data[place%Lanes].Conn }
 
 // Word becomes seq once all bytes of a put of seq have landed. It starts at 0.
 func (l *Link) Word(place int) *atomic.Uint64 { return &l.places[place].word }
@@ -124,7 +124,7 @@ func (l *Link) Close() {
 // rest is what the wire keeps of a closed link, without the caller's memory; nil once no more can come for it.
 func (l *Link) rest() *Link {
 	over := l.over.Load()
-	if over == 1<<dataConnections-1 {
+	if over == 1<<Lanes-1 {
 		return nil
 	}
 	r := &Link{comm: l.comm}

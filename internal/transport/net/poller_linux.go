@@ -3,6 +3,7 @@ package net
 import (
 	"errors"
 	"fmt"
+	"net/netip"
 	"os"
 	"sync"
 	"syscall"
@@ -235,4 +236,16 @@ func descriptors() uint64 {
 	var r unix.Rlimit
 	_ = unix.Getrlimit(unix.RLIMIT_NOFILE, &r)
 	return r.Cur
+}
+
+// localAddr is this host's address of a connection.
+func localAddr(fd int) (netip.Addr, error) {
+	a, err := unix.Getsockname(fd)
+	switch a := a.(type) {
+	case *unix.SockaddrInet4:
+		return netip.AddrFrom4(a.Addr), nil
+	case *unix.SockaddrInet6:
+		return netip.AddrFrom16(a.Addr).Unmap(), nil
+	}
+	return netip.Addr{}, errors.Join(err, errors.ErrUnsupported)
 }

@@ -3,6 +3,7 @@
 package net
 
 import (
+	"net/netip"
 	"syscall"
 	"time"
 
@@ -44,6 +45,8 @@ func receiveFrom(int, []byte) (int, error) { return 0, fault.ErrNotSupported }
 func shutdown(int) {}
 
 func closeSocket(int) {}
+
+func localAddr(int) (netip.Addr, error) { return netip.Addr{}, fault.ErrNotSupported }
 
 func raiseLimit() {}
 

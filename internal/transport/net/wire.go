@@ -15,9 +15,9 @@ import (
 	"github.com/ubcoll/ubcoll/internal/transport/net/tcp"
 )
 
-// dataConnections is how many data connections a wire has; place p uses number p mod dataConnections. Two cost 6% at 8
+// Lanes is how many data connections a wire has; place p uses number p mod Lanes. Two cost 6% at 8
 // bytes, since each has to be polled, and gain nothing at 2 to 64 MiB between hosts of one core each.
-const dataConnections = 1
+const Lanes = 1
 
 const (
 	silence = time.Second     // how long the control connection has to say why a data connection ended
@@ -28,8 +28,9 @@ const (
 type Wire struct {
 	node    *Node
 	peer    int
+	name    string // see Name
 	control control
-	data    [dataConnections]data
+	data    [Lanes]data
 	down    atomic.Pointer[Down]
 	ended   atomic.Bool  // some goroutine ends it
 	linked  atomic.Bool  // it has or had a link, so its end is reported
@@ -55,7 +56,10 @@ type data struct {
 
 // wire makes a wire of connected sockets. If it cannot, it closes them.
 func (n *Node) wire(peer int, fds []int) (*Wire, error) {
-	w := &Wire{node: n, peer: peer}
+	w := &Wire{node: n, peer: peer, name: "tcp"}
+	if a, err := localAddr(fds[len(fds)-1]); err == nil {
+		w.name = "tcp " + interfaceOf(a)
+	}
 	w.links.Store(&map[uint64]*Link{})
 	w.control.wire, w.control.fd = w, fds[0]
 	w.control.end = end{fd: fds[0], ready: w.hear}
@@ -110,6 +114,9 @@ func (w *Wire) close() {
 
 // Peer is the rank at the other end.
 func (w *Wire) Peer() int { return w.peer }
+
+// Name is the wire's transport, and this host's interface that its data use: "tcp eth0".
+func (w *Wire) Name() string { return w.name }
 
 // Err says why the wire is no longer of use, or is nil. It costs one load.
 func (w *Wire) Err() *Down { return w.down.Load() }
