@@ -6,9 +6,9 @@ import (
 	"fmt"
 	"io"
 	"sync"
-	"time"
 
 	"github.com/ubcoll/ubcoll/fault"
+	"github.com/ubcoll/ubcoll/internal/clock"
 	"github.com/ubcoll/ubcoll/internal/reason"
 )
 
@@ -412,6 +412,8 @@ func (r *root) Close() error {
 		return nil
 	default:
 	}
+	limit := clock.After(closeTimeout)
+	defer limit.Stop()
 	select {
 	case <-r.allLeft:
 		return nil
@@ -423,7 +425,7 @@ func (r *root) Close() error {
 			return nil
 		}
 		return r.reason()
-	case <-time.After(closeTimeout):
+	case <-limit.C:
 		r.mu.Lock()
 		var missing []int
 		for rank := 1; rank < r.size; rank++ {

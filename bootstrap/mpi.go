@@ -14,6 +14,7 @@ import (
 	gompi "github.com/sbromberger/gompi"
 
 	"github.com/ubcoll/ubcoll/fault"
+	"github.com/ubcoll/ubcoll/internal/clock"
 	"github.com/ubcoll/ubcoll/internal/reason"
 )
 
@@ -275,7 +276,7 @@ func (w *world) Close() error {
 	}
 	var err error
 	w.do(func() {
-		ctx, cancel := context.WithTimeout(context.Background(), closeTimeout)
+		ctx, cancel := clock.WithTimeout(context.Background(), closeTimeout, nil)
 		defer cancel()
 		if err = w.finish(ctx, mpiTest, mpiBarrier()); err == nil {
 			gompi.Stop()

@@ -269,8 +269,7 @@ func (c *Comm) within(op string, end func() error) error {
 	if inTime {
 		return err
 	}
-	return c.LocalError(op, fmt.Errorf("what is queued on this rank's device, or a peer that uses the memory, has not come "+
-		"to an end in %v, and is waited for without this call: %w", CloseTimeout, fault.ErrTimeout))
+	return c.LocalError(op, c.team.Unended(CloseTimeout, c.device != nil))
 }
 
 // tryClose refuses new operations, unless one is under way.

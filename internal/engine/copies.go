@@ -9,6 +9,7 @@ import (
 
 	"github.com/ubcoll/ubcoll/fault"
 	"github.com/ubcoll/ubcoll/hw/shm"
+	"github.com/ubcoll/ubcoll/internal/clock"
 	"github.com/ubcoll/ubcoll/internal/mem"
 	"github.com/ubcoll/ubcoll/internal/team"
 )
@@ -108,10 +109,10 @@ func (d *Domain) settle(g mem.Location) (over bool, err error) {
 	if d.Heap.Quarantined() {
 		return len(busy) == 0, nil
 	}
-	deadline := time.Now().Add(SettleTimeout)
+	deadline := clock.In(SettleTimeout)
 	for i := 0; len(busy) > 0; i++ {
 		if i%16 == 15 {
-			if time.Now().After(deadline) {
+			if deadline.Passed() {
 				return false, fmt.Errorf("rank %d has been in the middle of a copy for %v, which may go on: %w", busy[0].rank,
 					SettleTimeout, fault.ErrTimeout)
 			}

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/ubcoll/ubcoll/fault"
+	"github.com/ubcoll/ubcoll/internal/clock"
 	"github.com/ubcoll/ubcoll/internal/mem"
 	"github.com/ubcoll/ubcoll/internal/reason"
 	"github.com/ubcoll/ubcoll/internal/team"
@@ -174,7 +175,7 @@ func (s *splitting) meet() ([]byte, error) {
 			return nil, reason.About(s.here[i].rank, err)
 		}
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), s.child.opts.Timeout)
+	ctx, cancel := clock.WithTimeout(context.Background(), s.child.opts.Timeout, nil)
 	defer cancel()
 	why := s.child.meetDevices(ctx, s.devices)
 	return []byte(why[:min(len(why), team.TextBytes)]), s.child.opts.lacks(s.parent.rank, why)

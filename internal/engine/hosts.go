@@ -7,6 +7,7 @@ import (
 	"unsafe"
 
 	"github.com/ubcoll/ubcoll/fault"
+	"github.com/ubcoll/ubcoll/internal/clock"
 	"github.com/ubcoll/ubcoll/internal/hosts"
 	"github.com/ubcoll/ubcoll/internal/mem"
 	"github.com/ubcoll/ubcoll/internal/reason"
@@ -54,7 +55,7 @@ const connectTimeout = 30 * time.Second
 // is this host's index in it. Collective over the hosts' first ranks; all ranks of each host must have mapped each
 // other, and have the rows of all.
 func (c *Comm) openStage(ctx context.Context, id uint64, on [][]int, mine int) (err error) {
-	ctx, cancel := context.WithTimeoutCause(ctx, connectTimeout, fmt.Errorf("not connected within %v: %w", connectTimeout,
+	ctx, cancel := clock.WithTimeout(ctx, connectTimeout, fmt.Errorf("not connected within %v: %w", connectTimeout,
 		fault.ErrTimeout))
 	defer cancel()
 	names := make([]string, len(on))

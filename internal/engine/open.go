@@ -15,6 +15,7 @@ import (
 	"github.com/ubcoll/ubcoll/bootstrap"
 	"github.com/ubcoll/ubcoll/fault"
 	"github.com/ubcoll/ubcoll/hw/cpu"
+	"github.com/ubcoll/ubcoll/internal/clock"
 	"github.com/ubcoll/ubcoll/internal/env"
 	"github.com/ubcoll/ubcoll/internal/logs"
 	"github.com/ubcoll/ubcoll/internal/mem"
@@ -59,7 +60,7 @@ func Open(ctx context.Context, b bootstrap.Bootstrap, o Options, bad error, room
 	}
 	if o.Timeout > 0 {
 		var cancel context.CancelFunc
-		ctx, cancel = context.WithTimeoutCause(ctx, o.Timeout, fmt.Errorf("not all ranks were there within %v "+
+		ctx, cancel = clock.WithTimeout(ctx, o.Timeout, fmt.Errorf("not all ranks were there within %v "+
 			"(Options.Timeout, %s): %w", o.Timeout, env.Timeout.Name, fault.ErrTimeout))
 		defer cancel()
 	}

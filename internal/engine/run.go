@@ -249,7 +249,7 @@ func (c *Comm) perform(ctx context.Context, w *team.Work) error {
 	var began, said, came time.Duration // if timed
 	if path.Acquire != nil {
 		if timed = c.Measures(w); timed {
-			began = time.Since(clock)
+			began = time.Since(epoch)
 		}
 		bad = path.Acquire(&c.team, w)
 	}
@@ -261,14 +261,14 @@ func (c *Comm) perform(ctx context.Context, w *team.Work) error {
 		c.note(w, path.Name) // while the peers' descriptors are on their way
 	}
 	if timed {
-		said = time.Since(clock)
+		said = time.Since(epoch)
 	}
 	err := c.team.Agree(ctx, w, bad)
 	if c.stage != nil {
 		err = c.stage.Agree(ctx, w, bad, err)
 	}
 	if timed {
-		came = time.Since(clock)
+		came = time.Since(epoch)
 	}
 	if err == nil && path.Check != nil {
 		if about, cerr := path.Check(&c.team, w); cerr != nil {
@@ -286,14 +286,14 @@ func (c *Comm) perform(ctx context.Context, w *team.Work) error {
 		}
 		c.note(w, path.Name) // how it went is known only now
 		if timed && bad == nil && err == nil {
-			c.NoteTook(w.Kind, c.team.Number(), time.Since(clock)-began, came-said)
+			c.NoteTook(w.Kind, c.team.Number(), time.Since(epoch)-began, came-said)
 		}
 	}
 	return err
 }
 
-// clock is the start of all measured times. time.Since(clock) costs half as much as time.Now.
-var clock = time.Now()
+// epoch is the start of all measured times. time.Since(epoch) costs half as much as time.Now.
+var epoch = time.Now()
 
 // Refused is the path of an operation whose arguments are bad.
 var Refused = team.Path{Name: team.Refused}

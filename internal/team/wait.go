@@ -3,6 +3,7 @@ package team
 import (
 	"context"
 	"fmt"
+	"math"
 	"runtime"
 	"strings"
 	"sync/atomic"
@@ -10,6 +11,7 @@ import (
 
 	"github.com/ubcoll/ubcoll/fault"
 	"github.com/ubcoll/ubcoll/hw/shm"
+	"github.com/ubcoll/ubcoll/internal/clock"
 	"github.com/ubcoll/ubcoll/internal/reason"
 )
 
@@ -69,6 +71,7 @@ type WaitState struct {
 	now      time.Duration // since start, at the last read of the clock
 	health   time.Duration // when to check the processes next
 	behind   time.Duration // until when Behind was set
+	stopped  time.Duration // how much of the time since then this process was stopped
 	reported bool
 	Lost     bool     // a peer has published that the communicator broke
 	Kind     OpKind   // kind of Op, if that is set; KindRefused: neither a collective nor a message
@@ -128,7 +131,7 @@ func (t *Team) Check(s *WaitState) *fault.Error {
 		s.health = healthEvery
 	}
 	if s.Polls%PollsPerClock == 0 || s.now > yieldAfter {
-		if err := t.PollClock(s); err != nil {
+		if err := t.pollClock(s, clock.Gap); err != nil {
 			return err
 		}
 	}
@@ -137,17 +140,24 @@ func (t *Team) Check(s *WaitState) *fault.Error {
 
 // PollClock is the part of Poll that reads the clock and makes the expensive checks. A caller that only polls, and
 // calls nothing else, checks the processes in the first call, too.
-func (t *Team) PollClock(s *WaitState) *fault.Error {
+func (t *Team) PollClock(s *WaitState) *fault.Error { return t.pollClock(s, math.MaxInt64) }
+
+// pollClock is PollClock for a caller that looks at least every gap, unless its process is stopped: that time does not
+// count against the deadline.
+func (t *Team) pollClock(s *WaitState, gap time.Duration) *fault.Error {
 	if s.start.IsZero() {
 		s.start = time.Now()
 	}
-	s.now = time.Since(s.start)
+	last := s.now
+	if s.now = time.Since(s.start); s.now-last > gap {
+		s.stopped += s.now - last
+	}
 	if err := s.Ctx.Err(); err != nil {
 		return t.errorAt(s, t.absent(s), reason.Ended(s.Ctx))
 	}
 	p := &t.Peers[s.Peer] // this rank itself if it waits for another host's; it has not closed
 	if s.Behind {
-		s.behind = s.now
+		s.behind, s.stopped = s.now, 0
 	} else if p.Closed() {
 		if v := p.Lost(); v != 0 { // written before the close, and perhaps after Check read it
 			return t.LostError(s, s.Peer, v)
@@ -164,16 +174,17 @@ func (t *Team) PollClock(s *WaitState) *fault.Error {
 	}
 	t.say(s)
 	limit := time.Duration(t.Timeout.Load())
-	if s.now-s.behind > limit {
+	waited := s.now - s.behind - s.stopped
+	if waited > limit {
 		text, about := t.account(s)
 		return t.errorAt(s, about, fmt.Errorf("nothing from it for %v%s: %w", limit, text, fault.ErrTimeout))
 	}
-	if int64(s.now-s.behind) > ReportAfter.Load() && !s.reported {
+	if int64(waited) > ReportAfter.Load() && !s.reported {
 		s.reported = true
 		text, about := t.account(s)
 		e := t.errorAt(s, about, nil)
 		t.comm.Log().Warn("ubcoll: still waiting", "op", e.Op, "seq", e.Seq, "rank", e.Rank,
-			"host", t.comm.Hostname(about), "step", s.Step, "missing", e.Peer, "for", s.now.Round(time.Second),
+			"host", t.comm.Hostname(about), "step", s.Step, "missing", e.Peer, "for", waited.Round(time.Second),
 			"timeout", limit, "all", strings.TrimPrefix(text, "; "))
 	}
 	return nil

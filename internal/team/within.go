@@ -1,8 +1,14 @@
 package team
 
-import "time"
+import (
+	"fmt"
+	"time"
 
-// Within calls end and waits for it, for at most limit. If end returns in time, Within returns its error. Otherwise
+	"github.com/ubcoll/ubcoll/fault"
+	"github.com/ubcoll/ubcoll/internal/clock"
+)
+
+// Within calls end and waits for it, for at most limit of the time in which this process runs. If end returns in time, Within returns its error. Otherwise
 // inTime is false, end goes on, and late gets its error.
 func Within(limit time.Duration, end func() error, late func(error)) (inTime bool, err error) {
 	over, gone := make(chan error), make(chan struct{})
@@ -17,7 +23,7 @@ func Within(limit time.Duration, end func() error, late func(error)) (inTime boo
 		}()
 		err = end()
 	}()
-	timer := time.NewTimer(limit)
+	timer := clock.After(limit)
 	defer timer.Stop()
 	select {
 	case err := <-over:
@@ -26,4 +32,22 @@ func Within(limit time.Duration, end func() error, late func(error)) (inTime boo
 		close(gone)
 		return false, nil
 	}
+}
+
+// Unended is the error of a Close or Free that has waited for that long, on a rank that has a device or not.
+func (t *Team) Unended(limit time.Duration, device bool) error {
+	what := "a peer's use of this rank's memory or connections"
+	if device {
+		what = "what is queued on this rank's device, or a peer's use of its memory,"
+	}
+	var open []int
+	for r := range t.Peers {
+		if p := &t.Peers[r]; r != t.rank && p.Area != nil && !p.Closed() {
+			open = append(open, t.Name(r))
+		}
+	}
+	if len(open) > 0 {
+		what = fmt.Sprintf("%s (ranks that have not closed: %v)", what, open)
+	}
+	return fmt.Errorf("%s has not come to an end in %v, and is waited for without this call: %w", what, limit, fault.ErrTimeout)
 }

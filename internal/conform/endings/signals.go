@@ -9,6 +9,7 @@ import (
 	"github.com/ubcoll/ubcoll/coll"
 	"github.com/ubcoll/ubcoll/internal/conform"
 	"github.com/ubcoll/ubcoll/internal/testkit"
+	"github.com/ubcoll/ubcoll/p2p"
 )
 
 // Ways to end. The first four report that they are ready, and go on until a signal comes.
@@ -61,6 +62,26 @@ func EndsFirst(ctx context.Context, c *ubcoll.Comm) error {
 		return conform.Fail(c, "rank 1 waits for the others before its Run returns")
 	}
 	return err
+}
+
+// Held makes rank 0 late, until the test says that it is enough: rank 1 waits for a message of it, the others in a
+// barrier. Meanwhile the test stops all ranks for longer than their limit.
+func Held(ctx context.Context, c *ubcoll.Comm) error {
+	dir, err := ready(c)
+	if err != nil {
+		return err
+	}
+	x := ubcoll.Of(make([]int32, 100000))
+	switch c.Rank() {
+	case 0:
+		if !testkit.Until(func() bool { _, err := os.Stat(EnoughFile(dir)); return err == nil }) {
+			return conform.Fail(c, "the test does not say that it is enough")
+		}
+		err = p2p.Send(ctx, c, 1, x)
+	case 1:
+		_, err = p2p.Recv(ctx, c, 0, x)
+	}
+	return errors.Join(err, coll.Barrier(ctx, c))
 }
 
 // wait waits for the signal, and returns err.

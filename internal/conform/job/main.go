@@ -8,11 +8,15 @@ import (
 	"time"
 
 	"github.com/ubcoll/ubcoll"
+	"github.com/ubcoll/ubcoll/internal/env"
 	"github.com/ubcoll/ubcoll/internal/testkit"
 )
 
 func main() {
 	o := ubcoll.Options{Timeout: testkit.Limit}
+	if env.Timeout.IsSet() {
+		o.Timeout = 0
+	}
 	if os.Getenv(runVar) != "" {
 		os.Exit(report(o))
 	}

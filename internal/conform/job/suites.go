@@ -39,6 +39,7 @@ var suites = map[string]conform.Suite{
 	"ends-panic":      endings.EndsPanic,
 	"ends-error":      endings.EndsError,
 	"ends-first":      endings.EndsFirst,
+	"held":            endings.Held,
 	"kill-p2p":        endings.KillP2P,
 	"p2p":             messages.P2P,
 	"circle":          messages.Circle,

@@ -10,6 +10,7 @@ import (
 
 	"github.com/ubcoll/ubcoll/fault"
 	"github.com/ubcoll/ubcoll/hw/cuda"
+	"github.com/ubcoll/ubcoll/internal/clock"
 	"github.com/ubcoll/ubcoll/internal/engine"
 	"github.com/ubcoll/ubcoll/internal/mem"
 )
@@ -111,7 +112,7 @@ func (d *device) close() error {
 	for r := range d.all() {
 		r.p.ring()
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), withdrawTimeout)
+	ctx, cancel := clock.WithTimeout(context.Background(), withdrawTimeout, nil)
 	defer cancel()
 	d.settle(ctx, d.leaveAll()) // peers that have not unmapped by then lose the memory: it is freed now
 	d.t.device.Store(nil)
@@ -173,7 +174,7 @@ func (p *peer) ledger(at mem.Location) (ledger, error) {
 func (d *device) progress(bell *atomic.Uint32) {
 	for v := bell.Load(); d.looked.Load() != v && d.importing.TryLock(); v = bell.Load() {
 		if !d.closed {
-			ctx, cancel := context.WithTimeout(context.Background(), requestTimeout)
+			ctx, cancel := clock.WithTimeout(context.Background(), requestTimeout, nil)
 			for r := range d.all() {
 				r.sync(ctx)
 			}
@@ -337,7 +338,7 @@ func (p *peer) Unhold(extent uint32) error {
 	if m.held > 0 || r.d.closed || !r.p.Live(r.at) {
 		return nil
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), requestTimeout)
+	ctx, cancel := clock.WithTimeout(context.Background(), requestTimeout, nil)
 	defer cancel()
 	if err := r.follow(ctx, extent); err != nil && m.addr != 0 {
 		return fmt.Errorf("give up extent %d of %v: %w", extent, p.card.Process, err)

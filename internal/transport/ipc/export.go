@@ -11,6 +11,7 @@ import (
 
 	"github.com/ubcoll/ubcoll/fault"
 	"github.com/ubcoll/ubcoll/hw/cuda"
+	"github.com/ubcoll/ubcoll/internal/clock"
 	"github.com/ubcoll/ubcoll/internal/mem"
 )
 
@@ -186,7 +187,7 @@ func (t *Transport) withdraw(limit time.Duration, user uint64) error {
 	if e == nil {
 		return err
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), limit) // peers do not cause earlier waits
+	ctx, cancel := clock.WithTimeout(context.Background(), limit, nil) // peers do not cause earlier waits
 	defer cancel()
 	return errors.Join(err, d.settle(ctx, []*export{e}))
 }
@@ -303,7 +304,7 @@ func (r *remote) await(ctx context.Context, e *export) error {
 	const look = 20 * time.Millisecond // interval of checks whether it has died
 	if r.silent.Load() {
 		var cancel context.CancelFunc
-		ctx, cancel = context.WithTimeout(ctx, 2*look)
+		ctx, cancel = clock.WithTimeout(ctx, 2*look, nil)
 		defer cancel()
 	}
 	next := time.Now().Add(look)

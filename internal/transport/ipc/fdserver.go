@@ -20,6 +20,7 @@ import (
 
 	"github.com/ubcoll/ubcoll/fault"
 	"github.com/ubcoll/ubcoll/hw/shm"
+	"github.com/ubcoll/ubcoll/internal/clock"
 	"github.com/ubcoll/ubcoll/internal/mem"
 )
 
@@ -228,7 +229,7 @@ func request(ctx context.Context, name string, secret []byte, r shm.Ref) (*shm.F
 
 // requestFD asks the service called name for the descriptor in req. The caller closes the descriptor.
 func requestFD(ctx context.Context, name string, secret []byte, req fdRequest) (int, error) {
-	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
+	ctx, cancel := clock.WithTimeout(ctx, requestTimeout, nil)
 	defer cancel()
 	var d net.Dialer
 	c, err := d.DialContext(ctx, "unix", name)
@@ -237,9 +238,7 @@ func requestFD(ctx context.Context, name string, secret []byte, req fdRequest) (
 	}
 	conn := c.(*net.UnixConn)
 	defer conn.Close()
-	if t, ok := ctx.Deadline(); ok {
-		conn.SetDeadline(t)
-	}
+	defer context.AfterFunc(ctx, func() { conn.SetDeadline(time.Now()) })()
 	if err := shm.SameUser(conn); err != nil {
 		return -1, err
 	}

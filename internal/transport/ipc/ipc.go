@@ -18,6 +18,7 @@ import (
 	"github.com/ubcoll/ubcoll/fault"
 	"github.com/ubcoll/ubcoll/hw/cuda"
 	"github.com/ubcoll/ubcoll/hw/shm"
+	"github.com/ubcoll/ubcoll/internal/clock"
 	"github.com/ubcoll/ubcoll/internal/engine"
 	"github.com/ubcoll/ubcoll/internal/mem"
 	"github.com/ubcoll/ubcoll/internal/team"
@@ -363,7 +364,7 @@ func (p *peer) load(i int) (arena, error) {
 	if ref.Size < 0 || ref.Size != shm.RoundUp(ref.Size) {
 		return arena{}, fmt.Errorf("arena %d of %v has size %d: %w", i, p.card.Process, ref.Size, fault.ErrStale)
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), requestTimeout)
+	ctx, cancel := clock.WithTimeout(context.Background(), requestTimeout, nil)
 	defer cancel()
 	f, err := p.fetch(ctx, ref)
 	if err != nil {

@@ -16,6 +16,7 @@ import (
 
 	"github.com/ubcoll/ubcoll/fault"
 	"github.com/ubcoll/ubcoll/hw/shm"
+	"github.com/ubcoll/ubcoll/internal/clock"
 	"github.com/ubcoll/ubcoll/internal/env"
 )
 
@@ -240,14 +241,14 @@ func (n *Node) Close(limit time.Duration) error {
 	}
 	n.mu.Unlock()
 
-	end := time.Now().Add(limit)
+	end := clock.In(limit)
 	wires := n.all()
 	for {
 		open := false
 		for _, w := range wires {
 			open = !w.leave() || open
 		}
-		if !open || time.Now().After(end) {
+		if !open || end.Passed() {
 			break
 		}
 		n.Wait(time.Millisecond)
