@@ -109,6 +109,7 @@ func (b *Buffer[T]) Register(c *Comm) (*Registration, error) { return c.Register
 
 // Slice is the buffer's memory, or nil on a device and after Free. The slice belongs to the buffer: using it after Free
 // faults, until other buffers of 32 GiB in all, or 65,536 of them, have been freed as well (fewer under `ulimit -v`).
+// Free does not know who uses the slice, as it knows of CopyTo, CopyFrom and the operations on Vec.
 func (b *Buffer[T]) Slice() []T {
 	if b.nothing() || !b.dev.IsHost() || !b.a.Live() {
 		return nil
@@ -117,15 +118,17 @@ func (b *Buffer[T]) Slice() []T {
 }
 
 // CopyFrom copies src, which may overlap the buffer, to the start of the buffer. Local and blocking; on a device it
-// does not wait for operations queued on streams. [ErrArgument] if src is longer than the buffer, [ErrStale] after
-// Free, ctx's error if ctx had ended; after an error nothing was copied.
+// does not wait for operations queued on streams. A Free or Close that comes meanwhile leaves the memory to the copy.
+// [ErrArgument] if src is longer than the buffer, [ErrStale] after Free, ctx's error if ctx had ended; after an error
+// nothing was copied.
 func (b *Buffer[T]) CopyFrom(ctx context.Context, src []T) error {
 	return b.copy(ctx, "copy_from", src, true)
 }
 
 // CopyTo fills dst, which may overlap the buffer, from the start of the buffer. Local and blocking; on a device it does
-// not wait for operations queued on streams. [ErrArgument] if dst is longer than the buffer, [ErrStale] after Free,
-// ctx's error if ctx had ended; after an error nothing was copied.
+// not wait for operations queued on streams. A Free or Close that comes meanwhile leaves the memory to the copy.
+// [ErrArgument] if dst is longer than the buffer, [ErrStale] after Free, ctx's error if ctx had ended; after an error
+// nothing was copied.
 func (b *Buffer[T]) CopyTo(ctx context.Context, dst []T) error {
 	return b.copy(ctx, "copy_to", dst, false)
 }
@@ -135,36 +138,37 @@ func (b *Buffer[T]) copy(ctx context.Context, op string, s []T, in bool) error {
 		return errNoBuffer
 	}
 	ctx = engine.Context(ctx)
-	mine := b.Slice()
 	switch {
 	case ctx.Err() != nil:
 		return b.c.LocalError(op, reason.Ended(ctx))
 	case !b.a.Live():
-		return b.c.LocalError(op, fmt.Errorf("freed buffer: %w", ErrStale))
+		return b.c.LocalError(op, errFreed)
 	case len(s) > b.n:
 		return b.c.LocalError(op, fmt.Errorf("%d elements, and the buffer has %d: %w", len(s), b.n, ErrArgument))
+	case !b.a.Hold(): // freed since
+		return b.c.LocalError(op, errFreed)
+	}
+	defer b.a.Release()
+	p, n := unsafe.Pointer(unsafe.SliceData(s)), len(s)*int(unsafe.Sizeof(*new(T)))
+	// cpu.Move is a copy that the runtime can interrupt: one uninterruptible copy of gigabytes would hold up the garbage
+	// collector.
+	switch {
 	case !b.dev.IsHost():
-		return b.c.Copy(op, b.a, unsafe.Slice((*byte)(unsafe.Pointer(unsafe.SliceData(s))), len(s)*int(unsafe.Sizeof(*new(T)))),
-			in)
+		return b.c.Copy(op, b.a, unsafe.Slice((*byte)(p), n), in)
 	case in:
-		move(mine, s)
+		cpu.Move(b.a.Ptr, p, n)
 	default:
-		move(s, mine)
+		cpu.Move(p, b.a.Ptr, n)
 	}
 	return nil
 }
 
-// move is a copy that the runtime can interrupt: one uninterruptible copy of gigabytes would hold up the garbage
-// collector.
-func move[T dtype.Elem](dst, src []T) {
-	cpu.Move(unsafe.Pointer(unsafe.SliceData(dst)), unsafe.Pointer(unsafe.SliceData(src)),
-		min(len(dst), len(src))*int(unsafe.Sizeof(*new(T))))
-}
+var errFreed = fmt.Errorf("freed buffer: %w", ErrStale)
 
 // Free ends the buffer. Local. On the host it returns at once, and completes when operations in flight have ended. On a
 // device it waits, for at most five seconds, for the operations queued on this rank's streams and for peers to unmap
-// the memory. [ErrInUse] while a registration of it is open or a graph holds it; for adopted host memory also while an
-// operation uses it, posted messages included. [ErrClosed] the second time.
+// the memory. [ErrInUse] while a registration of it is open or a graph holds it; for adopted host memory also while a
+// copy or an operation uses it, posted messages included. [ErrClosed] the second time.
 //
 // After any other error the buffer has been freed all the same. [ErrTimeout] means that a peer still has the device
 // memory mapped, or that a queued operation has not ended. The library goes on waiting for it: leave adopted memory to

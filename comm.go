@@ -121,8 +121,8 @@ func (c *Comm) Abort(cause error) { c.view().Abort(cause) }
 // Close ends this rank's side. Local: no other rank has to call anything for it. It waits for a peer that is in the
 // middle of a put or get, as [Registration.Close] says. A rank's last communicator also waits until other hosts have
 // taken what this rank sent them; their processes do that by themselves. What peers still read stays readable to them.
-// Registrations, windows and channels of the communicator end. The rank's buffers end with its last communicator: views
-// of them fault from then on.
+// Registrations, windows and channels of the communicator end. The rank's buffers end with its last communicator, which
+// waits for copies and operations that use them: views of them fault from then on.
 //
 // Close waits for at most five seconds. After [ErrTimeout] the communicator is closed and its resources follow by
 // themselves, but data that other hosts have not taken is dropped, and the error names their ranks in the job.

@@ -17,7 +17,7 @@ import (
 //
 // Forget works after Close too, because memory outlives the cache while operations still use it.
 func (c *Cache) Forget(m Memory, done func(failed error)) error {
-	end, err := c.Leave(m, done)
+	end, err := c.Leave(m, func() error { return nil }, done)
 	if err == nil {
 		end()
 	}
@@ -25,11 +25,12 @@ func (c *Cache) Forget(m Memory, done func(failed error)) error {
 }
 
 // Leave is Forget for callers that do not want to wait for the backends yet: it decides, and returns end, which the
-// caller must call once to do the rest.
-func (c *Cache) Leave(m Memory, done func(failed error)) (end func(), err error) {
+// caller must call once to do the rest. It calls last, with a lock held, once nothing else can keep m from being freed;
+// an error of last does, and Leave returns it.
+func (c *Cache) Leave(m Memory, last func() error, done func(failed error)) (end func(), err error) {
 	var dead []*extent
 	c.mu.Lock()
-	left, err := c.forget(m, done, &dead)
+	left, err := c.forget(m, last, done, &dead)
 	c.mu.Unlock()
 	if err != nil {
 		return nil, fmt.Errorf("free %v: %w", m, err)
@@ -43,7 +44,7 @@ func (c *Cache) Leave(m Memory, done func(failed error)) (end func(), err error)
 }
 
 // forget returns how many extents of m must end before done is called: one at most, except after Invalidate.
-func (c *Cache) forget(m Memory, done func(error), dead *[]*extent) (int, error) {
+func (c *Cache) forget(m Memory, last func() error, done func(error), dead *[]*extent) (int, error) {
 	var waiting []*extent
 	for _, e := range c.leaving {
 		if e.mem.ID != m.ID || e.mem.Generation != m.Generation {
@@ -59,9 +60,7 @@ func (c *Cache) forget(m Memory, done func(error), dead *[]*extent) (int, error)
 	case e == nil:
 	case e.mem.Generation > m.Generation:
 		return 0, fmt.Errorf("generation %d of it is in use: %w", e.mem.Generation, fault.ErrStale)
-	case e.mem.Generation < m.Generation:
-		c.retire(e, dead)
-	default:
+	case e.mem.Generation == m.Generation:
 		locals, graphs := c.references(e)
 		if locals+graphs > 0 {
 			return 0, fmt.Errorf("%d local and %d graph references are open, close them first: %w", locals, graphs,
@@ -70,6 +69,9 @@ func (c *Cache) forget(m Memory, done func(error), dead *[]*extent) (int, error)
 		if e.claims > 0 {
 			waiting = append(waiting, e)
 		}
+	}
+	if err := last(); err != nil {
+		return 0, err
 	}
 	left := len(waiting)
 	var mu sync.Mutex
@@ -89,7 +91,7 @@ func (c *Cache) forget(m Memory, done func(error), dead *[]*extent) (int, error)
 			}
 		}
 	}
-	if e != nil && e.mem.Generation == m.Generation {
+	if e != nil {
 		c.retire(e, dead)
 	}
 	return left, nil

@@ -171,12 +171,8 @@ func (c *Comm) CheckDevice(d hw.Device) error {
 	return err
 }
 
-// Copy copies between b and the start of a, on a device, and waits.
+// Copy copies between b and the start of a, on a device, and waits. The caller holds a.
 func (c *Comm) Copy(op string, a *mem.Allocation, b []byte, in bool) error {
-	if !a.Hold() {
-		return c.LocalError(op, fmt.Errorf("freed buffer: %w", fault.ErrStale))
-	}
-	defer a.Release()
 	if c.dom.device == nil {
 		return c.LocalError(op, c.gpuWhy)
 	}

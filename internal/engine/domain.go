@@ -152,20 +152,20 @@ func (d *Domain) free(a *mem.Allocation, pass func(), within func(func() error) 
 	var finish func()
 	held := false // held until pass has returned
 	err := a.Leave(func() (err error) {
-		if a.Origin == mem.Adopted && a.Holders() > 0 { // after Free the owner may do anything with it
-			return fmt.Errorf("an operation under way, or a message that is posted, uses it, and it is not this library's to "+
-				"keep (wait for that first): %w", fault.ErrInUse)
-		}
-		held = a.Hold()
-		finish, err = d.Cache.Leave(Memory(a), func(failed error) {
+		finish, err = d.Cache.Leave(Memory(a), func() error {
+			if a.Origin != mem.Adopted {
+				held = a.Hold()
+			} else if held = a.HoldLast(); !held { // after Free the owner may do anything with it
+				return fmt.Errorf("a copy or an operation under way, or a message that is posted, uses it, and it is not this "+
+					"library's to keep (wait for that first): %w", fault.ErrInUse)
+			}
+			return nil
+		}, func(failed error) {
 			a.WhenIdle(func() { end.set(d, errors.Join(failed, d.Heap.Retire(a))) })
 		})
 		return err
 	})
 	if err != nil {
-		if held {
-			a.Release()
-		}
 		return err
 	}
 	rest := func() error {
@@ -177,6 +177,9 @@ func (d *Domain) free(a *mem.Allocation, pass func(), within func(func() error) 
 		}
 		if held {
 			a.Release()
+		}
+		if a.Origin == mem.DeviceAdopted { // after Free the owner may give it back to the driver
+			team.PauseUntil(func() bool { return a.Holders() == 0 })
 		}
 		defer d.sweep(!a.Dev.IsHost())
 		return errors.Join(late, end.soFar())

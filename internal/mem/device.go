@@ -247,8 +247,8 @@ func (a *Allocation) Inspect() (cuda.Memory, error) {
 	return m, nil
 }
 
-// retireDevice is Retire for memory from AllocDevice. Peers that have it mapped keep it alive; what they write does no
-// harm.
+// retireDevice is Retire for memory of a device. Peers that have memory from AllocDevice mapped keep it alive; what they
+// write does no harm.
 func (h *Heap) retireDevice(a *Allocation) error {
 	h.mu.Lock()
 	if h.closed { // Close frees the memory
@@ -266,7 +266,10 @@ func (h *Heap) retireDevice(a *Allocation) error {
 	h.mu.Unlock()
 	defer h.device.calls.Done()
 	h.Quiesce()
-	if a.slab != nil {
+	switch {
+	case a.Origin == DeviceAdopted:
+		return nil
+	case a.slab != nil:
 		return h.endPart(a.slab)
 	}
 	return UnmapDevice(h.device.ctx, cuda.Addr(a.Base()), a.pages)

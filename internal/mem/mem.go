@@ -71,8 +71,8 @@ type Allocation struct {
 	left  atomic.Bool  // Leave has succeeded: no new uses
 	kept  atomic.Bool  // see Quarantine
 	uses  atomic.Int64 // operations that use it, plus freeing after WhenIdle
-	idle  func()
-	once  sync.Once // for idle
+	end   sync.Mutex   // held while idle is called
+	idle  []func()
 }
 
 const freeing = 1 << 40
@@ -89,20 +89,36 @@ func (a *Allocation) Hold() bool {
 // Release ends one Hold.
 func (a *Allocation) Release() {
 	if a.uses.Add(-1) == freeing {
-		a.once.Do(a.idle)
+		a.ended()
 	}
 }
+
+// HoldLast is Hold, but does nothing and returns false while there are Holds. If it returns true, no later Hold
+// succeeds.
+func (a *Allocation) HoldLast() bool { return a.uses.CompareAndSwap(0, freeing+1) }
 
 // Holders returns how many Holds there are.
 func (a *Allocation) Holders() int { return int(a.uses.Load() & (freeing - 1)) }
 
 // WhenIdle calls f when the last Hold has ended; if there is none now, before it returns. No new Hold succeeds from now
-// on. Call it once.
+// on.
 func (a *Allocation) WhenIdle(f func()) {
-	a.idle = f
-	if a.uses.Add(freeing) == freeing {
-		a.once.Do(f)
+	a.end.Lock()
+	a.idle = append(a.idle, f)
+	a.end.Unlock()
+	if a.uses.Or(freeing)&^freeing == 0 {
+		a.ended()
 	}
+}
+
+// ended calls what WhenIdle was given.
+func (a *Allocation) ended() {
+	a.end.Lock()
+	defer a.end.Unlock()
+	for _, f := range a.idle {
+		f()
+	}
+	a.idle = nil
 }
 
 // Leave is called by the owner before it frees a. If last returns nil, no new use of a may begin. The second time it
@@ -420,7 +436,7 @@ func (h *Heap) Lookup(p uintptr, n int) *Allocation {
 // Retire ends a's life for everybody: views of it fault, and handles to it are refused. No host operation of this rank
 // may use it; Retire waits for what is queued on the device. A second Retire returns fault.ErrClosed.
 func (h *Heap) Retire(a *Allocation) error {
-	if a.Origin == Device {
+	if !a.Dev.IsHost() {
 		return h.retireDevice(a)
 	}
 	h.mu.Lock()
@@ -515,7 +531,7 @@ func (h *Heap) Stats() Stats {
 	return s
 }
 
-// Close frees everything, even live allocations: their views fault from now on.
+// Close frees everything, even live allocations: their views fault from now on. It waits for the last Hold.
 func (h *Heap) Close() error {
 	h.mu.Lock()
 	if h.closed {
@@ -523,7 +539,15 @@ func (h *Heap) Close() error {
 		return fmt.Errorf("heap: %w", fault.ErrClosed)
 	}
 	h.closed = true
+	live := slices.Clone(h.live)
 	h.mu.Unlock()
+	var held sync.WaitGroup
+	for _, a := range live {
+		a.left.Store(true)
+		held.Add(1)
+		a.WhenIdle(held.Done)
+	}
+	held.Wait()
 	errs := []error{h.closeDevice()} // without the lock, because it waits
 	h.mu.Lock()
 	defer h.mu.Unlock()

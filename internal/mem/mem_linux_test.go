@@ -465,3 +465,42 @@ func TestManyRounds(t *testing.T) {
 	require.LessOrEqual(t, testkit.Status("RssShmem"), shared+3*shm.PageSize)
 	require.Less(t, inUse(), used+1<<20)
 }
+
+// Close waits for what holds an allocation, also if the allocation is being freed, and no Hold succeeds after it.
+func TestCloseWaitsForHolds(t *testing.T) {
+	modes(t, func(t *testing.T, goHeap bool) {
+		h, err := New(1, goHeap)
+		require.NoError(t, err)
+		used, freed := alloc(t, h, 4096), alloc(t, h, 4096)
+		require.True(t, used.Hold())
+		require.True(t, freed.Hold())
+		freed.WhenIdle(func() { require.NoError(t, h.Retire(freed)) })
+		closed := make(chan error, 1)
+		go func() { closed <- h.Close() }()
+		testkit.Eventually(t, func() bool { return !used.Live() })
+		*(*byte)(used.Ptr), *(*byte)(freed.Ptr) = 1, 1
+		used.Release()
+		*(*byte)(freed.Ptr) = 1
+		freed.Release()
+		require.NoError(t, <-closed)
+		require.False(t, used.Hold())
+		require.False(t, used.HoldLast())
+	})
+}
+
+func TestHoldLast(t *testing.T) {
+	h := newHeap(t, true)
+	a := alloc(t, h, 4096)
+	require.True(t, a.Hold())
+	require.False(t, a.HoldLast())
+	a.Release()
+	require.True(t, a.HoldLast())
+	require.False(t, a.Hold())
+	idle := 0
+	a.WhenIdle(func() { idle++ })
+	require.Zero(t, idle)
+	a.Release()
+	require.Equal(t, 1, idle)
+	require.Equal(t, 0, a.Holders())
+	require.NoError(t, h.Retire(a))
+}

@@ -36,9 +36,9 @@ func Within(limit time.Duration, end func() error, late func(error)) (inTime boo
 
 // Unended is the error of a Close or Free that has waited for that long, on a rank that has a device or not.
 func (t *Team) Unended(limit time.Duration, device bool) error {
-	what := "a peer's use of this rank's memory or connections"
+	what := "another communicator's or a peer's use of this rank's memory or connections"
 	if device {
-		what = "what is queued on this rank's device, or a peer's use of its memory,"
+		what = "what is queued on this rank's device, or another communicator's or a peer's use of its memory,"
 	}
 	var open []int
 	for r := range t.Peers {
