@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"runtime"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -26,6 +27,14 @@ var children = map[string]func() error{
 	"fsize":    childFileSize,
 	"nomemory": childNoMemory,
 	"group":    childGroup,
+	"large":    childLarge,
+	"headless": childHeadless,
+}
+
+func init() {
+	if os.Getenv(testkit.ChildVar) == "headless" {
+		runtime.LockOSThread() // the main goroutine to the first thread
+	}
 }
 
 func TestMain(m *testing.M) {
@@ -39,6 +48,40 @@ func say(v any) { json.NewEncoder(os.Stdout).Encode(v) }
 func childGroup() error {
 	_, err := fmt.Print(shm.Group())
 	return err
+}
+
+// childLarge owns a memory file, and another one, which the system needs long to free.
+func childLarge() error {
+	f, err := shm.Create("child", 100)
+	if err != nil {
+		return err
+	}
+	if _, err := shm.Create("large", 128<<20); err != nil {
+		return err
+	}
+	say(f.Ref())
+	_, err = io.Copy(io.Discard, os.Stdin)
+	return err
+}
+
+// childHeadless owns a memory file and ends its first thread: nobody can look at its descriptors any more, while the
+// process goes on.
+func childHeadless() error {
+	f, err := shm.Create("child", 100)
+	if err != nil {
+		return err
+	}
+	go func() {
+		var st unix.Stat_t
+		for unix.Stat(fmt.Sprintf("/proc/self/fd/%d", f.FD()), &st) == nil {
+			time.Sleep(time.Millisecond)
+		}
+		say(f.Ref())
+		io.Copy(io.Discard, os.Stdin)
+		os.Exit(0)
+	}()
+	unix.Syscall(unix.SYS_EXIT, 0, 0, 0)
+	return errors.New("the first thread goes on")
 }
 
 // childOwn owns a memory file. Its process name is hard to skip when parsing /proc/PID/stat.

@@ -25,7 +25,7 @@ func RoundUp(n int) int { return (n + PageSize - 1) &^ (PageSize - 1) }
 
 // Self is this process.
 var Self = sync.OnceValues(func() (Process, error) {
-	start, err := startTime("self")
+	start, _, err := status("self")
 	p := Process{PID: os.Getpid(), Start: start}
 	var st unix.Stat_t
 	if unix.Stat("/proc/self/ns/pid", &st) == nil {
@@ -55,27 +55,33 @@ func (p Process) visible() error {
 	return nil
 }
 
-// startTime returns when a process started; pid may be "self".
-func startTime(pid any) (uint64, error) {
+// status returns when a process started, and whether it is ending or a zombie; pid may be "self".
+func status(pid any) (start uint64, ending bool, err error) {
 	b, err := os.ReadFile(fmt.Sprintf("/proc/%v/stat", pid))
 	if err != nil {
-		return 0, limit("identify a process", 0, err)
+		return 0, false, limit("identify a process", 0, err)
 	}
 	// The command name, field 2, is in parentheses and may contain anything, so count the fields after it.
 	f := strings.Fields(string(b[bytes.LastIndexByte(b, ')')+1:]))
 	if len(f) < 20 {
-		return 0, fmt.Errorf("/proc/%v/stat has only %d fields", pid, len(f)+2)
+		return 0, false, fmt.Errorf("/proc/%v/stat has only %d fields", pid, len(f)+2)
 	}
-	return strconv.ParseUint(f[19], 10, 64)
+	start, err1 := strconv.ParseUint(f[19], 10, 64)
+	flags, err2 := strconv.ParseUint(f[6], 10, 64)
+	return start, flags&exiting != 0 || f[0] == "Z" || f[0] == "X", errors.Join(err1, err2)
 }
 
-// Check reports whether p still runs. An error that wraps fault.ErrPeerLost says that it does not; one that wraps
-// os.ErrPermission says that this process cannot see p.
+// exiting is the kernel's flag of a thread that is ending (PF_EXITING). The kernel sets it before it closes the thread's
+// descriptors, and only after that, sometimes much later, is the process a zombie and does its pidfd tell.
+const exiting = 1 << 2
+
+// Check reports whether p still runs. An error that wraps fault.ErrPeerLost says that it does not: it has ended or is
+// ending, and perhaps has no descriptors any more. One that wraps os.ErrPermission says that this process cannot see p.
 func (p Process) Check() error {
 	if err := p.visible(); err != nil {
 		return err
 	}
-	start, err := startTime(p.PID)
+	start, ending, err := status(p.PID)
 	switch {
 	case errors.Is(err, os.ErrNotExist) || errors.Is(err, unix.ESRCH):
 		return fmt.Errorf("%v is gone: %w", p, fault.ErrPeerLost)
@@ -83,6 +89,8 @@ func (p Process) Check() error {
 		return fmt.Errorf("%v: %w", p, err)
 	case start != p.Start:
 		return fmt.Errorf("%v is another process now: %w", p, fault.ErrPeerLost)
+	case ending:
+		return fmt.Errorf("%v is ending: %w", p, fault.ErrPeerLost)
 	}
 	return nil
 }

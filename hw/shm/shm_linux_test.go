@@ -121,6 +121,34 @@ func TestOpenOfAnotherProcess(t *testing.T) {
 	require.ErrorIs(t, err, fault.ErrPeerLost)
 }
 
+// A process that is killed loses its descriptors some time before the system tells that it has ended.
+func TestOpenOfAnEndingProcess(t *testing.T) {
+	for range testkit.Often(50) {
+		c := testkit.Start(t, testkit.Child("large"))
+		var r shm.Ref
+		c.Read(t, &r)
+		require.NoError(t, c.Cmd.Process.Kill())
+		testkit.Eventually(t, func() bool {
+			f, err := shm.Open(r)
+			if err == nil {
+				return f.Close() != nil
+			}
+			require.ErrorIs(t, err, fault.ErrPeerLost)
+			return true
+		})
+	}
+}
+
+// This one stays in that state.
+func TestOpenOfAHeadlessProcess(t *testing.T) {
+	c := testkit.Start(t, testkit.Child("headless"))
+	var r shm.Ref
+	c.Read(t, &r)
+	_, err := shm.Open(r)
+	require.ErrorIs(t, err, fault.ErrPeerLost)
+	require.ErrorIs(t, r.Process.Check(), fault.ErrPeerLost)
+}
+
 func TestOpenRefused(t *testing.T) {
 	c := testkit.Start(t, testkit.Child("own"))
 	var childs shm.Ref

@@ -125,7 +125,7 @@ func (m *Mail) window(b *Box, n int) (unsafe.Pointer, error) {
 	if b.inWindow != nil && b.inWindowAt == l {
 		return b.inWindow, nil
 	}
-	p, err := m.resolve(b.Peer, l, n)
+	p, err := m.resolve("recv", b.Peer, l, n)
 	if err == nil {
 		b.inWindow, b.inWindowAt = p, l
 	}
@@ -133,9 +133,9 @@ func (m *Mail) window(b *Box, n int) (unsafe.Pointer, error) {
 }
 
 // resolve returns where n bytes of a rank's memory are in this process. It checks the location.
-func (m *Mail) resolve(rank int, l mem.Location, n int) (unsafe.Pointer, error) {
+func (m *Mail) resolve(op string, rank int, l mem.Location, n int) (unsafe.Pointer, error) {
 	if rank == m.rank {
 		return m.boxes[rank].outWindow, nil // a rank shows itself no other memory
 	}
-	return m.team.Peers[rank].Mem.Resolve(l, n)
+	return m.team.Resolve(op, rank, l, n)
 }

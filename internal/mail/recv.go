@@ -35,7 +35,7 @@ func (m *Mail) take(b *Box, s *slot, h header, v *team.Vec, exact bool) (n int, 
 	case formEager:
 		src = m.eagerSlot(b.inEager, b.Recv.Seq+1)
 	case formLarge:
-		if src, err = m.resolve(b.Peer, place, h.bytes); err != nil {
+		if src, err = m.resolve("recv", b.Peer, place, h.bytes); err != nil {
 			return 0, false, err
 		}
 	}
@@ -129,7 +129,7 @@ func (m *Mail) match(b *Box, h *Message, s *slot) error {
 	h.Got, h.Bytes, h.piece, h.pieces, h.started = hd.count, hd.bytes, n, number, true
 	h.answered = h.Buf.Direct()
 	if direct {
-		h.src, err = m.resolve(b.Peer, *s.place(), h.Bytes)
+		h.src, err = m.resolve("recv", b.Peer, *s.place(), h.Bytes)
 	}
 	return err
 }

@@ -209,7 +209,7 @@ func (m *Mail) answered(b *Box, h *Message) (bool, error) {
 	if h.answered || a.Seq.Load() != h.seq || !a.fits(h) {
 		return h.answered, nil
 	}
-	dst, err := m.resolve(b.Peer, a.into, h.Bytes)
+	dst, err := m.resolve("send", b.Peer, a.into, h.Bytes)
 	if err != nil {
 		// The receiver may have pulled everything meanwhile and freed its buffer.
 		if gone, e := m.refresh(b); gone || e != nil {

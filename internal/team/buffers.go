@@ -1,6 +1,11 @@
 package team
 
-import "unsafe"
+import (
+	"context"
+	"unsafe"
+
+	"github.com/ubcoll/ubcoll/internal/mem"
+)
 
 // BufferLayout says how the ranks hold the buffers of the running operation.
 type BufferLayout struct {
@@ -64,11 +69,25 @@ func (t *Team) resolve(rank int, w *BufWord, off, n int) (unsafe.Pointer, error)
 	if w.Generation == 0 || rank == t.rank {
 		return nil, nil
 	}
-	p, err := t.Peers[rank].Mem.Resolve(w.Location().Add(uintptr(off)), n)
-	if err != nil {
-		return nil, t.Errorf("import", t.Name(rank), err)
+	return t.Resolve("", rank, w.Location().Add(uintptr(off)), n)
+}
+
+// Resolve returns where n bytes of a rank's memory are in this process, for op, or for the running operation if op is
+// "". A rank that dies, or that fails or closes its communicator, takes its memory with it: then the error is that of a
+// wait for the rank, and names the rank that was the first to die or fail.
+func (t *Team) Resolve(op string, rank int, l mem.Location, n int) (unsafe.Pointer, error) {
+	p, err := t.Peers[rank].Mem.Resolve(l, n)
+	if err == nil {
+		return p, nil
 	}
-	return p, nil
+	s := WaitState{Op: op, Ctx: context.Background(), Peer: rank, Step: "import"}
+	if e := t.lost(&s); e != nil {
+		return nil, e
+	}
+	if t.Peers[rank].Closed() {
+		return nil, t.ClosedError(&s, rank)
+	}
+	return nil, t.errorAt(&s, t.Name(rank), err)
 }
 
 // Scratch has one pointer for each rank, for the running operation to use.

@@ -190,9 +190,17 @@ func (t *Team) pollClock(s *WaitState, gap time.Duration) *fault.Error {
 	return nil
 }
 
-// PollHealth checks all peers, because a dead peer that no operation waits for yet will soon be missed. What a rank
-// published before it died counts first, so that errors name the first rank that died, not those that followed.
+// PollHealth checks all peers, because a dead peer that no operation waits for yet will soon be missed.
 func (t *Team) PollHealth(s *WaitState) *fault.Error {
+	if e := t.lost(s); e != nil {
+		return e
+	}
+	return t.diverged(s)
+}
+
+// lost returns an error about a peer that has failed or died; nil if there is none. What a rank published before it died
+// counts first, so that errors name the first rank that died, not those that followed.
+func (t *Team) lost(s *WaitState) *fault.Error {
 	for r := range t.Peers {
 		if v := t.Peers[r].Lost(); v != 0 && r != t.rank {
 			return t.LostError(s, r, v)
@@ -209,7 +217,7 @@ func (t *Team) PollHealth(s *WaitState) *fault.Error {
 		}
 		return t.errorAt(s, t.Name(r), fmt.Errorf("its process (%v) died: %w", p.Proc, fault.ErrPeerLost))
 	}
-	return t.diverged(s)
+	return nil
 }
 
 // errorAt makes the error of a wait, about a rank of the communicator. If the wait is not part of the running

@@ -3,6 +3,9 @@ package endings
 
 import (
 	"context"
+	"fmt"
+	"os"
+	"time"
 
 	"github.com/ubcoll/ubcoll"
 	"github.com/ubcoll/ubcoll/coll"
@@ -15,6 +18,40 @@ import (
 // files.
 func Kill(ctx context.Context, c *ubcoll.Comm) error {
 	return untilLost(c, func(v ubcoll.Vec) error { return coll.AllReduce(ctx, c, v, v, ubcoll.Max) })
+}
+
+// KillFirst is Kill, but the rank that a file in CONFORM_DIR names kills itself, some microseconds after it has begun to
+// allocate for its first operation: while the others import this memory, if they are quick.
+func KillFirst(ctx context.Context, c *ubcoll.Comm) error {
+	dir, err := conform.Dir()
+	if err != nil {
+		return err
+	}
+	b, err := os.ReadFile(VictimFile(dir))
+	if err != nil {
+		return err
+	}
+	var victim, after int
+	if _, err := fmt.Sscan(string(b), &victim, &after); err != nil {
+		return err
+	}
+	if err := coll.Barrier(ctx, c); err != nil {
+		return err
+	}
+	if c.Rank() == victim {
+		self, err := os.FindProcess(os.Getpid())
+		if err != nil {
+			return err
+		}
+		time.AfterFunc(time.Duration(after)*time.Microsecond, func() { self.Kill() })
+	}
+	return callUntilLost(c, dir, func(int) error {
+		b, err := ubcoll.Alloc[float32](c, ubcoll.Host, 4<<20) // of an arena that is new
+		if err != nil {
+			return err
+		}
+		return coll.AllReduce(ctx, c, b.Vec(), b.Vec(), ubcoll.Max)
+	})
 }
 
 // KillP2P is Kill with messages around the ring.

@@ -17,6 +17,9 @@ func ReadyFile(dir string, rank int) string {
 	return filepath.Join(dir, fmt.Sprintf("rank-%d.ready", rank))
 }
 
+// VictimFile is where a test writes which rank KillFirst kills, and after how many microseconds.
+func VictimFile(dir string) string { return filepath.Join(dir, "victim") }
+
 // EnoughFile is how a test says that ranks may end.
 func EnoughFile(dir string) string { return filepath.Join(dir, "enough") }
 

@@ -51,6 +51,28 @@ func TestKillWait(t *testing.T) {
 	}
 }
 
+// TestKillFirst kills a random rank at its first large operation, while the others map its memory.
+func TestKillFirst(t *testing.T) {
+	testkit.Long(t)
+	for _, seed := range testkit.Seeds(t) {
+		pick := rand.New(rand.NewPCG(seed, 2))
+		for k := range testkit.Often(250) {
+			n := 3 + pick.IntN(2)
+			victim, after := pick.IntN(n), pick.IntN(20_000)
+			t.Run(fmt.Sprintf("%d/ranks=%d", k, n), func(t *testing.T) {
+				t.Parallel()
+				dir, tmp := t.TempDir(), t.TempDir()
+				require.NoError(t, os.WriteFile(endings.VictimFile(dir), fmt.Appendln(nil, victim, after), 0o600))
+				began := time.Now()
+				j := start(t, n, []string{conform.DirVar + "=" + dir, "TMPDIR=" + tmp}, "kill-first")
+				j.wait()
+				checkReports(t, dir, n, victim, began, j.said)
+				require.Empty(t, leftovers(t, tmp))
+			})
+		}
+	}
+}
+
 // kill kills a rank, which is a process of its own, some time after all have reported in dir that they are ready.
 func (j *job) kill(t *testing.T, dir string, victim int, after time.Duration) (killed time.Time) {
 	t.Helper()

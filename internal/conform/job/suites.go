@@ -27,6 +27,7 @@ var suites = map[string]conform.Suite{
 	"descriptors":     footprint.Descriptors,
 	"imports":         collectives.Imports,
 	"kill":            endings.Kill,
+	"kill-first":      endings.KillFirst,
 	"steady":          measures.Steady,
 	"steady-small":    measures.SteadySmall,
 	"pauses":          measures.Pauses,

@@ -132,7 +132,7 @@ func (r *remote) mapDescriptor(ctx context.Context, m *mapping, extent uint32, v
 	}
 	fd, err := requestFD(ctx, r.p.card.Socket, r.p.t.secret, exportRequest(extent, v))
 	if err != nil {
-		return err
+		return r.p.lost(err)
 	}
 	x, err := r.d.ctx.Import(fd)
 	if err = errors.Join(err, closeFD(fd)); err != nil {

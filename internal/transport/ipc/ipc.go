@@ -257,16 +257,35 @@ func (p *peer) fetch(ctx context.Context, r shm.Ref) (*shm.File, error) {
 	}
 	f, serr := request(ctx, p.card.Socket, p.t.secret, r)
 	if serr != nil {
-		return nil, p.unreachable(err, serr)
+		return nil, p.unreachable(err, p.lost(serr))
 	}
 	return f, nil
 }
+
+// lost returns err, why the peer's socket gave no descriptor, or that the peer has died. The system closes the socket of
+// a process that is killed some time before it tells that the process has ended, so lost waits for that.
+func (p *peer) lost(err error) error {
+	if p.process == nil || errors.Is(err, os.ErrPermission) { // then the peer has answered
+		return err
+	}
+	for end := time.Now().Add(deathTime); ; time.Sleep(time.Millisecond) {
+		if p.t.Look(); p.Dead() {
+			return fmt.Errorf("%v is gone: %w: %w", p.card.Process, err, fault.ErrPeerLost)
+		}
+		if time.Now().After(end) {
+			return err
+		}
+	}
+}
+
+// deathTime is how long lost waits.
+const deathTime = time.Second
 
 // unreachable returns the error if neither /proc nor the peer's socket has helped. Processes that may not see each
 // other are treated like processes on different hosts.
 func (p *peer) unreachable(proc, socket error) error {
 	err := fmt.Errorf("%w; over its socket: %w", proc, socket)
-	if errors.Is(proc, os.ErrPermission) {
+	if errors.Is(proc, os.ErrPermission) && !errors.Is(socket, fault.ErrPeerLost) {
 		err = fmt.Errorf("%v cannot be reached from here: %w: %w", p.card.Process, err, fault.ErrNotSupported)
 	}
 	return err

@@ -90,6 +90,29 @@ func TestTwoProcesses(t *testing.T) {
 	})
 }
 
+// A peer that is killed loses its descriptors and its socket some time before the system tells that it has ended. An
+// import that fails meanwhile says that the peer is lost.
+func TestImportFromADyingPeer(t *testing.T) {
+	ways(t, func(t *testing.T) {
+		a := newRank(t, false, secret)
+		c, r := startPeer(t, nil)
+		m := a.attach(t, r.Card)
+		r = c.tell(t, "alloc 134217728 large") // which the system needs long to free; no doorbell rings
+		require.NoError(t, c.Cmd.Process.Kill())
+		testkit.Eventually(t, func() bool {
+			f, err := m.fetch(context.Background(), m.card.Directory)
+			if err == nil {
+				return f.Close() != nil
+			}
+			require.ErrorIs(t, err, fault.ErrPeerLost)
+			require.NotErrorIs(t, err, fault.ErrNotSupported)
+			return true
+		})
+		_, err := m.Resolve(r.At, 5)
+		require.ErrorIs(t, err, fault.ErrPeerLost)
+	})
+}
+
 func TestNewArenaInTheBackground(t *testing.T) {
 	a, b := newRank(t, false, secret), newRank(t, false, secret)
 	p := a.attach(t, b.card(t))
