@@ -53,10 +53,13 @@ func TestKillWait(t *testing.T) {
 
 // TestKillFirst kills a random rank at its first large operation, while the others map its memory.
 func TestKillFirst(t *testing.T) {
-	testkit.Long(t)
+	rounds := max(testkit.Often(100), 3)
+	if testkit.Full() {
+		rounds = 250 // for each of two seeds
+	}
 	for _, seed := range testkit.Seeds(t) {
 		pick := rand.New(rand.NewPCG(seed, 2))
-		for k := range testkit.Often(250) {
+		for k := range rounds {
 			n := 3 + pick.IntN(2)
 			victim, after := pick.IntN(n), pick.IntN(20_000)
 			t.Run(fmt.Sprintf("%d/ranks=%d", k, n), func(t *testing.T) {
