@@ -120,7 +120,8 @@ func (c config) introduce(conn net.Conn) error {
 type visitor struct {
 	conn net.Conn
 	answer
-	err error
+	err     error
+	lasting bool // err will occur again: nobody else can come
 }
 
 func (v visitor) hangUp() {
@@ -146,6 +147,7 @@ func (c config) host(ctx context.Context) (Bootstrap, error) {
 	err = r.gather(ctx, c, l.Addr().String(), visitors)
 	if err != nil {
 		r.refuse(err)
+		r.drop() // the ranks have been told, and those that come now may need the descriptors
 		r.turnAway(visitors, err)
 	}
 	done()
@@ -252,6 +254,12 @@ func (s *handshakes) add(conn net.Conn) {
 	s.conns = append(s.conns, conn)
 }
 
+func (s *handshakes) none() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return len(s.conns) == 0
+}
+
 func (s *handshakes) remove(conn net.Conn) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -263,19 +271,26 @@ func (c config) accept(ctx context.Context, l net.Listener, visitors chan<- visi
 	var wg sync.WaitGroup
 	defer wg.Wait()
 	var now handshakes
+	full := 0 // how often in a row there was no descriptor, and no visitor about to give one back
 	for {
 		conn, err := l.Accept()
 		if errors.Is(err, net.ErrClosed) {
 			return
 		}
-		if err != nil { // out of descriptors, or the visitor left: both are temporary
+		if err != nil { // out of descriptors, or the visitor left
+			if (errors.Is(err, syscall.EMFILE) || errors.Is(err, syscall.ENFILE)) && now.none() {
+				full++
+			} else {
+				full = 0
+			}
 			select {
-			case visitors <- visitor{err: cannotAccept(err)}:
+			case visitors <- visitor{err: cannotAccept(err), lasting: full >= lastingAfter}:
 			case <-ctx.Done():
 			}
 			time.Sleep(10 * time.Millisecond)
 			continue
 		}
+		full = 0
 		if c.stranger(conn) != nil {
 			conn.Close()
 			continue
@@ -291,7 +306,7 @@ func (c config) accept(ctx context.Context, l net.Listener, visitors chan<- visi
 				return
 			}
 			select {
-			case visitors <- visitor{conn, a, err}:
+			case visitors <- visitor{conn: conn, answer: a, err: err}:
 			case <-ctx.Done():
 				conn.Close()
 			}
@@ -299,10 +314,15 @@ func (c config) accept(ctx context.Context, l net.Listener, visitors chan<- visi
 	}
 }
 
+// lastingAfter is how often in a row, every 10 ms, there is no descriptor before rank 0 gives up: nothing of the join
+// will give one back then.
+const lastingAfter = 50
+
 // cannotAccept adds to err, an error of Accept, what the user can do about it.
 func cannotAccept(err error) error {
 	if errors.Is(err, syscall.EMFILE) {
-		return fmt.Errorf("rank 0 needs a descriptor for each process of the job, and has none left (raise `ulimit -n`): %w", err)
+		return fmt.Errorf("rank 0 needs a descriptor for each process of the job, and has none left (raise `ulimit -n`): %w: %w",
+			err, fault.ErrLimit)
 	}
 	return fmt.Errorf("rank 0 could not take a connection: %w", err)
 }
@@ -314,6 +334,9 @@ func (r *root) gather(ctx context.Context, c config, at string, visitors <-chan 
 	for n := 1; n < c.size; n++ {
 		select {
 		case v := <-visitors:
+			if v.lasting {
+				return v.err
+			}
 			if v.err != nil {
 				odd = v.err
 				v.hangUp()
@@ -367,19 +390,20 @@ func (r *root) admit(c config, v visitor) error {
 // refusal tells a rank that the job cannot start; its sequence number says which sentinel err wraps.
 func refusal(err error) frame {
 	f := frame{kind: kindRefuse, body: []byte(err.Error())}
-	if errors.Is(err, fault.ErrTimeout) {
-		f.seq = 1
-	}
+	f.seq = uint32(max(0, slices.IndexFunc(refusals, func(e error) bool { return errors.Is(err, e) })))
 	f.body = f.body[:min(len(f.body), maxText)]
 	return f
 }
 
 func (f frame) refused() error {
-	if f.seq == 1 {
-		return &told{string(f.body), fault.ErrTimeout}
+	if f.seq >= uint32(len(refusals)) {
+		f.seq = 0
 	}
-	return &told{string(f.body), fault.ErrMismatch}
+	return &told{string(f.body), refusals[f.seq]}
 }
+
+// refusals are the sentinels of refusals, by their sequence numbers.
+var refusals = []error{fault.ErrMismatch, fault.ErrTimeout, fault.ErrLimit}
 
 // told is an error in rank 0's words, which already contain the sentinel's text.
 type told struct {
@@ -468,6 +492,9 @@ func (c config) dial(ctx context.Context) (Bootstrap, error) {
 			}
 		} else if met && (errors.Is(err, syscall.ECONNREFUSED) || errors.Is(err, os.ErrNotExist)) {
 			return nil, lost(0, "listened and does not any more: it has given up, or ended").on(c.rank)
+		}
+		if errors.Is(err, syscall.EMFILE) {
+			return nil, fmt.Errorf("no file descriptor left (raise `ulimit -n`): %w: %w", err, fault.ErrLimit)
 		}
 		if last == nil || ctx.Err() == nil {
 			last, tried = err, now.list()

@@ -79,13 +79,18 @@ func (r *root) refuse(why error) {
 	<-r.broken
 }
 
-// hangUp closes all connections and waits for their readers.
-func (r *root) hangUp() {
+// drop closes all connections.
+func (r *root) drop() {
 	for _, w := range r.wires {
 		if w != nil {
 			w.Close()
 		}
 	}
+}
+
+// hangUp closes all connections and waits for their readers.
+func (r *root) hangUp() {
+	r.drop()
 	r.wg.Wait()
 }
 
