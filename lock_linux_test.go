@@ -55,9 +55,9 @@ func TestRegisteredMemoryIsLocked(t *testing.T) {
 					return err
 				}
 				s := c.Stats().Cache
-				if s.LockedBytes != k.locked || s.PinnedBytes != int64(k.bytes) ||
+				if s.PinnedBytes != k.locked || s.RegisteredBytes != int64(k.bytes) ||
 					int64(testkit.Status("VmLck"))-before != k.locked {
-					return fmt.Errorf("%d of %d bytes are locked, the system says %d, want %d", s.LockedBytes, s.PinnedBytes,
+					return fmt.Errorf("%d of %d bytes are locked, the system says %d, want %d", s.PinnedBytes, s.RegisteredBytes,
 						int64(testkit.Status("VmLck"))-before, k.locked)
 				}
 				if text := c.Explain(b.Vec()); !strings.Contains(text, k.why) {
@@ -74,7 +74,7 @@ func TestRegisteredMemoryIsLocked(t *testing.T) {
 				if err := b.Free(); err != nil {
 					return err
 				}
-				if n := int64(testkit.Status("VmLck")) - before; n != 0 || c.Stats().Cache.LockedBytes != 0 {
+				if n := int64(testkit.Status("VmLck")) - before; n != 0 || c.Stats().Cache.PinnedBytes != 0 {
 					return fmt.Errorf("%d bytes stay locked", n)
 				}
 			}

@@ -138,6 +138,9 @@ func (c config) host(ctx context.Context) (Bootstrap, error) {
 		return r, nil
 	}
 	l, err := c.listen(ctx)
+	if errors.Is(err, syscall.EMFILE) {
+		err = noDescriptor(err)
+	}
 	if err != nil {
 		return nil, err
 	}
@@ -494,7 +497,7 @@ func (c config) dial(ctx context.Context) (Bootstrap, error) {
 			return nil, lost(0, "listened and does not any more: it has given up, or ended").on(c.rank)
 		}
 		if errors.Is(err, syscall.EMFILE) {
-			return nil, fmt.Errorf("no file descriptor left (raise `ulimit -n`): %w: %w", err, fault.ErrLimit)
+			return nil, noDescriptor(err)
 		}
 		if last == nil || ctx.Err() == nil {
 			last, tried = err, now.list()
@@ -505,6 +508,10 @@ func (c config) dial(ctx context.Context) (Bootstrap, error) {
 		case <-time.After(wait):
 		}
 	}
+}
+
+func noDescriptor(err error) error {
+	return fmt.Errorf("no file descriptor left (raise `ulimit -n`): %w: %w", err, fault.ErrLimit)
 }
 
 // errHungUp means that a connection ended before both sides had proved their identity.

@@ -56,7 +56,8 @@ func (ch *Channel) nothing() bool { return ch == nil || ch.end == nil }
 // communicator that Split or Dup made, at most 32 over device memory.
 //
 // ErrArgument for a bad rank, or device memory on one side only. ErrNotSupported for memory that peers cannot reach
-// ([ubcoll.Adopt]), or of devices whose link has no native atomic operations; the peer learns this at once. ErrTimeout
+// ([ubcoll.Adopt]), or of devices whose link has no native atomic operations. A refused call counts as any other, and
+// the peer's call fails with the same reason at once; only one with a bad rank counts for nobody. ErrTimeout
 // and a context's end leave the communicator usable; the peer's call then fails too, or its channel is closed.
 // ErrPeerLost breaks the communicator, and so does an error that has broken it on a peer (ErrAborted, ErrTimeout
 // there). On a view made by [ubcoll.Comm.On], Connect works as on the communicator itself; in a group or a capture it

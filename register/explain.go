@@ -17,8 +17,8 @@ type Stats struct {
 	Evictions        int64         // automatic claims among them that were evicted
 	BackendFailures  int64         // errors of backends other than "not supported"
 	Regions, Extents int           // claims and backend registrations alive
-	PinnedBytes      int64         // the extents' bytes, rounded to pages
-	LockedBytes      int64         // the part of PinnedBytes that is locked in memory
+	RegisteredBytes  int64         // the extents' bytes, rounded to pages
+	PinnedBytes      int64         // the part of RegisteredBytes that is pinned: locked in memory
 	RegisterTime     time.Duration // total time in the backends
 	DeregisterTime   time.Duration
 
@@ -41,7 +41,7 @@ func (c *Cache) Stats() Stats {
 	s := Stats{
 		Hits: c.hits, Misses: c.counters.misses.Load(), Registrations: c.made, Deregistrations: c.over,
 		Evictions: c.evictions, BackendFailures: c.counters.failures.Load(),
-		Regions: c.regions, Extents: c.live, PinnedBytes: c.pinned, LockedBytes: c.counters.locked.Load(),
+		Regions: c.regions, Extents: c.live, RegisteredBytes: c.pinned, PinnedBytes: c.counters.locked.Load(),
 		RegisterTime:   time.Duration(c.counters.registerTime.Load()),
 		DeregisterTime: time.Duration(c.counters.deregisterTime.Load()),
 	}

@@ -48,7 +48,7 @@ func TestLocked(t *testing.T) {
 	a, err := c.Register(m, m.Base, 100)
 	require.NoError(t, err)
 	require.True(t, v.locked[m])
-	require.Equal(t, int64(8192), c.Stats().LockedBytes)
+	require.Equal(t, int64(8192), c.Stats().PinnedBytes)
 	require.Contains(t, c.Explain(m.Base, 100), "; locked in memory")
 	b, err := c.Register(m, m.Base+4096, 100)
 	require.NoError(t, err)
@@ -59,7 +59,7 @@ func TestLocked(t *testing.T) {
 	require.True(t, v.locked[m], "an operation still uses it")
 	use.Release()
 	require.Empty(t, v.locked)
-	require.Zero(t, c.Stats().LockedBytes)
+	require.Zero(t, c.Stats().PinnedBytes)
 
 	auto, err := c.RegisterAuto(m, m.Base, 10)
 	require.NoError(t, err)
@@ -92,8 +92,8 @@ func TestNotLocked(t *testing.T) {
 			c := newCache(t, tt.config)
 			r, err := c.Register(tt.m, tt.m.Base, 100)
 			require.NoError(t, err)
-			require.Zero(t, c.Stats().LockedBytes)
-			require.NotZero(t, c.Stats().PinnedBytes)
+			require.Zero(t, c.Stats().PinnedBytes)
+			require.NotZero(t, c.Stats().RegisteredBytes)
 			if tt.why == "" {
 				require.NotContains(t, c.Explain(tt.m.Base, 100), "locked")
 			} else {
@@ -118,7 +118,7 @@ func TestNotLocked(t *testing.T) {
 		r, err := c.Register(m, m.Base, 100)
 		require.NoError(t, err)
 		require.ErrorIs(t, r.Close(), errFake)
-		require.Zero(t, c.Stats().LockedBytes)
+		require.Zero(t, c.Stats().PinnedBytes)
 	})
 }
 
@@ -132,6 +132,6 @@ func TestLockedWithinTheLimit(t *testing.T) {
 		require.NoError(t, err)
 		cl.Release()
 		require.Len(t, v.locked, min(i+1, 3))
-		require.Equal(t, int64(min(i+1, 3)*4096), c.Stats().LockedBytes)
+		require.Equal(t, int64(min(i+1, 3)*4096), c.Stats().PinnedBytes)
 	}
 }

@@ -422,7 +422,7 @@ func (m *model) check(t *rapid.T, errs *errList) {
 	require.Equal(t, extents, s.Extents)
 	require.Equal(t, extents, m.backend.count())
 	require.Equal(t, extents, s.IPC.Complete)
-	require.Equal(t, bytes, s.PinnedBytes)
+	require.Equal(t, bytes, s.RegisteredBytes)
 	require.Equal(t, m.hits, s.Hits)
 	require.Equal(t, m.misses, s.Misses)
 	require.Equal(t, m.evicted, s.Evictions)

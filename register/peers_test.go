@@ -86,7 +86,7 @@ func TestNCCL_Counters(t *testing.T) {
 	s := c.Stats()
 	require.Positive(t, s.RegisterTime)
 	s.RegisterTime = 0
-	require.Equal(t, Stats{Hits: 5, Misses: 1, Registrations: 1, Regions: 1, Extents: 1, PinnedBytes: 4096,
+	require.Equal(t, Stats{Hits: 5, Misses: 1, Registrations: 1, Regions: 1, Extents: 1, RegisteredBytes: 4096,
 		NET: BackendStats{Complete: 1, Registered: 1}}, s)
 	require.NoError(t, r.Close())
 	s = c.Stats()
@@ -408,7 +408,7 @@ func TestUCX_register_failure(t *testing.T) {
 	}
 	require.Equal(t, [2]int{1, 0}, b.calls())
 	s := c.Stats()
-	require.Zero(t, s.Regions+s.Extents+int(s.PinnedBytes))
+	require.Zero(t, s.Regions+s.Extents+int(s.RegisteredBytes))
 	requireMiss(t, c, m.Base, 64)
 	b.fail(nil, nil)
 	r := mustRegister(t, c, m, m.Base, 4096)

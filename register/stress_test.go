@@ -126,7 +126,7 @@ func TestStress(t *testing.T) {
 	require.Empty(t, errs.String())
 	s := c.Stats()
 	require.Equal(t, s.Registrations, s.Deregistrations)
-	require.Zero(t, s.Regions+s.Extents+int(s.PinnedBytes)+len(c.queue)+len(c.leaving)+len(c.extents))
+	require.Zero(t, s.Regions+s.Extents+int(s.RegisteredBytes)+len(c.queue)+len(c.leaving)+len(c.extents))
 	require.NotZero(t, s.Evictions)
 	require.NotZero(t, s.Hits)
 }

@@ -65,7 +65,7 @@ func run(ctx context.Context, c *ubcoll.Comm) error {
 	// source, and as destination.
 	if s := c.Stats(); c.Rank() == 0 {
 		fmt.Printf("%d operations, %d buffers staged, %d registration, %d KiB registered\n",
-			s.Operations, s.Staged, s.Cache.Registrations, s.Cache.PinnedBytes>>10)
+			s.Operations, s.Staged, s.Cache.Registrations, s.Cache.RegisteredBytes>>10)
 	}
 
 	// Close the registration before freeing the memory: to free registered memory is an error. After an error, Main

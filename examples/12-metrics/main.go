@@ -120,7 +120,7 @@ var metrics = []struct {
 	{"ubcoll_cache_misses_total", "Lookups in the registration cache that found none.", func(s *ubcoll.Stats) float64 { return float64(s.Cache.Misses) }},
 	{"ubcoll_register_seconds_total", "Time that registering took.", func(s *ubcoll.Stats) float64 { return s.Cache.RegisterTime.Seconds() }},
 	{"ubcoll_registered_regions", "Registrations alive.", func(s *ubcoll.Stats) float64 { return float64(s.Cache.Regions) }},
-	{"ubcoll_registered_bytes", "Bytes registered, in whole pages.", func(s *ubcoll.Stats) float64 { return float64(s.Cache.PinnedBytes) }},
+	{"ubcoll_registered_bytes", "Bytes registered, in whole pages.", func(s *ubcoll.Stats) float64 { return float64(s.Cache.RegisteredBytes) }},
 	{"ubcoll_host_bytes", "Host memory of buffers that are alive.", func(s *ubcoll.Stats) float64 { return float64(s.Memory.LiveBytes) }},
 	{"ubcoll_device_bytes", "Device memory of buffers that are alive.", func(s *ubcoll.Stats) float64 { return float64(s.Memory.DeviceBytes) }},
 }

@@ -22,7 +22,7 @@ const (
 // again. Collective.
 func cacheTimes(ctx context.Context, c *ubcoll.Comm, dev ubcoll.Device, m *memory) (*CacheTimes, error) {
 	s := c.Stats().Cache // before the lookups made here
-	t := &CacheTimes{Hits: s.Hits, Misses: s.Misses, Regions: s.Regions, PinnedBytes: s.PinnedBytes,
+	t := &CacheTimes{Hits: s.Hits, Misses: s.Misses, Regions: s.Regions, RegisteredBytes: s.RegisteredBytes, PinnedBytes: s.PinnedBytes,
 		RegisterTime: float64(s.RegisterTime) / 1e3, ChurnBytes: churnBytes}
 	if n := s.Hits + s.Misses; n > 0 {
 		t.HitRate = float64(s.Hits) / float64(n)

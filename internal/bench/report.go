@@ -164,16 +164,17 @@ type Setup struct {
 
 // CacheTimes says what the registration cache costs on rank 0, and for Churn on the slowest rank.
 type CacheTimes struct {
-	Hits         int64        `json:"hits"`
-	Misses       int64        `json:"misses"`
-	HitRate      float64      `json:"hit_rate"` // 0 to 1; of the lookups of the whole run
-	HitP50       float64      `json:"hit_p50_ns"`
-	HitP99       float64      `json:"hit_p99_ns"`
-	HitMax       float64      `json:"hit_max_ns"`
-	Again        stats.Spread `json:"register_again"` // register and close, of memory that is registered already
-	Churn        stats.Spread `json:"churn"`          // allocate, register, all-reduce, close, free
-	ChurnBytes   int          `json:"churn_bytes"`
-	Regions      int          `json:"regions"`
-	PinnedBytes  int64        `json:"pinned_bytes"`
-	RegisterTime float64      `json:"backends_us"` // total time in the backends
+	Hits            int64        `json:"hits"`
+	Misses          int64        `json:"misses"`
+	HitRate         float64      `json:"hit_rate"` // 0 to 1; of the lookups of the whole run
+	HitP50          float64      `json:"hit_p50_ns"`
+	HitP99          float64      `json:"hit_p99_ns"`
+	HitMax          float64      `json:"hit_max_ns"`
+	Again           stats.Spread `json:"register_again"` // register and close, of memory that is registered already
+	Churn           stats.Spread `json:"churn"`          // allocate, register, all-reduce, close, free
+	ChurnBytes      int          `json:"churn_bytes"`
+	Regions         int          `json:"regions"`
+	RegisteredBytes int64        `json:"registered_bytes"`
+	PinnedBytes     int64        `json:"pinned_bytes"` // the part of them that is locked in memory
+	RegisterTime    float64      `json:"backends_us"`  // total time in the backends
 }

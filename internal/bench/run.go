@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"os"
 	"runtime"
 	"slices"
@@ -128,8 +129,13 @@ func newReport(c *ubcoll.Comm, cfg *Config, p Program) *Report {
 		Start: time.Now().UTC(), Results: []Row{}, Errors: []string{}}
 }
 
-// Environment returns the project's variables that are set, without secrets.
-func Environment() map[string]string {
+// Environment returns the project's variables that were set when this program started, without secrets: programs set
+// some themselves, such as NTHREADS.
+func Environment() map[string]string { return maps.Clone(environment) }
+
+var environment = environmentNow()
+
+func environmentNow() map[string]string {
 	set := map[string]string{}
 	for _, v := range env.All() {
 		if s, ok := os.LookupEnv(v.Name); ok && !v.Secret {

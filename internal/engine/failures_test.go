@@ -2,6 +2,7 @@ package engine_test
 
 import (
 	"errors"
+	"fmt"
 	"log/slog"
 	"testing"
 
@@ -98,4 +99,16 @@ func used(t *testing.T, c *engine.Comm, v team.Vec) *register.Claim {
 	claim, err := c.Domain().Cache.RegisterAuto(engine.Memory(v.Alloc), v.Alloc.Base(), v.Alloc.Bytes)
 	require.NoError(t, err)
 	return claim
+}
+
+// A rank whose own arguments are wrong returns that, even if another rank aborts meanwhile.
+func TestOwnRefusalFirst(t *testing.T) {
+	comms := enginetest.Open(t, 2, engine.Options{})
+	comms[1].Abort(errors.New("stop"))
+	w := reduce(5)
+	w.Err = fmt.Errorf("wrong: %w", fault.ErrArgument)
+	err := enginetest.Run(background, comms[0], w)
+	require.ErrorIs(t, err, fault.ErrArgument)
+	require.NotErrorIs(t, err, fault.ErrAborted)
+	require.ErrorIs(t, enginetest.Barrier(comms[0]), fault.ErrAborted)
 }

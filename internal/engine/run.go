@@ -267,6 +267,9 @@ func (c *Comm) perform(ctx context.Context, w *team.Work) error {
 	if c.stage != nil {
 		err = c.stage.Agree(ctx, w, bad, err)
 	}
+	if bad != nil && err != nil { // not that the others have ended since, perhaps because of it
+		err = c.team.Refused(bad)
+	}
 	if timed {
 		came = time.Since(epoch)
 	}

@@ -5,6 +5,7 @@ package env
 import (
 	"errors"
 	"fmt"
+	"math"
 	"net/netip"
 	"os"
 	"regexp"
@@ -93,9 +94,9 @@ var (
 		Doc: "How many regions a rank's registration cache may hold; idle automatic ones make room; 0 is no limit."},
 		number(0, 1<<40))
 	MaxPinned = define(Info{Name: "UBCOLL_MAX_PINNED", Kind: "number", Default: "0",
-		Doc: "How many bytes a rank's registration cache may hold registered, and locked in memory; 0 is no limit."}, number(0, 1<<60))
+		Doc: "How many bytes a rank's registration cache may hold registered; they are locked in memory as far as ulimit -l allows. 0 is no limit."}, number(0, 1<<60))
 	CUDA = define(Info{Name: "UBCOLL_CUDA", Kind: "auto|off", Default: "auto", JobWide: true,
-		Doc: "Whether ranks use CUDA devices, where each has one; Open then takes 90 to 165 MiB of each, and longer."},
+		Doc: "Whether ranks use CUDA devices, where each has one; Open then takes 10 MiB of each (8 ranks: 20), beside what the driver takes for a process, and longer."},
 		choice("auto", "off"))
 	CPU = define(Info{Name: "UBCOLL_CPU", Kind: "avx512|avx2|neon|portable|go",
 		Doc: "The instructions that reductions on host memory use; empty takes the best that this machine has."},
@@ -241,11 +242,27 @@ func number(low, high int) func(string) (int, error) {
 
 func duration(s string) (time.Duration, error) {
 	d, err := time.ParseDuration(s)
+	if err := TooLong(s); err != nil {
+		return 0, err
+	}
 	if err != nil || d <= 0 {
 		return 0, fmt.Errorf("want a duration over zero, as 30s or 10m")
 	}
 	return d, nil
 }
+
+// TooLong returns an error if s is a duration that exceeds what a time.Duration can hold, else nil.
+func TooLong(s string) error {
+	if _, err := time.ParseDuration(s); err == nil {
+		return nil
+	}
+	if _, err := time.ParseDuration(numbers.ReplaceAllString(s, "1")); err != nil {
+		return nil
+	}
+	return fmt.Errorf("too long, %vh at most", int64(math.MaxInt64/time.Hour))
+}
+
+var numbers = regexp.MustCompile(`[0-9]+(\.[0-9]*)?`)
 
 func list(words ...string) func(string) ([]string, error) {
 	return func(s string) ([]string, error) {

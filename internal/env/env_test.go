@@ -29,6 +29,8 @@ func TestGet(t *testing.T) {
 		{"default duration", "UBCOLL_TIMEOUT", "", func() (any, error) { return Timeout.Get() }, 10 * time.Minute, ""},
 		{"duration without unit", "UBCOLL_TIMEOUT", "90", func() (any, error) { return Timeout.Get() }, time.Duration(0),
 			`UBCOLL_TIMEOUT="90": want a duration over zero, as 30s or 10m: invalid argument`},
+		{"too long a duration", "UBCOLL_TIMEOUT", "99999999999h", func() (any, error) { return Timeout.Get() }, time.Duration(0),
+			`UBCOLL_TIMEOUT="99999999999h": too long, 2562047h at most: invalid argument`},
 		{"list", "UBCOLL_REQUIRE", "mpi, cuda,", func() (any, error) { return Require.Get() }, []string{"mpi", "cuda"}, ""},
 		{"choice", "UBCOLL_REGISTER", "off", func() (any, error) { return Register.Get() }, "off", ""},
 		{"wrong choice", "UBCOLL_LOG", "loud", func() (any, error) { return Log.Get() }, "",

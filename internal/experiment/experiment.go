@@ -20,6 +20,7 @@ import (
 	"github.com/BurntSushi/toml"
 
 	"github.com/ubcoll/ubcoll/dtype"
+	"github.com/ubcoll/ubcoll/internal/env"
 	"github.com/ubcoll/ubcoll/internal/nearest"
 	"github.com/ubcoll/ubcoll/register"
 )
@@ -252,6 +253,9 @@ func (d Duration) MarshalText() ([]byte, error) { return []byte(d.String()), nil
 // UnmarshalText parses what time.ParseDuration parses.
 func (d *Duration) UnmarshalText(b []byte) error {
 	v, err := time.ParseDuration(string(b))
+	if long := env.TooLong(string(b)); long != nil {
+		return fmt.Errorf("duration %q: %w", b, long)
+	}
 	if err != nil {
 		return fmt.Errorf("invalid duration %q (as in 90s, 10m, 1h30m)", b)
 	}

@@ -99,6 +99,7 @@ x.toml:14: allreduce.timeout: unknown key: did you mean options.timeout?
 x.toml:16: options.timeout: invalid duration "10" (as in 90s, 10m, 1h30m)
 x.toml:17: options.colour: unknown key (known here: timeout, algorithm)
 x.toml:18: extra: unknown key (known here: title, job, allreduce, options)`},
+		{"too long", "[options]\ntimeout = '9999999h30m'\n", `x.toml:2: options.timeout: duration "9999999h30m": too long, 2562047h at most`},
 		{"another's name", "[allreduce]\nop = 'mean'",
 			`x.toml:2: allreduce.op: unknown value "mean" (one of sum, prod, min, max, avg): did you mean avg?`},
 		{"syntax", "[job]\nranks = \n", `x.toml:2: job.ranks: expected value but found '\n' instead`},

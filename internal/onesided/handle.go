@@ -71,7 +71,8 @@ func unmarshal(d *roster.Identity, b []byte) (e engine.Export, domain uint64, p 
 	case le.Uint16(b[4:]) != handleVersion:
 		return bad("version %d, this library has %d: %w", le.Uint16(b[4:]), handleVersion, fault.ErrArgument)
 	case len(b) != handleBytes || le.Uint16(b[6:]) != handleBytes:
-		return bad("%d bytes, not %d: truncated or with more behind it: %w", len(b), handleBytes, fault.ErrArgument)
+		return bad("%d bytes, which says that it has %d, and a handle has %d: truncated, changed, or with more behind it: %w",
+			len(b), le.Uint16(b[6:]), handleBytes, fault.ErrArgument)
 	case le.Uint64(b[8:]) != d.Job:
 		return bad("it was made in another job: %w", fault.ErrStale)
 	case !hmac.Equal(code(d, b[:handleBytes-codeBytes]), b[handleBytes-codeBytes:]):

@@ -74,6 +74,10 @@ type Store struct {
 // last line that was not written completely.
 func Open(dir string, start Start, fresh bool) (_ *Store, err error) {
 	if err := os.MkdirAll(dir, 0o755); err != nil {
+		if to, nolink := os.Readlink(dir); nolink == nil && errors.Is(err, fs.ErrExist) {
+			err = fmt.Errorf("%s is a link to %s, where there is no folder: make that folder, or remove the link: %w", dir, to,
+				ubcoll.ErrArgument)
+		}
 		return nil, fmt.Errorf("results: %w", err)
 	}
 	s := &Store{dir: dir}

@@ -318,3 +318,13 @@ func TestConfigs(t *testing.T) {
 	}
 	require.GreaterOrEqual(t, n, 8)
 }
+
+// A folder that is a link to nothing is not made behind it.
+func TestDanglingLink(t *testing.T) {
+	dir := t.TempDir()
+	link := filepath.Join(dir, "r")
+	require.NoError(t, os.Symlink(filepath.Join(dir, "gone"), link))
+	_, err := Open(link, Start{}, false)
+	require.ErrorIs(t, err, ubcoll.ErrArgument)
+	require.ErrorContains(t, err, link+" is a link to "+filepath.Join(dir, "gone")+", where there is no folder")
+}

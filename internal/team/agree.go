@@ -66,11 +66,14 @@ func (t *Team) Agree(ctx context.Context, w *Work, bad error) error {
 // majority.
 func (t *Team) disagreement(slot uint64, bad error) error {
 	if bad != nil {
-		return t.Errorf("", reason.Blamed(bad, -1), bad)
+		return t.Refused(bad)
 	}
 	y := t.tally(slot)
 	return t.Verdict(&y)
 }
+
+// Refused is the error of a rank that refuses an operation because of its own arguments.
+func (t *Team) Refused(bad error) *fault.Error { return t.Errorf("", reason.Blamed(bad, -1), bad) }
 
 // Tally is what ranks that do not agree have published.
 type Tally struct {

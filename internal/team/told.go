@@ -132,7 +132,10 @@ func (b BufferInfo) Route() string {
 
 // String is one line: "between hosts ring, tcp eth0: copied by the kernel".
 func (l Level) String() string {
-	s := l.Where + " " + l.Algorithm + ", " + l.Transport
+	s := strings.TrimSpace(l.Where + " " + l.Algorithm)
+	if l.Transport != "" {
+		s += ", " + l.Transport
+	}
 	if l.Lanes > 1 {
 		s += fmt.Sprintf(", %d lanes", l.Lanes)
 	}
