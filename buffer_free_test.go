@@ -20,6 +20,7 @@ import (
 	"github.com/ubcoll/ubcoll/coll"
 	"github.com/ubcoll/ubcoll/internal/race"
 	"github.com/ubcoll/ubcoll/internal/testkit"
+	"github.com/ubcoll/ubcoll/internal/testkit/gputest"
 	"github.com/ubcoll/ubcoll/p2p"
 )
 
@@ -47,10 +48,7 @@ var againstEnd = map[string]func(*against) error{
 }
 
 func childEnd() error {
-	k := &against{n: 1 << 20, until: time.Now().Add(300 * time.Millisecond)}
-	if testkit.Full() {
-		k.until = time.Now().Add(20 * time.Second)
-	}
+	k := newAgainst(ubcoll.Host)
 	err := againstEnd[os.Getenv("TEST_WAY")](k)
 	if err == nil && (k.used.Load() == 0 || k.made == 0) {
 		err = errors.New("no use went well, or nothing was freed")
@@ -59,9 +57,46 @@ func childEnd() error {
 	return err
 }
 
+func newAgainst(dev ubcoll.Device) *against {
+	k := &against{n: 1 << 20, dev: dev, until: time.Now().Add(300 * time.Millisecond)}
+	if testkit.Full() {
+		k.until = time.Now().Add(20 * time.Second)
+	}
+	return k
+}
+
+// On a device, copies run against Free, and then against the close of the communicator.
+func TestDeviceCopyAgainstEnd(t *testing.T) {
+	if race.Enabled {
+		t.Skip("these users write and read the same bytes")
+	}
+	ctx := context.Background()
+	k := newAgainst(ubcoll.CUDA(0))
+	in, out := k.copies(ctx)
+	run := func(times int) {
+		gputest.Run(t, 1, ubcoll.Options{}, func(ctx context.Context, c *ubcoll.Comm, dev ubcoll.Device) error {
+			k.dev = dev
+			for range times {
+				if err := k.replace(ctx, c); err != nil {
+					return err
+				}
+			}
+			return nil // the close ends the last one
+		})
+	}
+	run(1)
+	require.NoError(t, k.use(func() error {
+		run(20)
+		return nil
+	}, in, out))
+	require.NotZero(t, k.used.Load())
+	t.Logf("%d copies went well, of %d buffers", k.used.Load(), k.made)
+}
+
 // against makes buffers, and ends them while other goroutines use them. Each byte of a buffer is the buffer's own.
 type against struct {
 	n     int
+	dev   ubcoll.Device
 	until time.Time
 	now   atomic.Pointer[target]
 	made  int
@@ -95,7 +130,7 @@ func (k *against) renew(ctx context.Context, b *ubcoll.Buffer[byte]) (last *targ
 
 // replace makes a buffer and shows it to the users in the place of the last one, which it frees.
 func (k *against) replace(ctx context.Context, c *ubcoll.Comm) error {
-	b, err := ubcoll.Alloc[byte](c, ubcoll.Host, k.n)
+	b, err := ubcoll.Alloc[byte](c, k.dev, k.n)
 	if err != nil {
 		return err
 	}
@@ -106,7 +141,7 @@ func (k *against) replace(ctx context.Context, c *ubcoll.Comm) error {
 	if err != nil || last == nil {
 		return err
 	}
-	if err := last.Free(); err != nil {
+	if err := last.Free(); err != nil && !errors.Is(err, ubcoll.ErrClosed) { // its communicator may have closed
 		return err
 	}
 	return check("the next buffer", b.Slice(), k.now.Load().is)
