@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"syscall"
 	"testing"
 	"time"
 
@@ -111,20 +110,4 @@ func closed(c <-chan struct{}) bool {
 	default:
 		return false
 	}
-}
-
-// TestStopped stops a process for longer than its limits.
-func TestStopped(t *testing.T) {
-	testkit.Long(t)
-	p := testkit.Start(t, testkit.Child("waits"))
-	var word string
-	p.Read(t, &word)
-	require.Equal(t, "waiting", word)
-	testkit.Stop(t, p.Cmd)
-	time.Sleep(inChild + Gap)
-	require.NoError(t, p.Cmd.Process.Signal(syscall.SIGCONT))
-	_, err := fmt.Fprintln(p.In)
-	require.NoError(t, err)
-	p.Read(t, &word)
-	require.Equal(t, "false false false", word)
 }
