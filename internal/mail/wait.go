@@ -75,6 +75,9 @@ func (m *Mail) Await(ctx context.Context, op string, ms []*Message) error {
 				p.Over(m)
 				return nil
 			}
+			if open.Done.Load() { // its peer has closed after that; an error that concerns the others comes again
+				continue
+			}
 			return m.abandon(ms, m.Fail(op, open.Peer, err))
 		}
 	}
