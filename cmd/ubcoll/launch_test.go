@@ -188,3 +188,75 @@ func TestLaunchLeavesNothing(t *testing.T) {
 	require.Equal(t, 0, s.code(t))
 	allGone(t, s.pids)
 }
+
+// apartFrom is what a rank starts outside of its process group: a process with a session of its own, one whose parent
+// has ended, and one that does not listen to SIGTERM. The rank says the process ids, and its own.
+const apartFrom = "setsid sleep 600 & a=$!; b=$(setsid sh -c 'sleep 600 >&- 2>&- & echo $!'); " +
+	"c=$(setsid sh -c 'trap \"\" TERM INT; sh -c \"while :; do sleep 0.05; done\" >&- 2>&- & echo $!'); echo $$ $a $b $c; "
+
+// No process that a rank has started outlives the job, however it ends: launch returns after they are gone.
+func TestLaunchEndsWhatLeftTheGroup(t *testing.T) {
+	end := func(sig syscall.Signal) func(*testing.T, *started) {
+		return func(t *testing.T, s *started) { require.NoError(t, s.Process.Signal(sig)) }
+	}
+	nothing := func(*testing.T, *started) {}
+	for _, c := range []struct {
+		name, then string
+		end        func(*testing.T, *started)
+		code       int
+	}{
+		{"ranks end", "", nothing, 0},
+		{"a rank fails", "[ $UBCOLL_RANK != 1 ] || exit 9; sleep 600", nothing, 9},
+		{"SIGTERM", "sleep 600", end(syscall.SIGTERM), 143},
+		{"SIGINT", "sleep 600", end(syscall.SIGINT), 130},
+		{"twice SIGINT", "trap '' INT; sleep 600", func(t *testing.T, s *started) {
+			end(syscall.SIGINT)(t, s)
+			time.Sleep(600 * time.Millisecond) // one that comes earlier counts as the first
+			end(syscall.SIGINT)(t, s)
+		}, 130},
+		{"launch is killed", "sleep 600", end(syscall.SIGKILL), -1},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			if c.name == "SIGINT" || c.name == "twice SIGINT" {
+				testkit.LongOrRace(t)
+			}
+			grace := "50ms"
+			if c.name == "twice SIGINT" {
+				grace = "1s"
+			}
+			s := launched(t, 2, apartFrom+c.then, "-grace", grace)
+			require.Len(t, s.pids, 8)
+			c.end(t, s)
+			require.Equal(t, c.code, s.code(t))
+			if c.code == -1 {
+				allGone(t, s.pids)
+			}
+			for _, pid := range s.pids {
+				require.True(t, procfs.Gone(pid), "%d of %d", pid, s.pids)
+			}
+		})
+	}
+}
+
+// A process outside of its rank's group gets SIGTERM when the job ends, and time to end by itself.
+func TestLaunchGraceOutsideTheGroup(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "word")
+	s := launched(t, 1, "setsid sh -c 'trap \"echo bye >"+file+"; exit\" TERM; echo $$; while :; do sleep 0.05; done' >"+file+
+		".pid 2>&1 & while ! [ -s "+file+".pid ]; do sleep 0.01; done; echo $(cat "+file+".pid)", "-grace", "1h")
+	require.Equal(t, 0, s.code(t))
+	word, err := os.ReadFile(file)
+	require.NoError(t, err)
+	require.Equal(t, "bye\n", string(word))
+	require.True(t, procfs.Gone(s.pids[0]))
+}
+
+// A process outside of its rank's group goes on while the job does, and its end leaves no zombie.
+func TestLaunchReapsWhatLeftTheGroup(t *testing.T) {
+	s := launched(t, 1, "a=$(setsid sh -c 'sleep 0 >&- 2>&- & echo $!'); b=$(setsid sh -c 'sleep 600 >&- 2>&- & echo $!'); "+
+		"echo $a $b; sleep 600")
+	testkit.Eventually(t, func() bool { _, err := os.Stat("/proc/" + strconv.Itoa(s.pids[0])); return err != nil })
+	require.False(t, procfs.Gone(s.pids[1]))
+	require.NoError(t, s.Process.Signal(syscall.SIGTERM))
+	require.Equal(t, 143, s.code(t))
+	require.True(t, procfs.Gone(s.pids[1]))
+}

@@ -19,18 +19,28 @@ import (
 	"syscall"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/ubcoll/ubcoll/bootstrap"
 	"github.com/ubcoll/ubcoll/hw/cpu"
+	"github.com/ubcoll/ubcoll/internal/procfs"
 )
 
-// Agent runs the ranks of one host, as the launcher orders over in and out. It returns when all have ended. If in ends,
-// the launcher is gone, however it died: then the ranks get SIGTERM, and SIGKILL after the grace period. If the agent
-// dies, the kernel kills its ranks.
+// Agent runs the ranks of one host, as the launcher orders over in and out. It returns when all have ended, and all
+// processes that they started. If in ends, the job is over, or the launcher is gone, however it died: then all get
+// SIGTERM, and SIGKILL after the grace period. If the agent dies, the kernel kills its ranks.
 func Agent(in io.Reader, out io.Writer) error {
 	runtime.LockOSThread() // for Pdeathsig, a rank's parent is the thread that started it
 	signals := make(chan os.Signal, 8)
 	signal.Notify(signals, syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGPIPE)
-	a := agent{out: json.NewEncoder(out), ended: make(chan int)}
+	children := make(chan os.Signal, 1) // one that waits stands for all
+	signal.Notify(children, syscall.SIGCHLD)
+	// What a rank has started, and has left its process group or lost its parent, is a descendant of the agent still.
+	if err := unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0); err != nil {
+		return fmt.Errorf("becoming the parent of orphans: %w", err)
+	}
+
+	a := agent{out: json.NewEncoder(out), ranks: map[int]*process{}}
 	listener, err := net.Listen("tcp", ":0") // reserves a port in case rank 0 needs it
 	if err != nil {
 		return err
@@ -63,16 +73,16 @@ func Agent(in io.Reader, out io.Writer) error {
 			}
 		}
 	}()
+	defer a.readers.Wait() // the launcher waits for what each rank said last
 	a.startAll(s)
 	var kill <-chan time.Time
 	leave := func() {
 		a.signal(syscall.SIGTERM)
 		kill = time.After(s.Grace)
 	}
-	for a.running() {
+	for a.reap() {
 		select {
-		case i := <-a.ended:
-			a.pids[i] = 0
+		case <-children:
 		case o, ok := <-orders:
 			if !ok {
 				orders = nil
@@ -86,17 +96,28 @@ func Agent(in io.Reader, out io.Writer) error {
 			}
 		case <-kill:
 			a.signal(syscall.SIGKILL)
+			kill = time.After(again)
 		}
 	}
 	return nil
 }
 
-// agent has the ranks of one host. Only its own goroutine touches pids.
+// again is the time until SIGKILL is sent once more, to what was started meanwhile.
+const again = 50 * time.Millisecond
+
+// agent has the ranks of one host. Only its own goroutine touches ranks, and waits for processes.
 type agent struct {
-	mu    sync.Mutex
-	out   *json.Encoder
-	pids  []int // 0 = the rank has ended, or never started
-	ended chan int
+	mu      sync.Mutex
+	out     *json.Encoder
+	ranks   map[int]*process // by process id; those that have ended are not there
+	readers sync.WaitGroup
+}
+
+// process is a rank that runs.
+type process struct {
+	rank    int
+	out     [2]*os.File // where it writes to
+	readers sync.WaitGroup
 }
 
 func (a *agent) send(v any) error {
@@ -105,17 +126,59 @@ func (a *agent) send(v any) error {
 	return a.out.Encode(v)
 }
 
-func (a *agent) running() bool {
-	return slices.ContainsFunc(a.pids, func(pid int) bool { return pid != 0 })
-}
-
-// signal sends s to the ranks and to the processes that they have started.
+// signal sends s to the ranks and to all processes that they have started.
 func (a *agent) signal(s syscall.Signal) {
-	for _, pid := range a.pids {
-		if pid != 0 {
-			_ = syscall.Kill(-pid, s) // the rank may have ended just now
+	for pid := range a.ranks {
+		_ = syscall.Kill(-pid, s) // the rank may have ended just now
+	}
+	reached := map[int]bool{}
+	for more := true; more; {
+		more = false
+		for _, pid := range procfs.Descendants(os.Getpid()) {
+			group, _ := syscall.Getpgid(pid)
+			if reached[pid] || a.ranks[group] != nil {
+				continue
+			}
+			reached[pid] = true
+			_ = syscall.Kill(pid, s)    // it may have ended just now
+			more = s == syscall.SIGKILL // it may have started others since we looked
 		}
 	}
+}
+
+// reap asks for all children that have ended: ranks, and orphans that ranks have left behind. It reports whether there
+// are others.
+func (a *agent) reap() bool {
+	for {
+		var status syscall.WaitStatus
+		pid, err := syscall.Wait4(-1, &status, syscall.WNOHANG, nil)
+		switch {
+		case err == syscall.EINTR:
+			continue
+		case err != nil:
+			return false
+		case pid == 0:
+			return true
+		}
+		if p := a.ranks[pid]; p != nil {
+			delete(a.ranks, pid)
+			_ = syscall.Kill(-pid, syscall.SIGKILL) // the rest of its group, if there is one
+			a.readers.Go(func() { a.ended(p, status) })
+		}
+	}
+}
+
+// ended says how a rank has ended, behind what it wrote.
+func (a *agent) ended(p *process, status syscall.WaitStatus) {
+	for _, f := range p.out { // processes that left the group may still hold the other end
+		_ = f.SetReadDeadline(time.Now().Add(lastWords))
+	}
+	p.readers.Wait()
+	e := event{Rank: p.rank, Ended: true, Code: status.ExitStatus()}
+	if status.Signaled() {
+		e.Code, e.Signal = 128+int(status.Signal()), status.Signal().String()
+	}
+	_ = a.send(e) // if it fails, the launcher is gone
 }
 
 // startAll starts the ranks. A rank that cannot start is reported as ended, with a reason.
@@ -123,14 +186,12 @@ func (a *agent) startAll(s start) {
 	err := os.Chdir(s.Dir)
 	for i := range s.Ranks {
 		rank := s.First + i
-		pid := 0
 		if err == nil {
-			pid, err = a.start(i, rank, s)
+			err = a.start(rank, s)
 		}
 		if err != nil {
 			_ = a.send(event{Rank: rank, Ended: true, Code: startCode(err), Fault: err.Error()}) // there is nobody else to tell
 		}
-		a.pids = append(a.pids, pid)
 	}
 }
 
@@ -142,42 +203,29 @@ func startCode(err error) int {
 	return 126
 }
 
-func (a *agent) start(i, rank int, s start) (pid int, err error) {
+func (a *agent) start(rank int, s start) (err error) {
 	cmd := exec.Command(s.Args[0], s.Args[1:]...)
 	cmd.Env = append(append(slices.DeleteFunc(os.Environ(), ofJob), s.Env...),
 		bootstrap.EnvVars(rank, s.Size, s.Rendezvous, s.Secret)...)
 	// A process group of its own: signals reach all processes that the rank starts, and the terminal's signals go to
 	// the launcher only.
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
-	var ours, theirs [2]*os.File
-	for k := range ours {
-		if ours[k], theirs[k], err = os.Pipe(); err != nil {
-			return 0, err
+	p := &process{rank: rank}
+	var theirs [2]*os.File
+	for k := range p.out {
+		if p.out[k], theirs[k], err = os.Pipe(); err != nil {
+			return err
 		}
 		defer theirs[k].Close()
 	}
 	cmd.Stdout, cmd.Stderr = theirs[0], theirs[1]
 	if err := cmd.Start(); err != nil {
-		return 0, errors.Join(err, ours[0].Close(), ours[1].Close())
+		return errors.Join(err, p.out[0].Close(), p.out[1].Close())
 	}
-	var readers sync.WaitGroup
-	readers.Go(func() { a.pass(ours[0], func(text []byte) event { return event{Rank: rank, Out: text} }) })
-	readers.Go(func() { a.pass(ours[1], func(text []byte) event { return event{Rank: rank, Err: text} }) })
-	go func() {
-		_ = cmd.Wait() // ProcessState has the result
-		_ = syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL)
-		for _, f := range ours { // processes that left the group may still hold the other end
-			_ = f.SetReadDeadline(time.Now().Add(lastWords))
-		}
-		readers.Wait()
-		e := event{Rank: rank, Ended: true, Code: cmd.ProcessState.ExitCode()}
-		if w, ok := cmd.ProcessState.Sys().(syscall.WaitStatus); ok && w.Signaled() {
-			e.Code, e.Signal = 128+int(w.Signal()), w.Signal().String()
-		}
-		_ = a.send(e)
-		a.ended <- i
-	}()
-	return cmd.Process.Pid, nil
+	a.ranks[cmd.Process.Pid] = p
+	p.readers.Go(func() { a.pass(p.out[0], func(text []byte) event { return event{Rank: rank, Out: text} }) })
+	p.readers.Go(func() { a.pass(p.out[1], func(text []byte) event { return event{Rank: rank, Err: text} }) })
+	return cmd.Process.Release() // reap waits for it
 }
 
 const (
