@@ -67,7 +67,7 @@ const programs = "main"
 // cgoRooms may contain C; sysRooms may make system calls through x/sys.
 var (
 	cgoRooms = []string{"hw/*", "bootstrap"}
-	sysRooms = []string{"hw", "hw/*", "internal/mem", "bootstrap", "internal/transport/*"}
+	sysRooms = []string{"hw", "hw/*", "internal/mem", "bootstrap", "internal/transport/*", "internal/launch"}
 )
 
 // testRooms are for tests. Only tests and each other may import them, programs may not.

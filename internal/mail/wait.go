@@ -71,12 +71,8 @@ func (m *Mail) Await(ctx context.Context, op string, ms []*Message) error {
 		idle = 0
 		p.w.Behind = m.behindQueued(ms)
 		if err := p.poll(ctx, m, op, open, len(ms) > 1); err != nil {
-			if m.arrivedAfterAll(ms) {
-				p.Over(m)
-				return nil
-			}
-			if open.Done.Load() { // its peer has closed after that; an error that concerns the others comes again
-				continue
+			if m.arrivedAfterAll(ms) || open.Done.Load() {
+				continue // an error that concerns the others comes again
 			}
 			return m.abandon(ms, m.Fail(op, open.Peer, err))
 		}

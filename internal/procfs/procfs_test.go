@@ -50,6 +50,24 @@ func TestSignals(t *testing.T) {
 	require.True(t, procfs.Gone(pid), "no such process")
 }
 
+// Children and their children, and nothing once they are gone.
+func TestDescendants(t *testing.T) {
+	c := exec.Command("sh", "-c", "sh -c 'sleep 600; :' & read x")
+	in, err := c.StdinPipe()
+	require.NoError(t, err)
+	require.NoError(t, c.Start())
+	pid := c.Process.Pid
+	testkit.Eventually(t, func() bool { return len(procfs.Descendants(pid)) == 2 })
+	below := procfs.Descendants(pid)
+	require.Subset(t, procfs.Descendants(os.Getpid()), append(below, pid))
+	for _, child := range below {
+		require.NoError(t, syscall.Kill(child, syscall.SIGKILL))
+	}
+	require.NoError(t, in.Close())
+	require.Error(t, c.Wait())
+	require.Empty(t, procfs.Descendants(pid))
+}
+
 // A program's name does not look like a state.
 func TestName(t *testing.T) {
 	name := filepath.Join(t.TempDir(), "a) Z (b")
