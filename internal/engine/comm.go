@@ -269,7 +269,7 @@ func (c *Comm) within(op string, end func() error) error {
 	if inTime {
 		return err
 	}
-	return c.LocalError(op, c.team.Unended(CloseTimeout, c.device != nil))
+	return c.LocalError(op, team.Unended(CloseTimeout, c.device != nil))
 }
 
 // tryClose refuses new operations, unless one is under way.

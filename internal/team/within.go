@@ -34,20 +34,12 @@ func Within(limit time.Duration, end func() error, late func(error)) (inTime boo
 	}
 }
 
-// Unended is the error of a Close or Free that has waited for that long, on a rank that has a device or not.
-func (t *Team) Unended(limit time.Duration, device bool) error {
+// Unended is the error of a Close or Free that has waited for that long, on a rank that has a device or not. It must not
+// look at the peers' areas, which may be unmapped by now.
+func Unended(limit time.Duration, device bool) error {
 	what := "another communicator's or a peer's use of this rank's memory or connections"
 	if device {
 		what = "what is queued on this rank's device, or another communicator's or a peer's use of its memory,"
-	}
-	var open []int
-	for r := range t.Peers {
-		if p := &t.Peers[r]; r != t.rank && p.Area != nil && !p.Closed() {
-			open = append(open, t.Name(r))
-		}
-	}
-	if len(open) > 0 {
-		what = fmt.Sprintf("%s (ranks that have not closed: %v)", what, open)
 	}
 	return fmt.Errorf("%s has not come to an end in %v, and is waited for without this call: %w", what, limit, fault.ErrTimeout)
 }
