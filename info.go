@@ -63,6 +63,9 @@ type BufferInfo struct {
 	Why    string // why it was copied
 }
 
+// String is "direct", "staged: " and why, or that there are no peers; "" for a buffer that is not Used.
+func (b BufferInfo) String() string { return team.BufferInfo(b).Route() }
+
 // String is one line: the algorithm, for each buffer that it was direct or why it was copied, for each level where there
 // are several, and how long the operation took, if that was measured.
 func (o OpInfo) String() string {

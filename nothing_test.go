@@ -220,6 +220,7 @@ func nounTrials(ctx context.Context) []trial {
 		add("Stream.Sync", with, bad, "NewStream", func() error { return s.Sync(ctx) })
 		add("Stream.Close", with, bad, "NewStream", func() error { return s.Close() })
 	}
+	add("BufferInfo.String", "zero", nil, "", func() error { return equal(ubcoll.BufferInfo{}.String(), "") })
 	add("Level.String", "zero", nil, "", func() error { return equal(ubcoll.Level{}.String(), "") })
 	add("OpInfo.String", "zero", nil, "", func() error { return equal(ubcoll.OpInfo{}.String(), "no operation yet") })
 	add("WindowFlags.String", "zero", nil, "", func() error { return equal(ubcoll.WindowFlags(0).String(), "default") })

@@ -281,7 +281,7 @@ func (c config) accept(ctx context.Context, l net.Listener, visitors chan<- visi
 			return
 		}
 		if err != nil { // out of descriptors, or the visitor left
-			if (errors.Is(err, syscall.EMFILE) || errors.Is(err, syscall.ENFILE)) && now.none() {
+			if errors.Is(err, syscall.EMFILE) && now.none() {
 				full++
 			} else {
 				full = 0

@@ -669,3 +669,23 @@ func TestWentByTime(t *testing.T) {
 		}
 	}
 }
+
+func TestOver(t *testing.T) {
+	host := Level{Where: "in the host", Source: "direct", Destination: "staged: a Go slice"}
+	tcp := Level{Where: "between hosts", Source: "staged: copied by the kernel", Why: "copied by the kernel"}
+	for _, k := range []struct {
+		name             string
+		levels           []Level
+		source, destined string
+	}{
+		{"none", nil, "", ""},
+		{"one", []Level{host}, "direct", "staged: a Go slice"},
+		{"between hosts of one rank", []Level{tcp}, "between hosts copied by the kernel", ""},
+		{"two", []Level{host, tcp}, "in the host direct; between hosts copied by the kernel", "in the host staged: a Go slice"},
+	} {
+		t.Run(k.name, func(t *testing.T) {
+			require.Equal(t, k.source, over(k.levels, func(l *Level) string { return l.Source }))
+			require.Equal(t, k.destined, over(k.levels, func(l *Level) string { return l.Destination }))
+		})
+	}
+}

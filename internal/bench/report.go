@@ -1,6 +1,7 @@
 package bench
 
 import (
+	"cmp"
 	"strings"
 	"time"
 
@@ -101,7 +102,7 @@ type Result struct {
 	Overlap *Overlap `json:"overlap,omitempty"`
 
 	Algorithm   string  `json:"algorithm"`
-	Source      string  `json:"source"`      // "direct", "staged: why", or "" where the operation has none
+	Source      string  `json:"source"`      // "direct", "staged: why", "" where the operation has none; see over
 	Destination string  `json:"destination"` // on rank 0, as are the source and the levels
 	Levels      []Level `json:"levels"`
 	Hits        int64   `json:"cache_hits"` // of rank 0's registration cache during the timed calls
@@ -129,11 +130,30 @@ func (r *Result) LevelsText() string {
 	return strings.Join(all, "; ")
 }
 
+// several reports whether data moved on more levels than the host's.
+func several(levels []Level) bool { return len(levels) > 0 && levels[len(levels)-1].Why != "" }
+
+// over says how a buffer was reached: on one level as the level says, on several "in the host direct; between hosts copied
+// by the kernel".
+func over(levels []Level, buffer func(*Level) string) string {
+	if !several(levels) && len(levels) > 0 {
+		return buffer(&levels[0])
+	}
+	var all []string
+	for i := range levels {
+		l := &levels[i]
+		if how := buffer(l); how != "" {
+			all = append(all, l.Where+" "+cmp.Or(l.Why, how))
+		}
+	}
+	return strings.Join(all, "; ")
+}
+
 func levels(op ubcoll.OpInfo) []Level {
 	all := []Level{}
 	for _, l := range op.Levels {
-		all = append(all, Level{l.Where, l.Algorithm, l.Transport, l.Lanes, route(l.Source), route(l.Destination), l.Why,
-			l.String()})
+		all = append(all, Level{l.Where, l.Algorithm, l.Transport, l.Lanes, l.Source.String(), l.Destination.String(),
+			l.Why, l.String()})
 	}
 	return all
 }

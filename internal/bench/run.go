@@ -319,7 +319,9 @@ func (r *runner) result(ctx context.Context, k *task, bytes int) (*Result, error
 	}
 	after, op := r.went.cache, r.went.op
 	res.Hits, res.Misses = after.Hits-before.Hits, after.Misses-before.Misses
-	res.Algorithm, res.Source, res.Destination, res.Levels = op.Algorithm, route(op.Src), route(op.Dst), levels(op)
+	res.Algorithm, res.Levels = op.Algorithm, levels(op)
+	res.Source = over(res.Levels, func(l *Level) string { return l.Source })
+	res.Destination = over(res.Levels, func(l *Level) string { return l.Destination })
 
 	if err := combine(ctx, r.c, us, r.cfg.Average); err != nil {
 		return nil, err
@@ -442,14 +444,4 @@ func typeName(t dtype.Type) string {
 		return []string{"half", "float", "double"}[i]
 	}
 	return t.String()
-}
-
-func route(b ubcoll.BufferInfo) string {
-	switch {
-	case !b.Used:
-		return ""
-	case b.Direct:
-		return "direct"
-	}
-	return "staged: " + b.Why
 }

@@ -153,7 +153,7 @@ func (t *text) path(name string, r *Result) {
 		return
 	}
 	t.printf("#   %s: %s", name, strings.TrimSpace(r.Algorithm))
-	if len(r.Levels) > 1 {
+	if several(r.Levels) {
 		t.printf(", %s", r.LevelsText())
 	} else {
 		if r.Source != "" {

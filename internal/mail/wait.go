@@ -94,7 +94,7 @@ func (m *Mail) Test(p *Patience, op string, ms []*Message) (done bool, err error
 		}
 		if err == nil {
 			p.w.Behind = m.behindQueued(ms)
-			if err = p.look(m, op, open, len(ms) > 1); err == nil || m.arrivedAfterAll(ms) {
+			if err = p.look(m, op, open, len(ms) > 1); err == nil || m.arrivedAfterAll(ms) || open.Done.Load() {
 				return false, nil
 			}
 		}
