@@ -71,6 +71,18 @@ type batch struct {
 	done     bool
 }
 
+// workLists has empty lists of works, so that a group needs no memory of its own for its calls.
+var workLists = sync.Pool{New: func() any { return new([]team.Work) }}
+
+// over lets go of the works, which have run, are queued on a device or are part of another recording.
+func (b *batch) over() {
+	if works := b.works; works != nil {
+		b.works = nil
+		clear(works)
+		workLists.Put(&works)
+	}
+}
+
 func (b *batch) end() {
 	b.mu.Lock()
 	b.done = true
@@ -78,7 +90,7 @@ func (b *batch) end() {
 }
 
 // Record implements engine.Recorder.
-func (b *batch) Record(c *engine.Comm, w team.Work) error {
+func (b *batch) Record(c *engine.Comm, w *team.Work) error {
 	t, message := w.Other.(*mail.Together)
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -97,7 +109,10 @@ func (b *batch) Record(c *engine.Comm, w team.Work) error {
 		if n := len(b.works); n > 0 {
 			b.works[n-1].Together = true
 		}
-		b.works = append(b.works, w)
+		if b.works == nil {
+			b.works = (*workLists.Get().(*[]team.Work))[:0]
+		}
+		b.works = append(b.works, *w)
 	}
 	return nil
 }
@@ -105,7 +120,7 @@ func (b *batch) Record(c *engine.Comm, w team.Work) error {
 // submit runs what was recorded, or queues it.
 func (b *batch) submit(ctx context.Context, v *inside.View) error {
 	if len(b.messages) == 0 {
-		return v.SubmitAll(ctx, "group", b.works, nil)
+		return v.SubmitAll(ctx, "group", b.works, b.over)
 	}
 	t := v.Mail.Group(b.messages, len(b.works) > 0)
 	works := append(b.works, team.Work{Kind: team.KindMessages, Other: t})

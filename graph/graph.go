@@ -154,7 +154,8 @@ func (g *Graph) together(ctx context.Context, own error) error {
 type recorder struct{ *Graph }
 
 // Record implements engine.Recorder.
-func (g recorder) Record(c *engine.Comm, w team.Work) error {
+func (g recorder) Record(c *engine.Comm, call *team.Work) error {
+	w := *call
 	if w.Err != nil {
 		return c.LocalError(w.Kind.String(), w.Err)
 	}

@@ -165,7 +165,7 @@ func together(ctx context.Context, e *inside.View, op string, calls ...mail.Call
 // submit runs, queues or records t. If something is wrong with t, it only tells a recorder.
 func submit(ctx context.Context, e *inside.View, t *mail.Together, wrong error) error {
 	if e.Recorder != nil {
-		err := e.Recorder.Record(e.Comm, team.Work{Kind: team.KindMessages, Other: t, Err: wrong})
+		err := e.Recorder.Record(e.Comm, &team.Work{Kind: team.KindMessages, Other: t, Err: wrong})
 		if wrong != nil {
 			return wrong
 		}

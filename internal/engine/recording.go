@@ -9,9 +9,10 @@ import (
 	"github.com/ubcoll/ubcoll/internal/team"
 )
 
-// Recorder records the operations of a communicator's view, which do not run then. Groups and captures use it.
+// Recorder records the operations of a communicator's view, which do not run then. Groups and captures use it. It copies
+// *w, which is the caller's again when Record returns.
 type Recorder interface {
-	Record(c *Comm, w team.Work) error
+	Record(c *Comm, w *team.Work) error
 }
 
 // Recording is the group or capture that a communicator is recording. Until its end the communicator takes collectives
@@ -50,10 +51,10 @@ func (k *Recording) End() (team.Work, error) {
 }
 
 // Record implements Recorder.
-func (k *Recording) Record(c *Comm, w team.Work) error {
+func (k *Recording) Record(c *Comm, w *team.Work) error {
 	err := k.r.Record(c, w)
 	if err != nil {
-		k.failed(&w, Cause(err))
+		k.failed(w, Cause(err))
 	}
 	return err
 }
@@ -71,10 +72,10 @@ func (v View) On(s *Stream) *View {
 type elsewhere struct{ k *Recording }
 
 // Record implements Recorder.
-func (e elsewhere) Record(c *Comm, w team.Work) error {
+func (e elsewhere) Record(c *Comm, w *team.Work) error {
 	err := fmt.Errorf("on another stream than that on which %s was called, where all that it records runs: %w", e.k.what,
 		fault.ErrArgument)
-	e.k.failed(&w, err)
+	e.k.failed(w, err)
 	return c.LocalError(w.Kind.String(), err)
 }
 

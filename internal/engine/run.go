@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sync"
 	"time"
 	"unsafe"
 
@@ -29,12 +30,12 @@ func (v *View) Begin() (*team.Work, error) {
 		if v.Comm.size == 0 {
 			return nil, v.Err()
 		}
-		return new(team.Work), nil
+		return spare.Get().(*team.Work), nil
 	case v.Stream != nil && v.Stream.device != nil:
 		v.Comm.turn.Run()
 		return &v.Comm.team.Work, nil
 	case v.Stream != nil:
-		return new(team.Work), nil
+		return spare.Get().(*team.Work), nil
 	}
 	if err := v.Comm.Enter(); err != nil {
 		return nil, err
@@ -46,10 +47,11 @@ func (v *View) Begin() (*team.Work, error) {
 func (v *View) End(ctx context.Context, w *team.Work) error {
 	ctx = Context(ctx)
 	switch {
-	case v.Recorder != nil:
-		return v.Recorder.Record(v.Comm, *w)
 	case w != &v.Comm.team.Work:
-		return v.submitOne(ctx, w)
+		err := v.submitOne(ctx, w)
+		*w = team.Work{}
+		spare.Put(w)
+		return err
 	case v.Stream != nil && !v.Comm.SpansHosts(): // otherwise run tells all ranks that hosts have no device operations
 		queuing := v.Tracer.Begin(ctx, w.Kind.String())
 		err := v.Stream.device.Launch(ctx, v.Comm)
@@ -61,8 +63,15 @@ func (v *View) End(ctx context.Context, w *team.Work) error {
 	return err
 }
 
-// submitOne queues w on a host stream, or handles a plain view whose communicator records, or did at the call.
+// spare has empty works for calls that do not run at once.
+var spare = sync.Pool{New: func() any { return new(team.Work) }}
+
+// submitOne records w, queues it on a host stream, or handles a plain view whose communicator records, or did at the
+// call. It copies *w.
 func (v *View) submitOne(ctx context.Context, w *team.Work) error {
+	if v.Recorder != nil {
+		return v.Recorder.Record(v.Comm, w)
+	}
 	if err := v.Comm.Barred(w, w.Kind.String()); err != nil {
 		return err
 	}
@@ -97,8 +106,8 @@ func (v *View) SubmitAll(ctx context.Context, op string, ws []team.Work, after f
 		defer after()
 	}
 	if v.Recorder != nil {
-		for _, w := range ws {
-			if err := v.Recorder.Record(v.Comm, w); err != nil {
+		for i := range ws {
+			if err := v.Recorder.Record(v.Comm, &ws[i]); err != nil {
 				return err
 			}
 		}

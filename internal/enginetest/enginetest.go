@@ -118,13 +118,13 @@ type Recorder struct {
 var ErrFull = errors.New("full")
 
 // Record implements engine.Recorder.
-func (r *Recorder) Record(_ *engine.Comm, w team.Work) error {
+func (r *Recorder) Record(_ *engine.Comm, w *team.Work) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if len(r.works) == r.Room {
 		return ErrFull
 	}
-	r.works = append(r.works, w)
+	r.works = append(r.works, *w)
 	return nil
 }
 

@@ -70,7 +70,8 @@ func (sp *Space) RegisterWindow(ctx context.Context, v *engine.View, vec team.Ve
 	}
 	meet.Step = 1
 	for _, g := range []*engine.Gathering{tell, meet} {
-		if err := v.Recorder.Record(v.Comm, g.Work()); err != nil {
+		recorded := g.Work()
+		if err := v.Recorder.Record(v.Comm, &recorded); err != nil {
 			return nil, err
 		}
 	}
