@@ -10,8 +10,8 @@ import (
 // The paths. A path that chooses among algorithms as it runs is named after one of them.
 var (
 	alonePath   = team.Path{Name: "copy", Run: runAlone}
-	barrierPath = team.Path{Name: "descriptors"}
-	eagerPath   = team.Path{Name: "eager", Offer: offerEager, Run: runEager}
+	barrierPath = team.Path{Name: "descriptors", Carries: func(*team.Team, *team.Work) int { return 0 }}
+	eagerPath   = team.Path{Name: "eager", Offer: offerEager, Carries: eagerBytes, Run: runEager}
 	groupsPath  = team.Path{Name: "groups", Offer: offerEager, Combine: combineGroup, Run: runGroups}
 	ringPath    = team.Path{Name: "ring", Acquire: acquire, Run: runRing}
 	reducePath  = team.Path{Name: "two-shot", Acquire: acquire, Run: runReduce}

@@ -49,7 +49,10 @@ func offerEager(t *team.Team, w *team.Work) {
 
 // slot is where a rank's source travels.
 func slot(t *team.Team, w *team.Work, rank int) unsafe.Pointer {
-	if eagerBytes(t, w) <= team.PayloadSize {
+	switch {
+	case w.Fused:
+		return unsafe.Add(t.Eager(rank), w.EagerAt)
+	case eagerBytes(t, w) <= team.PayloadSize:
 		return t.Payload(rank)
 	}
 	return t.Eager(rank)

@@ -186,17 +186,37 @@ func (c *Comm) Leave() { c.turn.Leave() }
 func (c *Comm) runAll(ctx context.Context, ws []team.Work, together bool) (err error) {
 	c.together, c.fresh = together, true
 	defer func() { c.together = false }()
+	fuse := 1 // how many calls may travel together
+	if c.fuses() {
+		fuse = team.MaxFused
+	}
 	for n := 0; len(ws) > 0 && err == nil; ws = ws[n:] {
 		if n = 1; ws[0].Other != nil {
 			err = ws[0].Other.Run(ctx)
 		} else if ws[0].Kernel.Name != "" && c.device != nil {
 			n, err = c.device.PerformSome(ctx, ws, together)
 		} else {
-			c.team.Work = ws[0]
-			err = c.run(ctx)
+			n, err = c.runSome(ctx, ws, &fuse)
 		}
 	}
 	return err
+}
+
+// runSome runs the first of ws, and those behind it that can travel with it, at most fuse. It lowers fuse if fewer than
+// offered could: all ranks find the same.
+func (c *Comm) runSome(ctx context.Context, ws []team.Work, fuse *int) (n int, err error) {
+	if *fuse > 1 {
+		if k := c.team.Fusable(ws[:min(len(ws), *fuse)]); k > 1 {
+			if n, err = c.runFused(ctx, ws[:k]); n < k {
+				*fuse = n
+			}
+			if n > 0 || err != nil {
+				return n, err
+			}
+		}
+	}
+	c.team.Work = ws[0]
+	return 1, c.run(ctx)
 }
 
 // run runs the operation Team.Work. It is this communicator's turn.
@@ -273,6 +293,15 @@ func (c *Comm) perform(ctx context.Context, w *team.Work) error {
 		said = time.Since(epoch)
 	}
 	err := c.team.Agree(ctx, w, bad)
+	for err == team.ErrNotFused {
+		c.team.Seq++
+		c.team.Parts++ // the exchange was no operation
+		if path.Offer != nil && bad == nil {
+			path.Offer(&c.team, w)
+		}
+		c.team.Publish(w, bad)
+		err = c.team.Agree(ctx, w, bad)
+	}
 	if c.stage != nil {
 		err = c.stage.Agree(ctx, w, bad, err)
 	}

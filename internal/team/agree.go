@@ -27,14 +27,11 @@ func (t *Team) Publish(w *Work, bad error) {
 			*d.Buffers() = buffers{w.SrcBuf.word(), w.DstBuf.word()}
 		}
 	}
-	if t.Seq%progressEvery == 0 {
-		t.Progress(0)
-	}
-	spin.Release(&d.Seq, t.Seq)
+	t.release(d)
 }
 
 // Agree waits until all ranks have published this operation. If some rank refused or the signatures differ, all ranks
-// return an error about the same fact.
+// return an error about the same fact; ErrNotFused if a rank has offered several calls together.
 func (t *Team) Agree(ctx context.Context, w *Work, bad error) error {
 	if t.groups != nil {
 		return t.agreeByGroup(ctx, w, bad)
@@ -65,6 +62,9 @@ func (t *Team) Agree(ctx context.Context, w *Work, bad error) error {
 // disagreement returns what is wrong with this rank's own arguments, or which rank refused or differs from the
 // majority.
 func (t *Team) disagreement(slot uint64, bad error) error {
+	if t.anyFused(slot) {
+		return ErrNotFused
+	}
 	if bad != nil {
 		return t.Refused(bad)
 	}

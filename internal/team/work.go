@@ -48,6 +48,9 @@ type Work struct {
 
 	// EagerBytes is how much Path.Offer will write to the eager slot.
 	EagerBytes int
+	// EagerAt is where in the eager slot the source lies if Fused is set: if the call travels with others.
+	EagerAt int
+	Fused   bool
 
 	SrcBuf, DstBuf Buf
 
@@ -102,6 +105,9 @@ func (w *Work) Release() {
 		}
 	}
 }
+
+// Let makes w as it was before it ran with others.
+func (w *Work) Let() { w.held, w.Fused = [2]*mem.Allocation{}, false }
 
 // AcquireBuffers calls find for the source and the destination. In place, where both are the same memory, it calls find
 // only once, so that both are direct or neither is: if a registration ended between two calls, the peers would think
@@ -187,6 +193,8 @@ type Path struct {
 	Acquire func(*Team, *Work) error
 	// Offer writes the data that travels with the descriptor, to the payload or the eager slot. It cannot fail.
 	Offer func(*Team, *Work)
+	// Carries returns how many bytes Offer writes. Operations with it can travel together.
+	Carries func(*Team, *Work) int
 	// Combine combines what the ranks of a group have offered. It runs on the group's leader before the leader
 	// publishes that the group agrees; after agreement all ranks see its result in Partial. Needs groups; it cannot
 	// fail.
