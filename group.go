@@ -47,7 +47,7 @@ import (
 // ncclGroupEnd.
 func Group(ctx context.Context, c *Comm, calls func(g *Comm) error) error {
 	v, b := c.view(), &batch{}
-	call, own, err := v.Recording("Group", b, func(g *inside.Comm) error {
+	own, err := b.recording.Do(v, "Group", b, func(g *inside.Comm) error {
 		if calls == nil {
 			return inside.ErrNoCalls
 		}
@@ -58,29 +58,56 @@ func Group(ctx context.Context, c *Comm, calls func(g *Comm) error) error {
 	}
 	b.end()
 	if own != nil {
-		return b.refuse(ctx, v, call, own)
+		return b.refuse(ctx, v, b.recording.Failed, own)
 	}
 	return b.submit(ctx, v)
 }
 
 // batch is what a group records.
 type batch struct {
+	recording inside.Recording
+
 	mu       sync.Mutex
-	works    []team.Work
-	messages []*mail.Together
+	works    *[]team.Work   // of workLists, or nil
+	messages *mail.Together // or nil
 	done     bool
 }
 
-// workLists has empty lists of works, so that a group needs no memory of its own for its calls.
+// workLists has empty lists of works to use again.
 var workLists = sync.Pool{New: func() any { return new([]team.Work) }}
 
-// over lets go of the works, which have run, are queued on a device or are part of another recording.
-func (b *batch) over() {
-	if works := b.works; works != nil {
-		b.works = nil
-		clear(works)
-		workLists.Put(&works)
+// list is the recorded collectives.
+func (b *batch) list() []team.Work {
+	if b.works == nil {
+		return nil
 	}
+	return *b.works
+}
+
+// over lets go of the memory, when all has run, is queued on a device or has been recorded again.
+func (b *batch) over() {
+	if b.works != nil {
+		clear(*b.works)
+		*b.works = (*b.works)[:0]
+		workLists.Put(b.works)
+		b.works = nil
+	}
+	if b.messages != nil {
+		b.messages.Withdraw()
+		b.messages.PutBack()
+		b.messages = nil
+	}
+}
+
+// add appends w to the works.
+func (b *batch) add(w *team.Work) {
+	if b.works == nil {
+		b.works = workLists.Get().(*[]team.Work)
+	}
+	if n := len(*b.works); n > 0 && w.Other == nil {
+		(*b.works)[n-1].Together = true
+	}
+	*b.works = append(*b.works, *w)
 }
 
 func (b *batch) end() {
@@ -104,45 +131,53 @@ func (b *batch) Record(c *engine.Comm, w *team.Work) error {
 		return c.LocalError(w.Kind.String(), fmt.Errorf("a request in a group, whose end is that of all its messages (use "+
 			"p2p.Send, Recv or SendRecv): %w", fault.ErrArgument))
 	case message:
-		b.messages = append(b.messages, t)
+		if b.messages == nil {
+			b.messages = t.Group()
+		}
+		b.messages.Add(t)
 	default:
-		if n := len(b.works); n > 0 {
-			b.works[n-1].Together = true
-		}
-		if b.works == nil {
-			b.works = (*workLists.Get().(*[]team.Work))[:0]
-		}
-		b.works = append(b.works, *w)
+		b.add(w)
 	}
 	return nil
 }
 
 // submit runs what was recorded, or queues it.
 func (b *batch) submit(ctx context.Context, v *inside.View) error {
-	if len(b.messages) == 0 {
-		return v.SubmitAll(ctx, "group", b.works, b.over)
-	}
-	t := v.Mail.Group(b.messages, len(b.works) > 0)
-	works := append(b.works, team.Work{Kind: team.KindMessages, Other: t})
-	switch {
-	case v.Recorder != nil:
-		return v.SubmitAll(ctx, "group", works, nil)
-	case len(b.works) == 0:
-		if err := t.Usable(ctx); err != nil { // no peer knows of it yet
-			return err
+	if t := b.messages; t != nil {
+		if b.works == nil && v.Recorder == nil {
+			return b.submitMessages(ctx, v)
 		}
-		return t.Do(ctx)
+		t.Turn = b.works != nil
+		b.add(&team.Work{Kind: team.KindMessages, Other: t})
 	}
-	return v.SubmitAll(ctx, "group", works, t.Withdraw)
+	if v.Stream != nil && v.Recorder == nil {
+		return v.SubmitAll(ctx, "group", b.list(), b.over)
+	}
+	err := v.SubmitAll(ctx, "group", b.list(), nil)
+	b.over()
+	return err
 }
 
-// refuse runs nothing, because call failed on this rank with own; call is the zero Work if it is not known. The peers
+// submitMessages is submit for a group of messages alone.
+func (b *batch) submitMessages(ctx context.Context, v *inside.View) error {
+	err := b.messages.Usable(ctx) // else no peer knows of it yet
+	if err == nil {
+		err = b.messages.Do(ctx)
+	}
+	if v.Stream == nil {
+		b.over()
+	}
+	return err
+}
+
+// refuse runs nothing, because call failed on this rank with own; call is the zero Called if it is not known. The peers
 // wait for the group's collectives, on the host or on their devices, so refuse tells them.
-func (b *batch) refuse(ctx context.Context, v *inside.View, call team.Work, own error) error {
-	messages := len(b.messages) > 0 || call.Kind == team.KindMessages
+func (b *batch) refuse(ctx context.Context, v *inside.View, call engine.Called, own error) error {
+	messages := b.messages != nil || call.Kind == team.KindMessages
 	switch {
-	case len(b.works) > 0:
-		call = team.Work{Kind: b.works[0].Kind, Kernel: b.works[0].Kernel}
+	case b.works != nil:
+		first := &(*b.works)[0]
+		call = engine.Called{Kind: first.Kind, Kernel: first.Kernel}
 	case call.Kind == team.KindRefused && messages:
 		call.Kind = team.KindMessages
 	}

@@ -64,7 +64,7 @@ func Capture(ctx context.Context, c *ubcoll.Comm, record func(*ubcoll.Comm) erro
 	}
 	g := &Graph{view: *v}
 	g.after = g.over
-	_, own, err := v.Recording("graph.Capture", recorder{g}, func(c *inside.Comm) error {
+	own, err := new(inside.Recording).Do(v, "graph.Capture", recorder{g}, func(c *inside.Comm) error {
 		if record == nil {
 			return inside.ErrNoCalls
 		}

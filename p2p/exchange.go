@@ -139,7 +139,7 @@ func (x *Exchange) start(ctx context.Context, c *ubcoll.Comm, wait bool) (Reques
 	}
 	e := (*inside.Comm)(c).View()
 	if err := e.Mail.Usable(x.op); err != nil {
-		e.FailRecording(team.Work{Kind: team.KindMessages}, err)
+		e.FailRecording(engine.Called{Kind: team.KindMessages}, err)
 		return Request{}, err
 	}
 	if ctx == nil {

@@ -37,7 +37,7 @@ func Send(ctx context.Context, c *ubcoll.Comm, peer int, src ubcoll.Vec) error {
 		return err
 	}
 	m := e.Mail
-	sent, free, err := m.SendNow("send", m.Box(peer), v, v.Bytes())
+	sent, free, err := m.SendNow("send", m.Box(peer), v, v.Bytes(), nil)
 	switch {
 	case sent || err != nil:
 		return err
@@ -72,7 +72,7 @@ func Recv(ctx context.Context, c *ubcoll.Comm, peer int, dst ubcoll.Vec) (int, e
 }
 
 func recvFrom(ctx context.Context, m *mail.Mail, op string, peer int, v *team.Vec) (int, error) {
-	if n, done, err := m.RecvNow(m.Box(peer), v); done {
+	if n, done, err := m.RecvNow(m.Box(peer), v, false, m.Looks, nil); done {
 		return n, err
 	}
 	return m.Do(ctx, op, mail.NewMessage(peer, v, true, acquire))
@@ -98,7 +98,7 @@ func SendRecv(ctx context.Context, c *ubcoll.Comm, from int, dst ubcoll.Vec, to 
 		return 0, err
 	}
 	m := e.Mail
-	sent, _, err := m.SendNow("send_recv", m.Box(to), v, v.Bytes())
+	sent, _, err := m.SendNow("send_recv", m.Box(to), v, v.Bytes(), nil)
 	switch {
 	case err != nil:
 		return 0, err
@@ -156,7 +156,11 @@ func together(ctx context.Context, e *inside.View, op string, calls ...mail.Call
 	for i := 0; i < len(calls) && err == nil; i++ {
 		err = t.Call(calls[i])
 	}
-	if err := submit(ctx, e, t, err); err != nil {
+	err = submit(ctx, e, t, err)
+	if e.Recorder != nil {
+		t.PutBack() // the recorder has copied it
+	}
+	if err != nil {
 		return 0, err
 	}
 	return calls[len(calls)-1].Vec.Len, nil
@@ -165,7 +169,11 @@ func together(ctx context.Context, e *inside.View, op string, calls ...mail.Call
 // submit runs, queues or records t. If something is wrong with t, it only tells a recorder.
 func submit(ctx context.Context, e *inside.View, t *mail.Together, wrong error) error {
 	if e.Recorder != nil {
-		err := e.Recorder.Record(e.Comm, &team.Work{Kind: team.KindMessages, Other: t, Err: wrong})
+		w, err := e.Begin()
+		if err == nil {
+			w.Kind, w.Other, w.Err = team.KindMessages, t, wrong
+			err = e.End(ctx, w)
+		}
 		if wrong != nil {
 			return wrong
 		}

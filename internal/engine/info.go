@@ -31,6 +31,7 @@ type infos struct {
 	grouped            bool     // last is the last of members, or of replayed
 	members            []OpInfo // its memory is reused
 	replayed           *Replay  // instead of members; or nil
+	messages           Replay   // for replayed: a group of messages; its memory is reused
 	at                 [2]uint64
 	ops, bytes, staged uint64
 	lastSmall          atomic.Uint64 // a small message that was sent after last
@@ -236,7 +237,8 @@ func (c *Comm) NoteGroup(os []OpInfo, turn bool) {
 		}
 		c.members = append(c.members, os[:min(len(os), maxMembers-len(c.members))]...)
 	} else { // members belong to the holder of the turn
-		c.replayed, c.at = &Replay{members: os}, [2]uint64{}
+		c.messages.members = append(c.messages.members[:0], os[:min(len(os), maxMembers)]...)
+		c.replayed, c.at = &c.messages, [2]uint64{}
 	}
 	c.infoM.Unlock()
 	spin.Release(&c.lastSmall, 0)

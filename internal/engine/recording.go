@@ -10,7 +10,7 @@ import (
 )
 
 // Recorder records the operations of a communicator's view, which do not run then. Groups and captures use it. It copies
-// *w, which is the caller's again when Record returns.
+// *w and w.Other, which are the caller's again when Record returns.
 type Recorder interface {
 	Record(c *Comm, w *team.Work) error
 }
@@ -26,24 +26,30 @@ type Recording struct {
 	r    Recorder
 
 	mu   sync.Mutex
-	call team.Work // the first call that failed; says what the peers wait with
-	err  error     // its error
+	call Called // the first call that failed
+	err  error  // its error
 }
 
-// Record begins a recording for what, a function that passes its caller's function a view whose Recorder is the
-// recording; r gets the operations. End ends it. On a view that already records, it becomes part of that recording.
-func (v *View) Record(what string, r Recorder) (*Recording, error) {
-	k := &Recording{c: v.Comm, what: what, r: r}
+// Called says what the peers of a recorded call wait with.
+type Called struct {
+	Kind   team.OpKind
+	Kernel team.Kernel
+}
+
+// Record begins recording k, which is zero, for what, a function that passes its caller's function a view whose Recorder
+// is k; r gets the operations. End ends it. On a view that already records, it becomes part of that recording.
+func (v *View) Record(k *Recording, what string, r Recorder) error {
+	k.c, k.what, k.r = v.Comm, what, r
 	for v.Recorder == nil && !v.Comm.recording.CompareAndSwap(nil, k) {
 		if err := v.Comm.Barred(&team.Work{}, what); err != nil { // nil: the other recording has just ended
-			return nil, err
+			return err
 		}
 	}
-	return k, nil
+	return nil
 }
 
-// End ends the recording. It returns the first call that failed, the zero Work if that is not known, and why.
-func (k *Recording) End() (team.Work, error) {
+// End ends the recording. It returns the first call that failed, the zero Called if that is not known, and why.
+func (k *Recording) End() (Called, error) {
 	k.c.recording.CompareAndSwap(k, nil)
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -54,7 +60,7 @@ func (k *Recording) End() (team.Work, error) {
 func (k *Recording) Record(c *Comm, w *team.Work) error {
 	err := k.r.Record(c, w)
 	if err != nil {
-		k.failed(w, Cause(err))
+		k.failed(Called{w.Kind, w.Kernel}, Cause(err))
 	}
 	return err
 }
@@ -75,25 +81,25 @@ type elsewhere struct{ k *Recording }
 func (e elsewhere) Record(c *Comm, w *team.Work) error {
 	err := fmt.Errorf("on another stream than that on which %s was called, where all that it records runs: %w", e.k.what,
 		fault.ErrArgument)
-	e.k.failed(w, err)
+	e.k.failed(Called{w.Kind, w.Kernel}, err)
 	return c.LocalError(w.Kind.String(), err)
 }
 
-func (k *Recording) failed(w *team.Work, err error) {
+func (k *Recording) failed(call Called, err error) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	if k.err == nil {
-		k.call, k.err = team.Work{Kind: w.Kind, Kernel: w.Kernel}, err
+		k.call, k.err = call, err
 	}
 }
 
 // FailRecording fails the recording of v, with call, because of err.
-func (v *View) FailRecording(call team.Work, err error) {
+func (v *View) FailRecording(call Called, err error) {
 	switch k := v.Recorder.(type) {
 	case *Recording:
-		k.failed(&call, Cause(err))
+		k.failed(call, Cause(err))
 	case elsewhere:
-		k.k.failed(&call, Cause(err))
+		k.k.failed(call, Cause(err))
 	}
 }
 
@@ -108,7 +114,7 @@ func (c *Comm) Barred(w *team.Work, op string) error {
 	}
 	err := fmt.Errorf("%s on the communicator whose collectives %s is recording: call it on the *Comm that %s passes to "+
 		"its function, or after that: %w", op, k.what, k.what, fault.ErrArgument)
-	k.failed(w, err)
+	k.failed(Called{w.Kind, w.Kernel}, err)
 	return c.LocalError(op, err)
 }
 

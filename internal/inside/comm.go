@@ -17,7 +17,6 @@ import (
 	"github.com/ubcoll/ubcoll/internal/gpu"
 	"github.com/ubcoll/ubcoll/internal/mail"
 	"github.com/ubcoll/ubcoll/internal/onesided"
-	"github.com/ubcoll/ubcoll/internal/team"
 	"github.com/ubcoll/ubcoll/internal/transport/ipc"
 	"github.com/ubcoll/ubcoll/register"
 )
@@ -95,21 +94,30 @@ func (v *View) offspring(op string, do func() (*engine.Comm, error)) (*Comm, err
 // ErrNoCalls is the error of a group or a capture with a nil function.
 var ErrNoCalls = fmt.Errorf("the function that makes the calls is nil: %w", fault.ErrArgument)
 
-// Recording calls calls with a view that records its operations in r. own is the first error of calls itself, of a call
-// that could not be recorded, or of a collective that was called on v meanwhile; call is the call that failed, or the
-// zero Work if that is not known. If err is not nil, nothing has been called, and the peers need not know.
-func (v *View) Recording(what string, r engine.Recorder, calls func(*Comm) error) (call team.Work, own, err error) {
-	k, err := v.Record(what, r)
-	if err != nil {
-		return call, nil, err
+// Recording is a recording with the communicator that records. It is used once, because the communicator stays known
+// to the caller's function.
+type Recording struct {
+	Failed engine.Called // the call that failed, or the zero Called if that is not known
+
+	k engine.Recording
+	c Comm
+}
+
+// Do calls calls with a view like v that records its operations in r. own is the first error of calls itself, of a call
+// that could not be recorded, or of a collective that was called on v meanwhile. If err is not nil, nothing has been
+// called, and the peers need not know.
+func (k *Recording) Do(v *View, what string, r engine.Recorder, calls func(*Comm) error) (own, err error) {
+	if err := v.Record(&k.k, what, r); err != nil {
+		return nil, err
 	}
-	defer k.End() // for a panic in calls
-	g := &Comm{*v}
-	g.v.Recorder = k
-	own = calls(g)
-	call, failed := k.End()
-	if failed != nil && !errors.Is(own, failed) {
-		own = errors.Join(failed, own)
-	}
-	return call, own, nil
+	defer func() { // calls may panic
+		if call, failed := k.k.End(); failed != nil {
+			if k.Failed = call; !errors.Is(own, failed) {
+				own = errors.Join(failed, own)
+			}
+		}
+	}()
+	k.c.v = *v
+	k.c.v.Recorder = &k.k
+	return calls(&k.c), nil
 }

@@ -19,7 +19,7 @@ type Mail struct {
 	team   *team.Team
 	rank   int
 	eager  int   // see EagerLimit
-	looks  int   // see team.Looks
+	Looks  int   // see team.Looks
 	boxes  []Box // by rank of the peer
 	domain *mailroom
 	shut   bool     // the lanes are locked
@@ -29,7 +29,7 @@ type Mail struct {
 // New makes the messages of c.
 func New(c *engine.Comm, sibling engine.Attachment) engine.Attachment {
 	m := newMail(c.Rank(), c.Size())
-	m.c, m.team, m.looks = c, c.Team(), c.Team().Looks()
+	m.c, m.team, m.Looks = c, c.Team(), c.Team().Looks()
 	if s, ok := sibling.(*Mail); ok {
 		m.domain = s.domain
 	}

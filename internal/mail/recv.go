@@ -5,6 +5,7 @@ import (
 
 	"github.com/ubcoll/ubcoll/hw/cpu"
 	"github.com/ubcoll/ubcoll/hw/cpu/spin"
+	"github.com/ubcoll/ubcoll/internal/engine"
 	"github.com/ubcoll/ubcoll/internal/team"
 )
 
@@ -217,9 +218,9 @@ func (m *Mail) drain(b *Box, h *Message) (moved, done bool, err error) {
 	return true, h.moved == h.pieces, nil
 }
 
-// RecvNow receives a message that comes soon and takes little time, if no other receive waits. Like SendNow it takes
-// the box.
-func (m *Mail) RecvNow(b *Box, v *team.Vec) (n int, done bool, err error) {
+// RecvNow receives a message that takes little time, if no other receive waits and the message is there at one of looks
+// looks. exact says that v must have as many elements; told, if not nil, is filled in. Like SendNow it takes the box.
+func (m *Mail) RecvNow(b *Box, v *team.Vec, exact bool, looks int, told *engine.OpInfo) (n int, done bool, err error) {
 	if v.Bytes() >= sharedBytes {
 		return 0, false, nil
 	}
@@ -232,7 +233,7 @@ func (m *Mail) RecvNow(b *Box, v *team.Vec) (n int, done bool, err error) {
 		return 0, false, nil
 	}
 	var s *slot
-	for i := m.looks; s == nil && i > 0; i-- {
+	for i := looks; s == nil && i > 0; i-- {
 		s = b.arrived()
 	}
 	if s == nil {
@@ -244,7 +245,10 @@ func (m *Mail) RecvNow(b *Box, v *team.Vec) (n int, done bool, err error) {
 		l.Unlock()
 		return 0, true, m.Fail("recv", b.Peer, err)
 	}
-	n, done, err = m.take(b, s, h, v, false)
+	n, done, err = m.take(b, s, h, v, exact)
+	if told != nil && done && err == nil {
+		*told = team.SmallInfo(team.KindRecv, l.Seq, v.Bytes())
+	}
 	l.Unlock()
 	if err != nil && !done {
 		return 0, true, m.Fail("recv", b.Peer, err)

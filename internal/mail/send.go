@@ -7,6 +7,7 @@ import (
 	"github.com/ubcoll/ubcoll/fault"
 	"github.com/ubcoll/ubcoll/hw/cpu"
 	"github.com/ubcoll/ubcoll/hw/cpu/spin"
+	"github.com/ubcoll/ubcoll/internal/engine"
 	"github.com/ubcoll/ubcoll/internal/mem"
 	"github.com/ubcoll/ubcoll/internal/team"
 )
@@ -292,8 +293,9 @@ func (m *Mail) stage(b *Box, h *Message) (bool, error) {
 }
 
 // SendNow sends a message of n bytes that does not wait for its receive, if there is room and nothing waits before it;
-// free says so. It takes the box, not the peer, else the compiler computes the box's address at every use.
-func (m *Mail) SendNow(op string, b *Box, v *team.Vec, n int) (sent, free bool, err error) {
+// free says so. told, if not nil, is filled in. It takes the box, not the peer, else the compiler computes the box's
+// address at every use.
+func (m *Mail) SendNow(op string, b *Box, v *team.Vec, n int, told *engine.OpInfo) (sent, free bool, err error) {
 	if n > m.eager {
 		return false, false, nil
 	}
@@ -305,6 +307,9 @@ func (m *Mail) SendNow(op string, b *Box, v *team.Vec, n int) (sent, free bool, 
 	free = free && l.idle()
 	if sent = free && m.quick(v); sent {
 		m.postSmall(b, v, n)
+		if told != nil {
+			*told = team.SmallInfo(team.KindSend, l.Seq, n)
+		}
 	}
 	l.Unlock()
 	if err != nil {

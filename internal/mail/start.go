@@ -16,7 +16,7 @@ func (m *Mail) Do(ctx context.Context, op string, h *Message) (int, error) {
 	l.waiting.push(h)
 	err := m.usable() // since the call was checked: a rank that failed has taken its memory back
 	b := m.Box(h.Peer)
-	for i := m.looks; i > 0 && err == nil && !h.Done.Load(); i-- {
+	for i := m.Looks; i > 0 && err == nil && !h.Done.Load(); i-- {
 		_, err = advance(m, b)
 	}
 	l.Unlock()

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"sync"
 
 	"github.com/ubcoll/ubcoll/fault"
 	"github.com/ubcoll/ubcoll/internal/engine"
@@ -25,23 +26,44 @@ type Call struct {
 type Together struct {
 	Requests bool // the caller wants Requests, to ask when they are done
 	AtOnce   bool // and fails instead of waiting if too many are not done
+	Turn     bool // they run in the communicator's turn, with the collectives of their group
 
 	m        *Mail
 	stream   *engine.Stream
 	op       string
 	onDevice bool
 	group    bool
-	turn     bool // they run in the communicator's turn
 	acquire  Acquire
 	host     []Call
 	device   deviceMessages
 	placed   []*Message // messages of host memory that have their places, on a stream
+
+	// Memory to use again.
+	open  []*Message
+	infos []engine.OpInfo
 }
+
+// togethers has empty Togethers to use again.
+var togethers = sync.Pool{New: func() any { return new(Together) }}
 
 // Together makes messages for a call op on s; nil is no stream. They are of host memory or, if onDevice, of device
 // memory.
 func (m *Mail) Together(s *engine.Stream, op string, onDevice bool, acquire Acquire) *Together {
-	return &Together{m: m, stream: s, op: op, onDevice: onDevice, acquire: acquire}
+	t := togethers.Get().(*Together)
+	t.m, t.stream, t.op, t.onDevice, t.acquire = m, s, op, onDevice, acquire
+	return t
+}
+
+// PutBack takes back a Together that has run, or whose calls others have copied. Messages of device memory may still be
+// under way; their memory is not used again.
+func (t *Together) PutBack() {
+	if len(t.device) > 0 {
+		return
+	}
+	clear(t.host)
+	clear(t.open)
+	*t = Together{host: t.host[:0], open: t.open[:0], infos: t.infos[:0]}
+	togethers.Put(t)
 }
 
 // Usable returns why nothing can be sent or received now, or nil.
@@ -94,14 +116,16 @@ func (m *Mail) Check(op string, peer int, v *team.Vec) error {
 	return nil
 }
 
-// Group makes one Together of ts, which are all on the same stream, for a group. collectives says that the group runs
-// collectives before them.
-func (m *Mail) Group(ts []*Together, collectives bool) *Together {
-	g := &Together{m: m, stream: ts[0].stream, op: "group", group: true, turn: collectives, acquire: ts[0].acquire}
-	for _, t := range ts {
-		g.host, g.device = append(g.host, t.host...), append(g.device, t.device...)
-	}
+// Group makes an empty Together for a group with messages like t's.
+func (t *Together) Group() *Together {
+	g := t.m.Together(t.stream, "group", false, t.acquire)
+	g.group = true
 	return g
+}
+
+// Add adds copies of t's messages, which are on the same stream.
+func (g *Together) Add(t *Together) {
+	g.host, g.device = append(g.host, t.host...), append(g.device, t.device...)
 }
 
 // OnHost implements team.Operation.
@@ -121,7 +145,7 @@ func (t *Together) Vec(i int) *team.Vec {
 // Clone implements team.Operation.
 func (t *Together) Clone() team.Operation {
 	c := *t
-	c.host, c.device = slices.Clone(t.host), slices.Clone(t.device)
+	c.host, c.device, c.open, c.infos = slices.Clone(t.host), slices.Clone(t.device), nil, nil
 	return &c
 }
 
@@ -189,73 +213,139 @@ func (t *Together) Withdraw() {
 	t.placed = nil
 }
 
+// message makes the i-th message of host memory.
+func (t *Together) message(i int) *Message {
+	k := &t.host[i]
+	h := NewMessage(k.Peer, &k.Vec, k.Recv, t.acquire)
+	h.exact, h.told = true, t.info(i)
+	return h
+}
+
 func (t *Together) messages() []*Message {
-	ms := make([]*Message, len(t.host))
+	t.open = t.open[:0]
 	for i := range t.host {
-		k := &t.host[i]
-		ms[i] = NewMessage(k.Peer, &k.Vec, k.Recv, t.acquire)
-		if ms[i].exact = true; t.group {
-			ms[i].told = new(engine.OpInfo)
-		}
+		t.open = append(t.open, t.message(i))
 	}
-	return ms
+	return t.open
+}
+
+// info is where it is noted how the i-th message of host memory went, for a group; or nil.
+func (t *Together) info(i int) *engine.OpInfo {
+	if !t.group {
+		return nil
+	}
+	if len(t.infos) == 0 {
+		t.infos = append(t.infos, make([]engine.OpInfo, len(t.host))...)
+	}
+	return &t.infos[i]
 }
 
 // Run implements team.Operation. On a device's stream it queues them.
 func (t *Together) Run(ctx context.Context) error {
 	defer t.m.c.Tracer.Begin(ctx, t.op).End()
-	ms := t.placed
-	t.placed = nil
-	for _, h := range ms {
-		h.lane.Lock()
-		h.queued = false
-		h.lane.Unlock()
+	open, errs, err := t.start()
+	if err != nil {
+		t.open, t.infos = nil, nil // abandoned messages refer to them
+		return err
 	}
-	if ms == nil && len(t.host) > 0 {
-		ms = t.messages()
-		if err := t.m.Start(t.op, ms); err != nil {
-			return err
-		}
-	}
-	var told []engine.OpInfo
 	var device *Transfer
-	var errs []error
 	if len(t.device) > 0 {
-		var err error
 		if device, err = t.Transfer(ctx); err != nil {
 			errs = append(errs, err)
-		} else if t.group {
-			told = messageInfos(t.device)
 		}
 	}
-	if len(ms) > 0 {
-		infos, err := t.await(ctx, ms)
-		told, errs = append(infos, told...), append(errs, err)
+	queued := t.group && err == nil
+	if len(open) > 0 {
+		if err := t.m.Await(ctx, t.op, open); err != nil {
+			errs = append(errs, err)
+			t.open, t.infos = nil, nil // abandoned messages refer to them
+		} else {
+			errs = append(errs, over(open)...)
+		}
 	}
 	if device != nil {
 		errs = append(errs, device.Wait(ctx))
 	}
 	if t.group {
-		t.m.c.NoteGroup(told, t.turn)
+		t.infos = slices.DeleteFunc(t.infos, func(o engine.OpInfo) bool { return o.Kind == team.KindRefused })
+		if queued {
+			t.infos = append(t.infos, messageInfos(t.device)...)
+		}
+		t.m.c.NoteGroup(t.infos, t.Turn)
+		t.infos = t.infos[:0]
 	}
 	return errors.Join(errs...)
 }
 
-// await waits for messages of host memory. It joins the errors of single messages.
-func (t *Together) await(ctx context.Context, ms []*Message) (infos []engine.OpInfo, err error) {
-	if err := t.m.Await(ctx, t.op, ms); err != nil {
-		return nil, err
-	}
-	var errs []error
+// over takes back messages that are done, and returns their errors.
+func over(ms []*Message) (errs []error) {
 	for _, h := range ms {
 		if h.Err != nil {
 			errs = append(errs, h.Err)
-		} else if t.group {
-			infos = append(infos, *h.told)
 		}
 		h.PutBack()
 	}
-	return infos, errors.Join(errs...)
+	return errs
+}
+
+// start starts the messages of host memory, or lets those go on that have their places. It returns those that are not
+// done yet, and the errors of others. If err is not nil, nothing is under way.
+func (t *Together) start() (open []*Message, errs []error, err error) {
+	if open, t.placed = t.placed, nil; open != nil {
+		for _, h := range open {
+			h.lane.Lock()
+			h.queued = false
+			h.lane.Unlock()
+		}
+		return open, nil, nil
+	}
+	for i := range t.host {
+		if !t.m.quick(&t.host[i].Vec) {
+			ms := t.messages()
+			return ms, nil, t.m.Start(t.op, ms)
+		}
+	}
+	t.open = t.open[:0]
+	for _, recv := range [2]bool{false, true} { // the sends first: peers may wait for them
+		for i := range t.host {
+			if t.host[i].Recv != recv {
+				continue
+			}
+			if err := t.startOne(i); err != nil {
+				if none := t.m.c.Err(); none != nil {
+					return nil, nil, t.m.abandon(t.open, none)
+				}
+				errs = append(errs, err)
+			}
+		}
+	}
+	return t.open, errs, nil
+}
+
+// startOne sends or receives message i now, or else appends it to open.
+func (t *Together) startOne(i int) error {
+	k := &t.host[i]
+	b := t.m.Box(k.Peer)
+	var done bool
+	var err error
+	if k.Recv {
+		looks := t.m.Looks
+		if len(t.open) > 0 {
+			looks = 1 // others need this rank
+		}
+		_, done, err = t.m.RecvNow(b, &k.Vec, true, looks, t.info(i))
+	} else {
+		done, _, err = t.m.SendNow(t.op, b, &k.Vec, k.Vec.Bytes(), t.info(i))
+	}
+	if done || err != nil {
+		return err
+	}
+	h := t.message(i)
+	if err := t.m.Start(t.op, []*Message{h}); err != nil {
+		return err
+	}
+	t.open = append(t.open, h)
+	return nil
 }
 
 // Transfer starts messages of device memory. On a stream nothing more is to do, and the Transfer is nil; else the

@@ -48,7 +48,7 @@ func (m *Mail) round(ms []*Message, looks, turn int) (open *Message, moved bool,
 // Await moves ms until all are done. If it returns an error, the communicator is broken and ms are abandoned.
 func (m *Mail) Await(ctx context.Context, op string, ms []*Message) error {
 	var p Patience
-	looks := m.looks
+	looks := m.Looks
 	if len(ms) > 1 {
 		looks = 1
 	}
@@ -65,7 +65,7 @@ func (m *Mail) Await(ctx context.Context, op string, ms []*Message) error {
 			idle = 0
 			continue
 		}
-		if idle += looks * len(ms); idle < m.looks {
+		if idle += looks * len(ms); idle < m.Looks {
 			continue
 		}
 		idle = 0
