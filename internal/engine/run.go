@@ -190,7 +190,8 @@ func (c *Comm) runAll(ctx context.Context, ws []team.Work, together bool) (err e
 	if c.fuses() {
 		fuse = team.MaxFused
 	}
-	for n := 0; len(ws) > 0 && err == nil; ws = ws[n:] {
+	all := len(ws)
+	for n := 0; len(ws) > 0; ws = ws[n:] {
 		if n = 1; ws[0].Other != nil {
 			err = ws[0].Other.Run(ctx)
 		} else if ws[0].Kernel.Name != "" && c.device != nil {
@@ -198,8 +199,23 @@ func (c *Comm) runAll(ctx context.Context, ws []team.Work, together bool) (err e
 		} else {
 			n, err = c.runSome(ctx, ws, &fuse)
 		}
+		if err != nil {
+			return c.nameCall(err, all-len(ws), all)
+		}
 	}
-	return err
+	return nil
+}
+
+// nameCall adds to err which call of a group or graph it is about, if the communicator is still usable: later calls
+// return the error that broke it.
+func (c *Comm) nameCall(err error, i, all int) error {
+	e, ok := err.(*fault.Error)
+	if !ok || all == 1 || c.broken.Load() != nil {
+		return err
+	}
+	named := *e
+	named.Err = fmt.Errorf("call %d of %d: %w", i+1, all, e.Err)
+	return &named
 }
 
 // runSome runs the first of ws, and those behind it that can travel with it, at most fuse. It lowers fuse if fewer than

@@ -305,47 +305,59 @@ func (t *Together) start() (open []*Message, errs []error, err error) {
 			return ms, nil, t.m.Start(t.op, ms)
 		}
 	}
+	return t.exchange()
+}
+
+// exchange sends and receives, each in order, as long as it need not wait long, and starts the messages that remain.
+func (t *Together) exchange() (open []*Message, errs []error, err error) {
 	t.open = t.open[:0]
-	for _, recv := range [2]bool{false, true} { // the sends first: peers may wait for them
-		for i := range t.host {
-			if t.host[i].Recv != recv {
-				continue
-			}
-			if err := t.startOne(i); err != nil {
-				if none := t.m.c.Err(); none != nil {
-					return nil, nil, t.m.abandon(t.open, none)
+	next := [2]int{} // of the sends, and of the receives
+	for idle := 0; idle < t.m.Looks && (next[0] < len(t.host) || next[1] < len(t.host)); idle++ {
+		for d := range next {
+			for ; next[d] < len(t.host); next[d]++ {
+				k := &t.host[next[d]]
+				if k.Recv != (d == 1) {
+					continue
 				}
-				errs = append(errs, err)
+				if k.Vec.Bytes() > t.m.eager { // it takes a wait: the peer may wait for this rank to start it
+					idle = t.m.Looks
+					break
+				}
+				done, err := t.now(k, next[d])
+				if err != nil {
+					errs = append(errs, err)
+				}
+				if !done {
+					break
+				}
+				idle = 0
 			}
 		}
+		if errs != nil && t.m.c.Err() != nil {
+			return nil, nil, t.m.c.Err()
+		}
+	}
+	for d := range next {
+		for i := next[d]; i < len(t.host); i++ {
+			if t.host[i].Recv == (d == 1) {
+				t.open = append(t.open, t.message(i))
+			}
+		}
+	}
+	if err := t.m.Start(t.op, t.open); err != nil {
+		return nil, nil, errors.Join(append(errs, err)...)
 	}
 	return t.open, errs, nil
 }
 
-// startOne sends or receives message i now, or else appends it to open.
-func (t *Together) startOne(i int) error {
-	k := &t.host[i]
-	b := t.m.Box(k.Peer)
-	var done bool
-	var err error
-	if k.Recv {
-		looks := t.m.Looks
-		if len(t.open) > 0 {
-			looks = 1 // others need this rank
-		}
-		_, done, err = t.m.RecvNow(b, &k.Vec, true, looks, t.info(i))
+// now sends or receives k, message i, if that takes no wait.
+func (t *Together) now(k *Call, i int) (done bool, err error) {
+	if b := t.m.Box(k.Peer); k.Recv {
+		_, done, err = t.m.RecvNow(b, &k.Vec, true, 1, t.info(i))
 	} else {
 		done, _, err = t.m.SendNow(t.op, b, &k.Vec, k.Vec.Bytes(), t.info(i))
 	}
-	if done || err != nil {
-		return err
-	}
-	h := t.message(i)
-	if err := t.m.Start(t.op, []*Message{h}); err != nil {
-		return err
-	}
-	t.open = append(t.open, h)
-	return nil
+	return done, err
 }
 
 // Transfer starts messages of device memory. On a stream nothing more is to do, and the Transfer is nil; else the
