@@ -25,9 +25,9 @@ import (
 // queues the group. calls runs on the caller's goroutine. Its own calls on g do not wait, and g is unusable afterwards
 // ([ErrClosed]).
 //
-// The first collective that fails ends the group on all ranks alike, and Group returns its error. None of the messages
-// has then been sent or received, except on a stream of a device, where they are queued already. Errors of messages are
-// joined; on a device only the first one is reported.
+// The first collective that fails ends the group on all ranks alike, and Group returns its error, which says which call
+// it is. None of the messages has then been sent or received, except on a stream of a device, where they are queued
+// already. Errors of messages are joined; on a device only the first one is reported.
 //
 // If calls returns an error, or a call on g has failed, this rank runs nothing, and Group returns that error. The other
 // ranks are told if a collective had been called before, if a collective failed, or if nothing had been called. On a
@@ -35,9 +35,11 @@ import (
 // operations that wait for it. In all other cases nobody is told, as with any message that is not sent: a rank that
 // waits for such a message, or for a collective that was to follow, keeps waiting.
 //
-// On device memory, one kernel runs small all-reduces of one type that follow each other in the group: if one of them
-// fails, none has been done. Types and lengths alone decide what runs together. If ranks' groups differ in these, their
-// kernels may not meet, which is ErrMismatch and breaks the communicator.
+// On host memory, small collectives that follow each other travel in one exchange, except where one reads what another
+// of them writes, with more than 16 ranks, and between hosts. On device memory, one kernel runs small all-reduces of one
+// type that follow each other in the group: if one of them fails, none has been done. Types and lengths alone decide what
+// runs together. If ranks' groups differ in these, their kernels may not meet, which is ErrMismatch and breaks the
+// communicator.
 //
 // A communicator records one group at a time, groups of messages alone included; several goroutines can use [Comm.Dup]
 // and p2p.Exchange. While calls runs, a collective that any goroutine calls on c itself would run before the group: it

@@ -169,11 +169,7 @@ func together(ctx context.Context, e *inside.View, op string, calls ...mail.Call
 // submit runs, queues or records t. If something is wrong with t, it only tells a recorder.
 func submit(ctx context.Context, e *inside.View, t *mail.Together, wrong error) error {
 	if e.Recorder != nil {
-		w, err := e.Begin()
-		if err == nil {
-			w.Kind, w.Other, w.Err = team.KindMessages, t, wrong
-			err = e.End(ctx, w)
-		}
+		err := e.Recorder.Record(e.Comm, t.Work(wrong))
 		if wrong != nil {
 			return wrong
 		}

@@ -26,7 +26,7 @@ type source struct {
 // packages must exist.
 func (c *checker) face() {
 	hidden := []string{"internal"}
-	for room := range c.lines {
+	for room := range c.rooms {
 		if strings.HasPrefix(room, "internal/") {
 			hidden = append(hidden, regexp.QuoteMeta(path.Base(room)))
 		}

@@ -41,6 +41,7 @@ type Together struct {
 	// Memory to use again.
 	open  []*Message
 	infos []engine.OpInfo
+	work  *team.Work
 }
 
 // togethers has empty Togethers to use again.
@@ -62,8 +63,17 @@ func (t *Together) PutBack() {
 	}
 	clear(t.host)
 	clear(t.open)
-	*t = Together{host: t.host[:0], open: t.open[:0], infos: t.infos[:0]}
+	*t = Together{host: t.host[:0], open: t.open[:0], infos: t.infos[:0], work: t.work}
 	togethers.Put(t)
+}
+
+// Work returns t as an operation to record, which is wrong if that is not nil.
+func (t *Together) Work(wrong error) *team.Work {
+	if t.work == nil {
+		t.work = new(team.Work)
+	}
+	t.work.Kind, t.work.Other, t.work.Err = team.KindMessages, t, wrong
+	return t.work
 }
 
 // Usable returns why nothing can be sent or received now, or nil.
@@ -146,6 +156,7 @@ func (t *Together) Vec(i int) *team.Vec {
 func (t *Together) Clone() team.Operation {
 	c := *t
 	c.host, c.device, c.open, c.infos = slices.Clone(t.host), slices.Clone(t.device), nil, nil
+	c.work = nil
 	return &c
 }
 
