@@ -5,28 +5,35 @@ import (
 	"fmt"
 	"image/color"
 	"io"
+	"maps"
 	"math"
+	"slices"
 
-	"gonum.org/v1/plot"
-	"gonum.org/v1/plot/font"
-	"gonum.org/v1/plot/plotter"
-	"gonum.org/v1/plot/text"
 	"gonum.org/v1/plot/vg"
 	"gonum.org/v1/plot/vg/draw"
 	"gonum.org/v1/plot/vg/vgimg"
 	"gonum.org/v1/plot/vg/vgsvg"
 )
 
-// A picture is as wide as the text of a page with two columns, with letters of the size that captions have.
+// A picture is as wide as the text of a page with two columns, with letters of the size that captions have. Lengths are
+// in points.
 const (
-	width  = 17.8 * vg.Centimeter
-	panel  = 6.4 * vg.Centimeter // height of a panel
-	gap    = 0.5 * vg.Centimeter // between panels
-	edge   = vg.Millimeter
-	large  = 9.5 // points
-	normal = 8
-	small  = 7.25
-	dots   = 300 // of PNG, per inch
+	width   = 17.8 * vg.Centimeter
+	edge    = 3
+	large   = 9.5  // letters of the title
+	normal  = 8    // of the legend and above plots
+	small   = 7.25 // of ticks and of the note
+	line    = 1.4  // from a line of text to the next, in sizes of its letters
+	dots    = 300  // of PNG, per inch
+	spacing = 6
+
+	thumbnail = 24  // the length of a line in the legend
+	tall      = 150 // the height of the only row of plots
+	tickSize  = 3   // of those with labels; others are half as long
+	beside    = 3   // from a tick to its label
+	off       = 2   // from an axis to where plots begin, so that marks do not hide it
+	gap       = 12  // between a plot and the labels of the next one
+	overhang  = 12  // to the right of plots, for labels of sizes
 )
 
 var formats = map[string]func(*Figure, io.Writer) error{"svg": svg, "png": png}
@@ -39,8 +46,7 @@ func svg(f *Figure, w io.Writer) error {
 	if _, err := c.WriteTo(&b); err != nil {
 		return err
 	}
-	// For viewers without Liberation Sans: these fonts have letters of the same width.
-	_, err := w.Write(bytes.ReplaceAll(b.Bytes(), []byte("font-family:Liberation Sans"), []byte("font-family:Liberation Sans,Arial,Helvetica,sans-serif")))
+	_, err := w.Write(inAnyFont(b.Bytes()))
 	return err
 }
 
@@ -65,221 +71,301 @@ var (
 		draw.TriangleGlyph{}, draw.CrossGlyph{}, draw.PlusGlyph{}}
 	ink      = color.RGBA{0x00, 0x00, 0x00, 0xff}
 	paper    = color.RGBA{0xff, 0xff, 0xff, 0xff}
-	gridline = color.RGBA{0xdd, 0xdd, 0xdd, 0xff}
-	ofBound  = draw.LineStyle{Color: color.RGBA{0x55, 0x55, 0x55, 0xff}, Width: 1.2, Dashes: []vg.Length{1, 2}}
+	gridline = draw.LineStyle{Color: color.RGBA{0xdd, 0xdd, 0xdd, 0xff}, Width: 0.4}
+	axisLine = draw.LineStyle{Color: ink, Width: 0.6}
+	grey     = color.RGBA{0x55, 0x55, 0x55, 0xff}
+	ofBound  = look{line: draw.LineStyle{Color: grey, Width: 1.2, Dashes: []vg.Length{1, 2}}}
+	ofLimits = [][]vg.Length{nil, {9, 3}, {4, 4}, {9, 3, 1, 3}}
 )
 
-// look says how a series is drawn.
+// look says how a line is drawn. Without a shape it has neither marks nor bars.
 type look struct {
 	line draw.LineStyle
 	mark draw.GlyphStyle
 }
 
-// looks returns how each of f's series is drawn. All bounds look the same.
-func looks(f *Figure) (all []look) {
-	i := 0
-	for _, s := range f.Series {
-		if s.Bound {
-			all = append(all, look{line: ofBound})
-			continue
-		}
-		c := colours[i%len(colours)]
-		all = append(all, look{
-			line: draw.LineStyle{Color: c, Width: 1.1, Dashes: dashes[(i+i/len(colours))%len(dashes)]},
-			mark: draw.GlyphStyle{Color: c, Radius: 2.2, Shape: marks[(i+i/len(colours))%len(marks)]},
-		})
-		i++
+// look returns how s is drawn.
+func (s *Series) look() look {
+	if s.Bound {
+		return ofBound
 	}
-	return all
+	c, turn := colours[s.Look%len(colours)], s.Look+s.Look/len(colours)
+	return look{
+		line: draw.LineStyle{Color: c, Width: 1.1, Dashes: dashes[turn%len(dashes)]},
+		mark: draw.GlyphStyle{Color: c, Radius: 2, Shape: marks[turn%len(marks)]},
+	}
 }
 
-// layout says where the parts of a picture go: the title, the legend, two panels beside each other, and the note.
+// entry is one of the legend.
+type entry struct {
+	name string
+	look look
+}
+
+// legend returns the entries of all series, in the order of their looks, and of the limits; and the place of each look.
+func (f *Figure) legend() (entries []entry, places map[int]int) {
+	series := map[int]Series{}
+	for _, p := range f.Panels {
+		for _, s := range p.Series {
+			series[s.Look] = s
+		}
+	}
+	places = map[int]int{}
+	for i, number := range slices.Sorted(maps.Keys(series)) {
+		s := series[number]
+		entries = append(entries, entry{s.Name, s.look()})
+		places[number] = i
+	}
+	for i, limit := range f.Limits {
+		entries = append(entries, entry{fmt.Sprintf("%s %.4g GB/s", limit.Name, limit.BusBW), limitLook(i)})
+	}
+	return entries, places
+}
+
+func limitLook(i int) look {
+	return look{line: draw.LineStyle{Color: grey, Width: 0.8, Dashes: ofLimits[i%len(ofLimits)]}}
+}
+
+// layout says where the parts of a picture are. From the top these are the title, the legend, what the plots show, rows of
+// panels with their titles, sizes, and the note.
 type layout struct {
-	f       *Figure
-	looks   []look
-	columns int       // of the legend
-	row     vg.Length // the height of one of its rows
-	height  vg.Length // of the picture
+	f           *Figure
+	title, note []string // their lines
+	legend      []entry
+	places      map[int]int // of series in the legend, by their looks
+	columns     int         // of the legend
+	across      int         // panels in a row
+	heading     vg.Length   // the height of a panel's title
+	tall        vg.Length   // the height of a plot
+	height      vg.Length   // of the picture
 }
 
 func newLayout(f *Figure) *layout {
-	l := &layout{f: f, looks: looks(f), row: vg.Points(normal * 1.4)}
-	widest := vg.Length(1)
-	for _, s := range f.Series {
-		widest = max(widest, letters(normal).Width(s.Name))
+	l := &layout{f: f, across: 1}
+	l.legend, l.places = f.legend()
+	l.title = letters{size: large}.wrap(f.Title, width-2*edge)
+	l.note = letters{size: small}.wrap(f.Note, width-2*edge)
+	widest := vg.Length(0)
+	for _, e := range l.legend {
+		widest = max(widest, letters{size: normal}.width(e.name))
 	}
-	l.columns = min(len(f.Series), max(1, int((width-2*edge)/(widest+thumbnail+2*spacing))))
-	l.height = 2*edge + vg.Points(large*1.6) + l.row*vg.Length(l.rows()) + spacing + panel + vg.Points(normal*1.8)
+	l.columns = min(len(l.legend), max(1, int((width-2*edge+2*spacing)/(thumbnail+spacing+widest+2*spacing))))
+	if len(f.Panels) > 3 {
+		l.across = 2
+	}
+	if slices.ContainsFunc(f.Panels, func(p Panel) bool { return p.Title != "" }) {
+		l.heading = normal*line + spacing
+	}
+	rows := vg.Length(l.rows())
+	l.tall = min(tall, max(tall*0.4, 240/rows))
+	l.height = 2*edge + large*line*vg.Length(len(l.title)) + normal*line*vg.Length(l.legendRows()) + spacing + normal*line +
+		rows*(l.heading+l.tall+spacing) + off + tickSize + beside + small*line + normal + spacing + small*line*vg.Length(len(l.note))
 	return l
 }
 
-func (l *layout) rows() int { return (len(l.f.Series) + l.columns - 1) / l.columns }
-
-const (
-	thumbnail = 24 // length of a line in the legend, in points
-	spacing   = 6
-)
+func (l *layout) rows() int       { return (len(l.f.Panels) + l.across - 1) / l.across }
+func (l *layout) legendRows() int { return (len(l.legend) + l.columns - 1) / l.columns }
 
 func (l *layout) draw(c draw.Canvas) {
-	c.FillPolygon(paper, []vg.Point{{X: c.Min.X, Y: c.Min.Y}, {X: c.Max.X, Y: c.Min.Y}, {X: c.Max.X, Y: c.Max.Y}, {X: c.Min.X, Y: c.Max.Y}})
+	c.FillPolygon(paper, []vg.Point{c.Min, {X: c.Max.X, Y: c.Min.Y}, c.Max, {X: c.Min.X, Y: c.Max.Y}})
 	c = draw.Crop(c, edge, -edge, edge, -edge)
-	title := fitting(l.f.Title, large, c.Size().X)
-	title.XAlign, title.YAlign = text.XCenter, text.YTop
-	c.FillText(title, vg.Point{X: c.Center().X, Y: c.Max.Y}, l.f.Title)
-	top := c.Max.Y - vg.Points(large*1.6)
-	l.legend(draw.Crop(c, 0, 0, 0, top-c.Max.Y))
-	top -= l.row*vg.Length(l.rows()) + spacing
-	note := fitting(l.f.Note, small, c.Size().X)
-	note.XAlign = text.XCenter
-	c.FillText(note, vg.Point{X: c.Center().X, Y: c.Min.Y + note.FontExtents().Descent}, l.f.Note)
-	// Labels of axes are drawn here, because plot does not put them in the middle of a logarithmic axis.
-	const label = normal * 1.5
-	panels := draw.Crop(c, 0, 0, normal*1.8+label, top-c.Max.Y)
-	plots := [][]*plot.Plot{{l.bandwidth(), l.time()}}
-	for i, at := range plot.Align(plots, draw.Tiles{Rows: 1, Cols: 2, PadLeft: label, PadX: gap + label}, panels)[0] {
-		plots[0][i].Draw(at)
-		data := plots[0][i].DataCanvas(at)
-		sty := letters(normal)
-		sty.XAlign = text.XCenter
-		c.FillText(sty, vg.Point{X: data.Center().X, Y: at.Min.Y - normal}, "Size")
-		sty.Rotation = math.Pi / 2
-		c.FillText(sty, vg.Point{X: at.Min.X - label + normal, Y: data.Center().Y}, []string{"Bus bandwidth (GB/s)", "Time of a call"}[i])
-	}
+	top := paragraph(c, l.title, large, c.Max.Y)
+	top = l.drawLegend(c, top) - spacing
+	top = l.drawPanels(c, top) - spacing
+	paragraph(c, l.note, small, top)
 }
 
-// legend names the series, in rows from the top.
-func (l *layout) legend(c draw.Canvas) {
+// paragraph writes lines below top and returns where it ends.
+func paragraph(c draw.Canvas, lines []string, size, top vg.Length) (bottom vg.Length) {
+	for _, s := range lines {
+		letters{size: size}.fitting(s, c.Size().X).write(c, s, c.Center().X, top-size, centre)
+		top -= size * line
+	}
+	return top
+}
+
+// drawLegend names the lines, in rows, and returns where it ends.
+func (l *layout) drawLegend(c draw.Canvas, top vg.Length) (bottom vg.Length) {
 	column := c.Size().X / vg.Length(l.columns)
-	for i, s := range l.f.Series {
+	for i, e := range l.legend {
 		x := c.Min.X + column*vg.Length(i%l.columns)
-		if len(l.f.Series) <= l.columns { // one row stands in the middle
-			x += (column - thumbnail - spacing - letters(normal).Width(s.Name)) / 2
+		name := letters{size: normal}.fitting(e.name, column-thumbnail-spacing)
+		if l.legendRows() == 1 {
+			x += (column - thumbnail - spacing - name.width(e.name)) / 2
 		}
-		y := c.Max.Y - l.row*(vg.Length(i/l.columns)+0.5)
-		c.StrokeLine2(l.looks[i].line, x, y, x+thumbnail, y)
-		if l.looks[i].mark.Shape != nil {
-			c.DrawGlyph(l.looks[i].mark, vg.Point{X: x + thumbnail/2, Y: y})
+		y := top - normal*line*(vg.Length(i/l.columns)+0.5)
+		c.StrokeLine2(e.look.line, x, y, x+thumbnail, y)
+		if e.look.mark.Shape != nil {
+			c.DrawGlyph(e.look.mark, vg.Point{X: x + thumbnail/2, Y: y})
 		}
-		sty := fitting(s.Name, normal, c.Max.X-x-thumbnail-spacing)
-		c.FillText(sty, vg.Point{X: x + thumbnail + spacing, Y: y - normal*0.35}, s.Name)
+		name.write(c, e.name, x+thumbnail+spacing, y-name.middle(), left)
 	}
+	return top - normal*line*vg.Length(l.legendRows())
 }
 
-// bandwidth returns the left panel.
-func (l *layout) bandwidth() *plot.Plot {
-	p := l.panel(func(p Point) Range { return p.BusBW })
-	p.Y.Tick.Marker = evenTicks{}
-	p.Y.Min = 0
-	high := p.Y.Max
-	for _, limit := range l.f.Limits {
-		high = max(high, limit.BusBW)
-		p.Add(&limitLine{limit})
-	}
-	p.Y.Max = max(high*1.06, 1e-9)
-	return p
+// The plots of a panel, from the left.
+var measures = []struct {
+	name  string
+	of    func(Point) Range
+	log   bool
+	scale scale
+}{
+	{"Bus bandwidth (GB/s)", func(p Point) Range { return p.BusBW }, false, bandwidths},
+	{"Time of a call", func(p Point) Range { return p.Time }, true, times},
 }
 
-// time returns the right panel.
-func (l *layout) time() *plot.Plot {
-	p := l.panel(func(p Point) Range { return p.Time })
-	p.Y.Scale, p.Y.Tick.Marker = plot.LogScale{}, timeTicks{}
-	p.Y.Min, p.Y.Max = p.Y.Min/1.25, p.Y.Max*1.25
-	return p
-}
-
-// panel returns a plot of all series against size.
-func (l *layout) panel(of func(Point) Range) *plot.Plot {
-	p := plot.New()
-	p.BackgroundColor = nil // the picture has a background
-	p.X.Scale, p.X.Tick.Marker = plot.LogScale{}, sizeTicks{}
-	for _, a := range []*plot.Axis{&p.X, &p.Y} {
-		a.Tick.Label.Font = letters(small).Font
-		a.Tick.Length, a.Padding = 3, 2
-		a.LineStyle.Width, a.Tick.LineStyle.Width = 0.6, 0.6
-	}
-	grid := plotter.NewGrid()
-	grid.Horizontal = draw.LineStyle{Color: gridline, Width: 0.4}
-	grid.Vertical = grid.Horizontal
-	p.Add(grid)
-	for i, s := range l.f.Series {
-		aside := vg.Length(i) - vg.Length(len(l.f.Series)-1)/2
-		p.Add(&seriesLine{s.Points, of, l.looks[i], aside * 3.6 / vg.Length(len(l.f.Series))})
-	}
-	low, high := p.X.Min, p.X.Max
-	room := max(math.Pow(high/low, 0.03), 1.1)
-	p.X.Min, p.X.Max = low/room, high*room
-	return p
-}
-
-// seriesLine draws the line of a series, with its marks and bars.
-type seriesLine struct {
-	points []Point
+// plot is one of the plots of a panel.
+type plot struct {
+	series []Series
+	limits []Limit
 	of     func(Point) Range
-	look   look
-	aside  vg.Length // how far bars stand beside their points, so that bars of different series do not hide each other
+	x, y   axis
+	yTicks []tick
 }
 
-// Plot implements plot.Plotter.
-func (s *seriesLine) Plot(c draw.Canvas, p *plot.Plot) {
-	x, y := p.Transforms(&c)
-	var line []vg.Point
-	for _, at := range s.points {
-		line = append(line, vg.Point{X: x(float64(at.Bytes)), Y: y(s.of(at).Median)})
+// drawPanels draws all plots, in columns, and returns where the lowest ones' labels end.
+func (l *layout) drawPanels(c draw.Canvas, top vg.Length) (bottom vg.Length) {
+	// The labels of vertical axes say how much room is left for plots, which are all of one width.
+	columns := make([][]plot, len(measures)*l.across)
+	labels := make([]vg.Length, len(columns))
+	size := l.f.sizes()
+	for i, panel := range l.f.Panels {
+		for j, m := range measures {
+			p := plot{series: panel.Series, of: m.of, x: size, y: axis{log: m.log}}
+			if !m.log {
+				p.limits = l.f.Limits
+			}
+			p.y.low, p.y.high = p.values()
+			p.y.to = top - normal*line - l.heading - (l.heading+l.tall+spacing)*vg.Length(i/l.across)
+			p.y.from = p.y.to - l.tall
+			bottom = p.y.from - off - tickSize - beside
+			p.yTicks = p.y.ticks(m.scale, func(string) vg.Length { return small * 1.5 })
+			column := i%l.across*len(measures) + j
+			for _, t := range p.yTicks {
+				labels[column] = max(labels[column], off+tickSize+beside+letters{size: small}.width(t.label))
+			}
+			columns[column] = append(columns[column], p)
+		}
 	}
-	bar := s.look.line
+	wide := c.Size().X - overhang - gap*vg.Length(len(columns)-1)
+	for _, w := range labels {
+		wide -= w
+	}
+	wide /= vg.Length(len(columns))
+	x := c.Min.X
+	for i, column := range columns {
+		x += labels[i]
+		name := measures[i%len(measures)].name
+		letters{size: normal}.write(c, name, x+wide/2, top-normal, centre)
+		for j, p := range column {
+			p.x.from, p.x.to = x, x+wide
+			if i%len(measures) == 0 {
+				title, space := l.f.Panels[j*l.across+i/len(measures)].Title, 2*wide+gap+labels[i+1]
+				letters{size: normal, bold: true}.fitting(title, space).write(c, title, x, p.y.to+spacing, left)
+			}
+			p.draw(c, l.places, j == len(column)-1)
+		}
+		x += wide + gap
+	}
+	bottom -= small*line + normal
+	letters{size: normal}.write(c, "Size", c.Center().X, bottom, centre)
+	return bottom
+}
+
+// sizes returns the horizontal axis of all plots, without its ends.
+func (f *Figure) sizes() axis {
+	low, high := math.Inf(1), 0.0
+	for _, p := range f.Panels {
+		for _, s := range p.Series {
+			for _, at := range s.Points {
+				low, high = min(low, float64(at.Bytes)), max(high, float64(at.Bytes))
+			}
+		}
+	}
+	room := max(math.Pow(high/low, 0.03), 1.1)
+	return axis{low: low / room, high: high * room, log: true}
+}
+
+// values returns what the ends of the vertical axis stand for.
+func (p *plot) values() (low, high float64) {
+	low = math.Inf(1)
+	for _, s := range p.series {
+		for _, at := range s.Points {
+			low, high = min(low, p.of(at).Low), max(high, p.of(at).High)
+		}
+	}
+	for _, limit := range p.limits {
+		high = max(high, limit.BusBW)
+	}
+	if p.y.log {
+		return low / 1.25, high * 1.25
+	}
+	return 0, max(high*1.06, 1e-9)
+}
+
+// draw draws the plot. Of the plots of a column, only the lowest has labels of sizes.
+func (p *plot) draw(c draw.Canvas, places map[int]int, lowest bool) {
+	letter := letters{size: small}
+	length := func(t tick) vg.Length {
+		if t.label == "" {
+			return tickSize / 2
+		}
+		return tickSize
+	}
+	x, y := p.x.from-off, p.y.from-off
+	for _, t := range p.x.ticks(sizes, func(label string) vg.Length { return letter.width(label) + spacing }) {
+		at := p.x.at(t.value)
+		c.StrokeLine2(axisLine, at, y, at, y-length(t))
+		if t.label != "" {
+			c.StrokeLine2(gridline, at, p.y.from, at, p.y.to)
+		}
+		if lowest {
+			letter.write(c, t.label, at, y-tickSize-beside-2*letter.middle(), centre)
+		}
+	}
+	for _, t := range p.yTicks {
+		at := p.y.at(t.value)
+		c.StrokeLine2(axisLine, x, at, x-length(t), at)
+		if t.label != "" {
+			c.StrokeLine2(gridline, p.x.from, at, p.x.to, at)
+		}
+		letter.write(c, t.label, x-tickSize-beside, at-letter.middle(), right)
+	}
+	c.StrokeLine2(axisLine, p.x.from, y, p.x.to, y)
+	c.StrokeLine2(axisLine, x, p.y.from, x, p.y.to)
+	for i, limit := range p.limits {
+		at := p.y.at(limit.BusBW)
+		c.StrokeLine2(limitLook(i).line, p.x.from, at, p.x.to, at)
+	}
+	for _, s := range p.series {
+		// Bars stand beside their points, so that those of different series do not hide each other.
+		aside := vg.Length(places[s.Look]) - vg.Length(len(places)-1)/2
+		p.drawSeries(c, s, aside*3.6/vg.Length(len(places)))
+	}
+}
+
+// drawSeries draws a line with its marks and bars. The bars stand aside of the marks.
+func (p *plot) drawSeries(c draw.Canvas, s Series, aside vg.Length) {
+	look := s.look()
+	var points []vg.Point
+	for _, at := range s.Points {
+		points = append(points, vg.Point{X: p.x.at(float64(at.Bytes)), Y: p.y.at(p.of(at).Median)})
+	}
+	bar := look.line
 	bar.Width, bar.Dashes = 0.7, nil
-	for i, at := range s.points {
-		if r := s.of(at); r.Low < r.High && s.look.mark.Shape != nil {
-			at, low, high := line[i].X+s.aside, y(r.Low), y(r.High)
+	for i, at := range s.Points {
+		if r := p.of(at); r.Low < r.High && look.mark.Shape != nil {
+			at, low, high := points[i].X+aside, p.y.at(r.Low), p.y.at(r.High)
 			const end = 1.6
 			c.StrokeLine2(bar, at, low, at, high)
 			c.StrokeLine2(bar, at-end, low, at+end, low)
 			c.StrokeLine2(bar, at-end, high, at+end, high)
 		}
 	}
-	c.StrokeLines(s.look.line, line)
-	if s.look.mark.Shape != nil {
-		for _, at := range line {
-			c.DrawGlyph(s.look.mark, at)
+	c.StrokeLines(look.line, points)
+	if look.mark.Shape != nil {
+		for _, at := range points {
+			c.DrawGlyph(look.mark, at)
 		}
 	}
-}
-
-// DataRange implements plot.DataRanger.
-func (s *seriesLine) DataRange() (left, right, low, high float64) {
-	left, low = math.Inf(1), math.Inf(1)
-	for _, p := range s.points {
-		r := s.of(p)
-		left, right = min(left, float64(p.Bytes)), max(right, float64(p.Bytes))
-		low, high = min(low, r.Low), max(high, r.High)
-	}
-	return left, right, low, high
-}
-
-// limitLine draws a limit across the whole panel, with its name.
-type limitLine struct{ Limit }
-
-// Plot implements plot.Plotter.
-func (l *limitLine) Plot(c draw.Canvas, p *plot.Plot) {
-	_, y := p.Transforms(&c)
-	at := y(l.BusBW)
-	c.StrokeLine2(ofBound, c.Min.X, at, c.Max.X, at)
-	name := fmt.Sprintf("%s %.4g GB/s", l.Name, l.BusBW)
-	sty := fitting(name, small, c.Size().X)
-	sty.YAlign = text.YTop
-	c.FillText(sty, vg.Point{X: c.Min.X + spacing, Y: at - 1.5}, name)
-}
-
-// letters returns the style of all text, in a size of this many points.
-func letters(points float64) text.Style {
-	return text.Style{Color: ink, Font: font.From(font.Font{Typeface: "Liberation", Variant: "Sans"}, vg.Points(points)),
-		Handler: plot.DefaultTextHandler}
-}
-
-// fitting returns letters of at most this size, small enough for s to fit into space.
-func fitting(s string, points float64, space vg.Length) text.Style {
-	if w := letters(points).Width(s); w > space && space > 0 {
-		points *= float64(space / w)
-	}
-	return letters(points)
 }

@@ -6,23 +6,31 @@ import (
 	"fmt"
 	"io"
 	"math"
+	"slices"
 )
 
 // version is the version of the figures that this program draws. It changes whenever a key does.
-const version = 1
+const version = 2
 
 // Figure describes one picture.
 type Figure struct {
-	Version int      `json:"version"`
-	Title   string   `json:"title"`
-	Note    string   `json:"note"` // below the panels: what points and bars are
-	Series  []Series `json:"series"`
-	Limits  []Limit  `json:"limits"` // horizontal lines in the panel of bandwidths
+	Version int     `json:"version"`
+	Title   string  `json:"title"`
+	Note    string  `json:"note"` // below the panels: what points and bars are
+	Panels  []Panel `json:"panels"`
+	Limits  []Limit `json:"limits"` // horizontal lines in the plots of bandwidths
+}
+
+// Panel is two plots beside each other, of bandwidth and of time.
+type Panel struct {
+	Title  string   `json:"title"`
+	Series []Series `json:"series"`
 }
 
 // Series is a line.
 type Series struct {
-	Name   string  `json:"name"`
+	Name   string  `json:"name"`   // the same in all panels
+	Look   int     `json:"look"`   // from 0: its colour, dashes and marks, and its place in the legend
 	Bound  bool    `json:"bound"`  // what the hardware can do: grey, without marks
 	Points []Point `json:"points"` // by size, which is more than 0
 }
@@ -64,23 +72,28 @@ func read(in io.Reader) (*Figure, error) {
 	if err := json.Unmarshal(text, f); err != nil {
 		return nil, err
 	}
-	points := 0
-	for _, s := range f.Series {
-		last := 0
-		for _, p := range s.Points {
-			points++
-			switch {
-			case p.Bytes <= last:
-				return nil, fmt.Errorf("series %q: %d bytes after %d: want sizes that grow, from 1", s.Name, p.Bytes, last)
-			case !p.Time.ordered() || p.Time.Low <= 0 || !p.BusBW.ordered() || p.BusBW.Low < 0:
-				return nil, fmt.Errorf("series %q, %d bytes: want times more than 0 and bandwidths from 0, with low <= median <= high",
-					s.Name, p.Bytes)
-			}
-			last = p.Bytes
-		}
+	if len(f.Panels) == 0 {
+		return nil, errors.New("it has no panels")
 	}
-	if points == 0 {
-		return nil, errors.New("it has no points")
+	names := map[int]string{}
+	for i, panel := range f.Panels {
+		points := 0
+		for j, s := range panel.Series {
+			if name, known := names[s.Look]; s.Look < 0 || known && name != s.Name {
+				return nil, fmt.Errorf("series %q has look %d, and so has series %q: want a number from 0 for each name", s.Name, s.Look, name)
+			}
+			if slices.ContainsFunc(panel.Series[:j], func(o Series) bool { return o.Look == s.Look }) {
+				return nil, fmt.Errorf("panel %d has series %q twice", i, s.Name)
+			}
+			names[s.Look] = s.Name
+			if err := s.check(); err != nil {
+				return nil, err
+			}
+			points += len(s.Points)
+		}
+		if points == 0 {
+			return nil, fmt.Errorf("panel %d has no points", i)
+		}
 	}
 	for _, l := range f.Limits {
 		if !(l.BusBW > 0) || math.IsInf(l.BusBW, 0) {
@@ -88,6 +101,21 @@ func read(in io.Reader) (*Figure, error) {
 		}
 	}
 	return f, nil
+}
+
+func (s *Series) check() error {
+	last := 0
+	for _, p := range s.Points {
+		switch {
+		case p.Bytes <= last:
+			return fmt.Errorf("series %q: %d bytes after %d: want sizes that grow, from 1", s.Name, p.Bytes, last)
+		case !p.Time.ordered() || p.Time.Low <= 0 || !p.BusBW.ordered() || p.BusBW.Low < 0:
+			return fmt.Errorf("series %q, %d bytes: want times more than 0 and bandwidths from 0, with low <= median <= high",
+				s.Name, p.Bytes)
+		}
+		last = p.Bytes
+	}
+	return nil
 }
 
 func (r Range) ordered() bool {

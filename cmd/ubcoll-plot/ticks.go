@@ -5,30 +5,26 @@ import (
 	"math"
 	"math/bits"
 	"slices"
-
-	"gonum.org/v1/plot"
 )
 
-// sizeTicks are powers of two, some of them with a label: 1 KiB, 64 KiB, 1 MiB.
-type sizeTicks struct{}
+// A scale returns ticks between low and high in several ways, of which the first that suits an axis is the best.
+type scale func(low, high float64) [][]tick
 
-// Ticks implements plot.Ticker.
-func (sizeTicks) Ticks(low, high float64) (ticks []plot.Tick) {
+// sizes are powers of two, some of them with a label: 1 KiB, 64 KiB, 1 MiB.
+func sizes(low, high float64) (ways [][]tick) {
 	from, to := int(math.Ceil(math.Log2(low)-1e-9)), int(math.Floor(math.Log2(high)+1e-9))
-	step := 1
-	for _, step = range []int{1, 2, 4, 5, 10} {
-		if to/step-(from+step-1)/step < 7 {
-			break
+	for _, step := range []int{1, 2, 4, 5, 10, 20, 40, 80} {
+		var ticks []tick
+		for e := max(from, 0); e <= to; e++ {
+			t := tick{value: math.Ldexp(1, e)}
+			if e%step == 0 {
+				t.label = sizeLabel(1 << e)
+			}
+			ticks = append(ticks, t)
 		}
+		ways = append(ways, ticks)
 	}
-	for e := max(from, 0); e <= to; e++ {
-		t := plot.Tick{Value: math.Ldexp(1, e)}
-		if e%step == 0 {
-			t.Label = sizeLabel(1 << e)
-		}
-		ticks = append(ticks, t)
-	}
-	return ticks
+	return ways
 }
 
 func sizeLabel(bytes uint64) string {
@@ -36,34 +32,30 @@ func sizeLabel(bytes uint64) string {
 	return fmt.Sprintf("%d %s", bytes>>(10*unit), []string{"B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"}[unit])
 }
 
-// timeTicks are 1, 2, ..., 9 times powers of ten microseconds. The powers have labels. If that gives fewer than two
-// labels, 2 and 5 have labels too; if it still does, all have.
-type timeTicks struct{}
-
-// Ticks implements plot.Ticker.
-func (timeTicks) Ticks(low, high float64) []plot.Tick {
-	var ticks []plot.Tick
-	for _, labelled := range [][]int{{1}, {1, 2, 5}, {1, 2, 3, 4, 5, 6, 7, 8, 9}} {
-		ticks = ticks[:0]
-		labels := 0
-		for e := math.Floor(math.Log10(low)); e <= math.Log10(high); e++ {
+// times are 1, 2, ..., 9 times powers of ten microseconds. All have labels, or 1, 2 and 5, or the powers, or some of these.
+// Where none of this suits, because low and high are too close together, they are even steps.
+func times(low, high float64) (ways [][]tick) {
+	from, to := int(math.Floor(math.Log10(low))), int(math.Ceil(math.Log10(high)))
+	for _, labelled := range []struct {
+		digits []int
+		step   int
+	}{{[]int{1, 2, 3, 4, 5, 6, 7, 8, 9}, 1}, {[]int{1, 2, 5}, 1}, {[]int{1}, 1}, {[]int{1}, 2}, {[]int{1}, 3}, {[]int{1}, 6}} {
+		var ticks []tick
+		for e := from; e <= to; e++ {
 			for digit := 1; digit <= 9; digit++ {
-				t := plot.Tick{Value: float64(digit) * math.Pow(10, e)}
-				if t.Value < low || t.Value > high {
+				t := tick{value: float64(digit) * math.Pow10(e)}
+				if t.value < low || t.value > high {
 					continue
 				}
-				if slices.Contains(labelled, digit) {
-					t.Label = timeLabel(t.Value)
-					labels++
+				if e%labelled.step == 0 && slices.Contains(labelled.digits, digit) {
+					t.label = timeLabel(t.value)
 				}
 				ticks = append(ticks, t)
 			}
 		}
-		if labels > 1 {
-			break
-		}
+		ways = append(ways, ticks)
 	}
-	return ticks
+	return append(ways, even(low, high, timeLabel)...)
 }
 
 func timeLabel(us float64) string {
@@ -79,20 +71,20 @@ func timeLabel(us float64) string {
 	return fmt.Sprintf("%.4g %s", us*scale, unit)
 }
 
-// evenTicks are multiples of 1, 2 or 5 times a power of ten.
-type evenTicks struct{}
+// bandwidths are even steps.
+func bandwidths(low, high float64) [][]tick {
+	return even(low, high, func(v float64) string { return fmt.Sprintf("%.4g", v) })
+}
 
-// Ticks implements plot.Ticker.
-func (evenTicks) Ticks(low, high float64) (ticks []plot.Tick) {
-	power := math.Pow(10, math.Floor(math.Log10((high-low)/4)))
-	step := power
-	for _, m := range []float64{1, 2, 5, 10} {
-		if step = m * power; (high-low)/step <= 6 {
-			break
+// even returns multiples of 1, 2 or 5 times a power of ten, all with labels.
+func even(low, high float64, label func(float64) string) (ways [][]tick) {
+	power := math.Pow(10, math.Floor(math.Log10((high-low)/10)))
+	for _, step := range []float64{1 * power, 2 * power, 5 * power, 10 * power, 20 * power, 50 * power} {
+		var ticks []tick
+		for i := math.Ceil(low / step); i*step <= high; i++ {
+			ticks = append(ticks, tick{i * step, label(i * step)})
 		}
+		ways = append(ways, ticks)
 	}
-	for i := math.Ceil(low / step); i*step <= high; i++ {
-		ticks = append(ticks, plot.Tick{Value: i * step, Label: fmt.Sprintf("%.4g", i*step)})
-	}
-	return ticks
+	return ways
 }

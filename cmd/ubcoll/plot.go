@@ -20,8 +20,9 @@ import (
 const plotUsage = `plot RESULTS ... [flags]
 
 Draws bus bandwidth and time against size. RESULTS are folders of ubcoll run, files of ubcoll bench -J, or pages of the
-benchmark scripts; NAME=RESULTS gives one another name. All are in one figure, but each operation has its own: with
-several, their names go to the files' names. ubcoll-plot draws, beside ubcoll or in PATH:
+benchmark scripts; NAME=RESULTS gives one another name. All are in one figure, in which each operation has a panel. What
+does not fit on a page becomes several files: what is constant in each goes to its name, as in plot-all_reduce.svg.
+ubcoll-plot draws, beside ubcoll or in PATH:
 
 	go install github.com/ubcoll/ubcoll/cmd/ubcoll-plot@latest   # in a clone: go install -C cmd/ubcoll-plot .`
 
@@ -49,14 +50,6 @@ func plot(args []string, out io.Writer) error {
 	figures, err := chart.Figures(o.runs, o.only, o.limits)
 	if err != nil {
 		return usageError("plot: %w", err)
-	}
-	if o.title != "" {
-		for i := range figures {
-			figures[i].Title = o.title
-			if len(figures) > 1 {
-				figures[i].Title += ": " + figures[i].Name
-			}
-		}
 	}
 	files, err := o.files(figures)
 	if err != nil {
@@ -141,23 +134,25 @@ type output struct {
 	text []byte
 }
 
-// files returns the files that the user asked for. It draws each picture once.
+// files returns the files that the user asked for.
 func (o *plotOptions) files(figures []chart.Figure) (files []output, err error) {
-	pictures := map[string][][]byte{}
-	draw := func(format string) ([][]byte, error) {
-		if pictures[format] == nil {
-			if pictures[format], err = drawAll(figures, format); err != nil {
-				return nil, err
+	// The user's title stands above a picture, but what tells pictures apart is still said. A report has titles of its own.
+	titled, untitled := slices.Clone(figures), slices.Clone(figures)
+	for i, f := range figures {
+		untitled[i].Title = ""
+		if o.title != "" {
+			titled[i].Title = o.title
+			if len(figures) > 1 && f.Title != "" {
+				titled[i].Title += ": " + f.Title
 			}
 		}
-		return pictures[format], nil
 	}
 	for _, name := range o.outputs {
 		suffix := filepath.Ext(name)
 		var texts [][]byte
 		switch suffix {
 		case ".html":
-			svg, err := draw("svg")
+			svg, err := drawAll(untitled, "svg")
 			if err != nil {
 				return nil, err
 			}
@@ -168,17 +163,17 @@ func (o *plotOptions) files(figures []chart.Figure) (files []output, err error) 
 			files = append(files, output{name, page.Bytes()})
 			continue
 		case ".json":
-			texts, err = describe(figures)
+			texts, err = describe(titled)
 		default:
-			texts, err = draw(suffix[1:])
+			texts, err = drawAll(titled, suffix[1:])
 		}
 		if err != nil {
 			return nil, err
 		}
 		for i, text := range texts {
 			file := name
-			if len(figures) > 1 {
-				file = strings.TrimSuffix(name, suffix) + "-" + figures[i].Name + suffix
+			if part := figures[i].Name; part != "" {
+				file = strings.TrimSuffix(name, suffix) + "-" + part + suffix
 			}
 			files = append(files, output{file, text})
 		}

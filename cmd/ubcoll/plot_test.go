@@ -7,6 +7,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 
@@ -18,6 +19,7 @@ import (
 const (
 	plotResults = "../../internal/chart/testdata/sweep"
 	plotPage    = "../../internal/chart/testdata/page.md"
+	plotTable   = "../../internal/chart/testdata/grid.csv"
 )
 
 // withDrawer builds the program that draws, and gives the environment in which ubcoll finds it.
@@ -65,13 +67,37 @@ func TestPlot(t *testing.T) {
 	}
 	require.True(t, strings.HasPrefix(read(both+".png"), "\x89PNG"))
 
-	// Figures of several operations have these in their files' names.
-	csv, several := at("several.csv"), at("several.svg")
-	require.NoError(t, os.WriteFile(csv, []byte("operation,size,time,bus_bw\nbroadcast,8,1,1\nall_gather,8,1,1\n"), 0o644))
-	stdout, stderr, code = testkit.Program(t, environ, "plot", "-o", several, csv)
+	// Several operations are one picture, and the order of their measurements is not seen in it.
+	lines := strings.Split(strings.TrimSpace(read(plotTable)), "\n")
+	slices.Reverse(lines[1:])
+	csv, grid, reversed := at("grid.csv"), at("grid"), at("reversed")
+	require.NoError(t, os.WriteFile(csv, []byte(strings.Join(lines, "\n")), 0o644))
+	for file, name := range map[string]string{plotTable: grid, csv: reversed} {
+		stdout, stderr, code = testkit.Program(t, environ, "plot", file, "-o", name)
+		require.Equal(t, 0, code, stderr)
+		require.Equal(t, name+".svg\n"+name+".png\n", stdout)
+	}
+	require.Contains(t, read(grid+".svg"), ">all_reduce, 2 ranks<")
+	require.Contains(t, read(grid+".svg"), ">broadcast, 10 ranks<")
+	require.Equal(t, read(grid+".svg"), read(reversed+".svg"))
+	require.Equal(t, read(grid+".png"), read(reversed+".png"))
+
+	// What is more than a page is several files, named by what is constant in each. Their titles say it too. A report says
+	// each title once, above the picture.
+	lines = []string{"operation,type,in_place,size,time,bus_bw"}
+	for i := range 36 {
+		lines = append(lines, fmt.Sprintf("%s,type%d,%t,8,1,1", []string{"broadcast", "all_gather"}[i/18], i/2%9, i%2 == 0))
+	}
+	many, report := at("many.svg"), at("many.html")
+	require.NoError(t, os.WriteFile(csv, []byte(strings.Join(lines, "\n")), 0o644))
+	stdout, stderr, code = testkit.Program(t, environ, "plot", "-o", many, "-o", report, csv, "-title", "A title")
 	require.Equal(t, 0, code, stderr)
-	several = strings.TrimSuffix(several, ".svg")
-	require.Equal(t, several+"-broadcast.svg\n"+several+"-all_gather.svg\n", stdout)
+	many = strings.TrimSuffix(many, ".svg")
+	require.Equal(t, many+"-all_gather.svg\n"+many+"-broadcast.svg\n"+report+"\n", stdout)
+	require.Contains(t, read(many+"-all_gather.svg"), ">A title: all_gather<")
+	for _, title := range []string{"<h1>A title<", ">all_gather<", ">broadcast<"} {
+		require.Equal(t, 1, strings.Count(read(report), title), title)
+	}
 
 	// The description needs no drawer, all else says how to get it, and nothing is written by halves.
 	none := []string{"PATH=" + t.TempDir()}
@@ -135,11 +161,11 @@ func TestReportInBrowser(t *testing.T) {
 		got = append(got, r[1]+" "+r[2])
 	}
 	var want []string
-	for _, series := range []string{"run, 4 ranks, the library's choice", "run, 4 ranks, ring"} {
-		want = append(want, series+" 1 KiB", series+" 64 KiB", series+" 1 MiB")
-	}
-	for _, series := range []string{"page, ubcoll, 2 ranks", "page, Open MPI, 2 ranks", "page, the hardware's bound, 2 ranks"} {
+	for _, series := range []string{"page, Open MPI", "page, ubcoll", "page, the hardware's bound"} {
 		want = append(want, series+" 1 KiB", series+" 4 KiB")
+	}
+	for _, series := range []string{"run, the library's choice", "run, ring"} {
+		want = append(want, series+" 1 KiB", series+" 64 KiB", series+" 1 MiB")
 	}
 	require.Equal(t, want, got)
 	require.Equal(t, 1, strings.Count(dom, "<svg "))

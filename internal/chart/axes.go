@@ -32,9 +32,6 @@ const (
 	axesCount
 )
 
-// key has a value for each axis, "" for an axis that the operation does not have.
-type key [axesCount]string
-
 // axes has the name of each axis, on the command line and in points.csv, and the text of its values in a figure. If all
 // series have the usual value, a figure does not mention it.
 var axes = [axesCount]struct {

@@ -45,11 +45,12 @@ func TestFigures(t *testing.T) {
 		{"its lines", "testdata/sweep/points.jsonl", "sweep.json"},
 		{"its table", "testdata/sweep/points.csv", "sweep.json"},
 		{"a page of a script", "testdata/page.md", "page.json"},
+		{"several operations, in disorder", "testdata/grid.csv", "grid.json"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			figures := figuresOf(t, c.results)
 			require.Len(t, figures, 1, "barriers have no sizes")
-			require.Equal(t, "all_reduce", figures[0].Name)
+			require.Empty(t, figures[0].Name)
 			text, err := json.Marshal(figures[0])
 			require.NoError(t, err)
 			want, err := os.ReadFile(filepath.Join(drawn, c.want))
@@ -57,7 +58,7 @@ func TestFigures(t *testing.T) {
 			require.JSONEq(t, string(want), string(text))
 		})
 	}
-	p := figuresOf(t, "testdata/sweep")[0].Series[0].Points
+	p := figuresOf(t, "testdata/sweep")[0].Panels[0].Series[0].Points
 	require.Equal(t, []string{"eager", "push"}, p[1].Took)
 	require.Equal(t, []int{0, 0, 3}, []int{p[0].Wrong, p[1].Wrong, p[2].Wrong})
 	require.Equal(t, []any{3, 0.75}, []any{p[0].Repeats, p[0].Confidence})
@@ -92,42 +93,47 @@ func TestBenchFiles(t *testing.T) {
 	f := all[0]
 	require.Equal(t, "all_reduce, float32, sum, 4 ranks, registered, host memory", f.Title)
 	require.Equal(t, "Medians of calls, bars: from the fastest call to the 95th percentile", f.Note)
-	require.Equal(t, []string{"out of place", "in place"}, []string{f.Series[0].Name, f.Series[1].Name})
-	require.Equal(t, Range{8, 4, 32}, f.Series[0].Points[0].Time)
-	require.InDeltaSlice(t, []float64{0.768, 0.192, 1.536},
-		[]float64{f.Series[0].Points[0].BusBW.Median, f.Series[0].Points[0].BusBW.Low, f.Series[0].Points[0].BusBW.High}, 1e-12)
+	series := f.Panels[0].Series
+	require.Equal(t, []string{"out of place", "in place"}, []string{series[0].Name, series[1].Name})
+	p := series[0].Points[0]
+	require.Equal(t, Range{8, 4, 32}, p.Time)
+	require.InDeltaSlice(t, []float64{0.768, 0.192, 1.536}, []float64{p.BusBW.Median, p.BusBW.Low, p.BusBW.High}, 1e-12)
 	// Of several operations it writes a list.
 	several := benchReport()
 	several.Config.Op = "broadcast"
 	file := filepath.Join(dir, "several.json")
 	require.NoError(t, bench.WriteAll([]*bench.Report{benchReport(), several}, file, false))
 	figures := figuresOf(t, file)
-	require.Equal(t, all[0].Series, figures[0].Series)
-	require.Equal(t, []string{"all_reduce", "broadcast"}, []string{figures[0].Name, figures[1].Name})
+	require.Len(t, figures, 1)
+	require.Equal(t, series, figures[0].Panels[0].Series)
+	require.Equal(t, []string{"all_reduce", "broadcast"}, []string{figures[0].Panels[0].Title, figures[0].Panels[1].Title})
+	require.Equal(t, "float32, sum, 4 ranks, registered, host memory", figures[0].Title)
 	require.Equal(t, []Fact{{"command", "ubcoll bench"}, {"ubcoll", "v1"}}, slices.DeleteFunc(readAll(t, file)[0].Origin,
 		func(f Fact) bool { return f.What != "command" && f.What != "ubcoll" }))
 	// Added to a file, the measurements are repeats.
 	file = filepath.Join(dir, "r.jsonl")
 	require.NoError(t, benchReport().Write(file, true))
-	require.Equal(t, 2, figuresOf(t, file)[0].Series[0].Points[0].Repeats)
+	require.Equal(t, 2, figuresOf(t, file)[0].Panels[0].Series[0].Points[0].Repeats)
 }
 
-// Several results are lines of one figure, and what is more than one figure shows is split.
+// Several results are lines of one figure.
 func TestLines(t *testing.T) {
 	names := func(f Figure) (all []string) {
-		for _, s := range f.Series {
+		require.Len(t, f.Panels, 1)
+		require.Empty(t, f.Panels[0].Title, "the figure's title says it")
+		for _, s := range f.Panels[0].Series {
 			all = append(all, s.Name)
 		}
 		return all
 	}
 	f := figuresOf(t, "before=testdata/sweep", "after=testdata/sweep/points.csv")[0]
-	require.Equal(t, []string{"before, the library's choice", "before, ring", "after, the library's choice", "after, ring"}, names(f))
+	require.Equal(t, []string{"after, the library's choice", "after, ring", "before, the library's choice", "before, ring"}, names(f))
 	runs := readAll(t, "before=testdata/sweep", "after=testdata/sweep/points.csv")
 	ring, err := ParseOnly("algorithm=ring")
 	require.NoError(t, err)
 	figures, err := Figures(runs, []Only{ring}, []Limit{{"NVLink", 450}})
 	require.NoError(t, err)
-	require.Equal(t, []string{"before", "after"}, names(figures[0]))
+	require.Equal(t, []string{"after", "before"}, names(figures[0]))
 	require.Equal(t, "all_reduce, float32, sum, 4 ranks, ring, registered, host memory", figures[0].Title)
 	require.Equal(t, []Limit{{"NVLink", 450}}, figures[0].Limits)
 
@@ -136,27 +142,9 @@ func TestLines(t *testing.T) {
 	require.NoError(t, os.WriteFile(other, []byte("operation,size,time,bus_bw,ranks\nall_reduce,8,1,1,4\n"), 0o644))
 	f = figuresOf(t, "testdata/sweep", other)[0]
 	require.Equal(t, "all_reduce, 4 ranks", f.Title)
-	require.Equal(t, []string{"sweep, the library's choice", "sweep, ring", "other, the library's choice"}, names(f))
+	require.Equal(t, []string{"other, the library's choice", "sweep, the library's choice", "sweep, ring"}, names(f))
 	require.NoError(t, os.WriteFile(other, []byte("operation,size,time,bus_bw,type\nall_reduce,8,1,1,int8\nall_reduce,8,2,2,\n"), 0o644))
-	require.Equal(t, []string{"int8", "other"}, names(figuresOf(t, other)[0]))
-
-	var b strings.Builder
-	b.WriteString("size,time,bus_bw,operation,type,ranks,requested_algorithm\n")
-	for _, op := range []string{"all_reduce", "broadcast"} {
-		for _, e := range []string{"float32", "int8"} {
-			for ranks := range 5 {
-				fmt.Fprintf(&b, "64,2,1,%s,%s,%d,auto\n", op, e, ranks+2)
-			}
-		}
-	}
-	file := filepath.Join(t.TempDir(), "many.csv")
-	require.NoError(t, os.WriteFile(file, []byte(b.String()), 0o644))
-	var of []string
-	for _, f := range figuresOf(t, file) {
-		require.Equal(t, []string{"2 ranks", "3 ranks", "4 ranks", "5 ranks", "6 ranks"}, names(f))
-		of = append(of, f.Name)
-	}
-	require.Equal(t, []string{"all_reduce-type-float32", "all_reduce-type-int8", "broadcast-type-float32", "broadcast-type-int8"}, of)
+	require.Equal(t, []string{"other", "int8"}, names(figuresOf(t, other)[0]))
 }
 
 func TestFaults(t *testing.T) {
@@ -213,9 +201,9 @@ func TestFaults(t *testing.T) {
 	for i := range 9 {
 		many = append(many, fmt.Sprintf("r%d=testdata/sweep", i))
 	}
-	figures, err := Figures(readAll(t, many...), nil, nil) // by algorithm
+	figures, err := Figures(readAll(t, many...), nil, nil)
 	require.NoError(t, err)
-	require.Len(t, figures, 2)
+	require.Equal(t, []string{"the library's choice", "ring"}, []string{figures[0].Panels[0].Title, figures[0].Panels[1].Title})
 	for i := range 9 {
 		many = append(many, fmt.Sprintf("s%d=testdata/sweep", i))
 	}

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"maps"
 	"math"
-	"regexp"
 	"slices"
 	"strings"
 
@@ -14,24 +13,29 @@ import (
 )
 
 // Version is the version of Figure's JSON, which cmd/ubcoll-plot reads. It changes whenever a key does.
-const Version = 1
+const Version = 2
 
-// Figure describes one picture: bus bandwidth and time against size.
+// Figure describes one picture: panels, each with bus bandwidth and time against size.
 type Figure struct {
-	Version int      `json:"version"`
-	Title   string   `json:"title"`
-	Note    string   `json:"note"` // what the points and the bars are
-	Series  []Series `json:"series"`
-	Limits  []Limit  `json:"limits"` // of the bandwidth
+	Version int     `json:"version"`
+	Title   string  `json:"title"` // what all its lines have in common
+	Note    string  `json:"note"`  // what the points and the bars are
+	Panels  []Panel `json:"panels"`
+	Limits  []Limit `json:"limits"` // of the bandwidth
 
-	Name string `json:"-"` // for files: lower-case letters, digits, dashes and underscores
+	Name string `json:"-"` // for files: what is constant in it and not in all figures; "" if it is the only one
+}
 
-	first key
+// Panel is a part of a figure. No line is in two of them.
+type Panel struct {
+	Title  string   `json:"title"` // what its lines have in common, and those of other panels have not
+	Series []Series `json:"series"`
 }
 
 // Series is a line.
 type Series struct {
 	Name   string  `json:"name"`
+	Look   int     `json:"look"`   // from 0: its colour, dashes and marks, and its place among others, the same in all figures
 	Bound  bool    `json:"bound"`  // what the hardware can do: drawn without points
 	Points []Point `json:"points"` // by size
 }
@@ -64,11 +68,20 @@ type Limit struct {
 // confidence is the confidence of the bars, if there are enough repeats for it.
 const confidence = 0.95
 
-// most is the number of series up to which a figure is not split. The eye does not tell more apart.
-const most = 8
+const (
+	few    = 4  // lines of a panel, if they differ in more than one thing
+	most   = 8  // lines of a panel, anyway: the eye does not tell more apart
+	legend = 16 // lines of a figure, which its legend names
+	page   = 16 // panels of a figure: they fill a page
+)
 
-// Figures returns the figures of runs, at least one for each operation. It splits an operation further that has too
-// many series for one figure.
+// parting are the axes by which lines come into several panels, and panels into several figures: the first ones first, as
+// few as possible. Runs and contenders stay together.
+var parting = []int{operation, elements, ranks, reduction, variant, device, root, graphs, protocol, average, inPlace, registration, algorithm}
+
+// Figures returns the figure of runs, which has a panel for each operation, or more if there are too many lines. If it
+// does not fit on a page, there are several figures. Figures, panels and lines are in the order of their values on the
+// axes, whatever the order of the measurements, and a line looks the same in all of them.
 func Figures(runs []*Run, choices []Only, limits []Limit) ([]Figure, error) {
 	var samples []sample
 	names := map[string]string{}
@@ -87,140 +100,113 @@ func Figures(runs []*Run, choices []Only, limits []Limit) ([]Figure, error) {
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", err, ubcoll.ErrArgument)
 	}
-	samples = slices.DeleteFunc(samples, func(s sample) bool { return s.bytes <= 0 || !(s.time > 0) }) // such as barriers
+	of := map[key][]sample{}
+	for _, s := range samples {
+		if s.bytes > 0 && s.time > 0 { // not barriers
+			of[s.key] = append(of[s.key], s)
+		}
+	}
+	all := slices.SortedFunc(maps.Keys(of), key.compare)
 	for _, r := range runs {
-		if !slices.ContainsFunc(samples, func(s sample) bool { return s.key[theRun] == r.Name }) {
+		if !slices.ContainsFunc(all, func(k key) bool { return k[theRun] == r.Name }) {
 			return nil, fmt.Errorf("there is nothing to draw of %s: no measurement with a size%s: %w", r.File, says(choices), ubcoll.ErrArgument)
 		}
 	}
+	panels := panelAxes(all)
+	lines := lineAxes(all, panels)
+	looks := lineLooks(all, lines)
+	files := figureAxes(all, panels, lines)
 	var figures []Figure
-	for _, of := range split(samples, operation) {
-		for _, some := range small(of) {
-			figures = append(figures, figure(some, limits))
+	for _, keys := range group(all, files) {
+		said := common(keys, lines)
+		f := Figure{Version: Version, Title: said.title(all), Limits: append([]Limit{}, limits...), Name: keys[0].on(files).file(all)}
+		for _, some := range group(keys, panels) {
+			p := Panel{Title: common(some, lines).without(said).title(all)}
+			for _, k := range some {
+				p.Series = append(p.Series, Series{k.line(lines), looks[k.on(lines)], k.bound(), points(of[k])})
+			}
+			slices.SortFunc(p.Series, func(a, b Series) int { return cmp.Compare(a.Look, b.Look) })
+			f.Panels = append(f.Panels, p)
 		}
-	}
-	for i := range figures {
-		if n := len(figures[i].Series); n > 2*most {
+		if n := len(group(keys, lines)); n > legend {
 			return nil, fmt.Errorf("%s: %d lines are more than one figure can show: take fewer results, or choose (-only): %w",
-				figures[i].Title, n, ubcoll.ErrArgument)
+				cmp.Or(f.Title, f.Panels[0].Title), n, ubcoll.ErrArgument)
 		}
+		f.Note = note(f.allPoints())
+		figures = append(figures, f)
 	}
-	name(figures)
 	return figures, nil
 }
 
-// name names figures after their operations. If an operation has several figures, their names also say what tells them
+// panelAxes returns the axes by which lines come into panels. They are the same for all operations, so that what tells
+// lines apart is the same in all panels.
+func panelAxes(all []key) []int {
+	by := []int{operation}
+	for _, axis := range parting[1:] {
+		if slices.ContainsFunc(group(all, by), func(panel []key) bool { return crowded(panel) && len(values(panel, axis)) > 1 }) {
+			by = append(by, axis)
+		}
+	}
+	return by
+}
+
+// crowded tells whether these are too many lines for a panel.
+func crowded(panel []key) bool {
+	things := 0
+	for axis := range axes {
+		if differ(panel, axis) {
+			things++
+		}
+	}
+	return len(panel) > most || len(panel) > few && things > 1
+}
+
+// lineAxes returns the axes that tell lines apart: those on which lines of a panel have different values. If that is not
+// enough, they are also those on which some lines of a panel have a value and others have none. Runs are always told
 // apart.
-func name(figures []Figure) {
-	for i := range figures {
-		f := &figures[i]
-		words := []string{f.first[operation]}
-		for axis := range axes {
-			v := f.first[axis]
-			apart := func(g Figure) bool { return g.first[operation] == words[0] && g.first[axis] != v }
-			if axis > operation && v != "" && slices.ContainsFunc(figures, apart) {
-				words = append(words, axes[axis].name, v)
-			}
-		}
-		f.Name = notInNames.ReplaceAllString(strings.ToLower(strings.Join(words, "-")), "-")
-	}
-}
-
-// split divides samples by their values on an axis, in the order in which the values appear.
-func split(samples []sample, axis int) (parts [][]sample) {
-	at := map[string]int{}
-	for _, s := range samples {
-		i, known := at[s.key[axis]]
-		if !known {
-			i = len(parts)
-			at[s.key[axis]] = i
-			parts = append(parts, nil)
-		}
-		parts[i] = append(parts[i], s)
-	}
-	return parts
-}
-
-// small splits samples until each part has few enough series for a figure, if possible. Runs and contenders stay
-// together.
-func small(samples []sample) [][]sample {
-	keys := map[key]bool{}
-	for _, s := range samples {
-		keys[s.key] = true
-	}
-	if len(keys) <= most {
-		return [][]sample{samples}
-	}
-	for _, axis := range []int{elements, ranks, reduction, variant, device, root, graphs, protocol, average, inPlace, registration, algorithm} {
-		if parts := split(samples, axis); len(parts) > 1 {
-			var all [][]sample
-			for _, p := range parts {
-				all = append(all, small(p)...)
-			}
-			return all
-		}
-	}
-	return [][]sample{samples}
-}
-
-// figure returns the figure of samples, which all have the same operation.
-func figure(samples []sample, limits []Limit) Figure {
-	f := Figure{Version: Version, Limits: append([]Limit{}, limits...), first: samples[0].key}
-	var order []key
-	of := map[key][]sample{}
-	for _, s := range samples {
-		if of[s.key] == nil {
-			order = append(order, s.key)
-		}
-		of[s.key] = append(of[s.key], s)
-	}
-	// The title says what all series have in common, and their names say what tells them apart. Names have the axes on
-	// which series have different values. If that is not enough, they also have the axes on which some series have a
-	// value and others have none.
-	var title []string
+func lineAxes(all []key, panels []int) []int {
 	var apart, unsaid []int
-	for i, a := range axes {
-		values := map[string]bool{}
-		for _, k := range order {
-			values[k[i]] = true
-		}
-		v := order[0][i]
+	parts := group(all, panels)
+	for axis := range axes {
 		switch {
-		case len(values) == 2 && values[""]:
-			unsaid = append(unsaid, i)
-		case len(values) > 1:
-			apart = append(apart, i)
-		case v != "" && v != a.usual && i != theRun:
-			title = append(title, a.say(v))
+		case axis == theRun && differ(all, axis), slices.ContainsFunc(parts, func(panel []key) bool { return len(values(panel, axis)) > 1 }):
+			apart = append(apart, axis)
+		case slices.ContainsFunc(parts, func(panel []key) bool { return differ(panel, axis) }):
+			unsaid = append(unsaid, axis)
 		}
 	}
-	f.Title = strings.Join(title, ", ")
-	names := seriesNames(order, apart)
-	if len(slices.Compact(slices.Sorted(slices.Values(names)))) < len(names) {
-		names = seriesNames(order, slices.Sorted(slices.Values(append(apart, unsaid...))))
+	if slices.ContainsFunc(parts, func(panel []key) bool { return len(group(panel, apart)) < len(panel) }) {
+		return slices.Sorted(slices.Values(append(apart, unsaid...)))
 	}
-	for i, k := range order {
-		f.Series = append(f.Series, Series{Name: names[i], Bound: k[contender] == "bound", Points: points(of[k])})
-	}
-	f.Note = note(f.Series)
-	return f
+	return apart
 }
 
-// seriesNames names each key by its values on some axes, or, if it has none there, by its run.
-func seriesNames(keys []key, on []int) (names []string) {
-	for _, k := range keys {
-		var words []string
-		for _, i := range on {
-			if k[i] != "" {
-				words = append(words, axes[i].say(k[i]))
+// lineLooks numbers the lines in the order of their values on the axes that tell them apart, with bounds behind the others.
+func lineLooks(all []key, lines []int) map[key]int {
+	looks := map[key]int{}
+	for _, bounds := range []bool{false, true} {
+		for _, line := range group(all, lines) {
+			if line[0].bound() == bounds {
+				looks[line[0].on(lines)] = len(looks)
 			}
 		}
-		names = append(names, cmp.Or(strings.Join(words, ", "), k[theRun]))
 	}
-	return names
+	return looks
 }
 
-var notInNames = regexp.MustCompile(`[^a-z0-9_]+`)
+// figureAxes returns the axes by which panels come into figures: as few as it takes for figures to fit on a page.
+func figureAxes(all []key, panels, lines []int) (by []int) {
+	large := func(figure []key) bool {
+		return len(group(figure, panels)) > page || len(group(figure, lines)) > legend
+	}
+	for _, axis := range panels {
+		if !slices.ContainsFunc(group(all, by), large) {
+			break
+		}
+		by = append(by, axis)
+	}
+	return by
+}
 
 // points returns the points of a series.
 func points(samples []sample) (all []Point) {
@@ -257,19 +243,17 @@ func pointOf(bytes int, repeats []sample) Point {
 }
 
 // note says what the points and the bars mean.
-func note(series []Series) string {
+func note(points []Point) string {
 	few, many, least := math.MaxInt, 0, 1.0
 	spread, single := false, false
-	for _, s := range series {
-		for _, p := range s.Points {
-			switch {
-			case p.Repeats > 1:
-				few, many, least = min(few, p.Repeats), max(many, p.Repeats), min(least, p.Confidence)
-			case p.Time.Low < p.Time.High:
-				spread = true
-			default:
-				single = true
-			}
+	for _, p := range points {
+		switch {
+		case p.Repeats > 1:
+			few, many, least = min(few, p.Repeats), max(many, p.Repeats), min(least, p.Confidence)
+		case p.Time.Low < p.Time.High:
+			spread = true
+		default:
+			single = true
 		}
 	}
 	var says []string
@@ -320,11 +304,18 @@ func number(x float64) string {
 // Wrong returns how many points of the figures have wrong elements.
 func Wrong(figures []Figure) (n int) {
 	for _, f := range figures {
-		for _, s := range f.Series {
-			for _, p := range s.Points {
-				n += cmp.Compare(p.Wrong, 0)
-			}
+		for _, p := range f.allPoints() {
+			n += cmp.Compare(p.Wrong, 0)
 		}
 	}
 	return n
+}
+
+func (f *Figure) allPoints() (all []Point) {
+	for _, p := range f.Panels {
+		for _, s := range p.Series {
+			all = append(all, s.Points...)
+		}
+	}
+	return all
 }

@@ -278,7 +278,7 @@ func (s *sample) normalize() {
 	if s.key[root] == "-1" {
 		s.key[root] = ""
 	}
-	if s.key[operation] == "all_reduce" && s.key[contender] == "" {
+	if s.key[contender] == "" { // an operation without algorithms to choose from takes the library's choice as well
 		s.key[algorithm] = cmp.Or(s.key[algorithm], "auto")
 	}
 	if s.key[registration] == "local" {

@@ -19,7 +19,8 @@ var reportPage = template.Must(template.New("report").Parse(reportText))
 var prologue = regexp.MustCompile(`(?s)^.*?<svg `)
 
 // WriteReport writes a page of HTML that needs no other file: the figures' pictures, one in SVG for each, their
-// numbers, and where the numbers come from. Without a title, the page's title names the runs.
+// numbers, and where the numbers come from. The page has the figures' titles above the pictures, so these have none.
+// Without a title, the page's title names the runs.
 func WriteReport(w io.Writer, title string, runs []*Run, figures []Figure, pictures [][]byte, at time.Time) error {
 	if title == "" {
 		var names []string
