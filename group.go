@@ -48,114 +48,115 @@ import (
 // returns nil and costs nothing. Allowed in capture, with messages of device memory. Source: NCCL's ncclGroupStart and
 // ncclGroupEnd.
 func Group(ctx context.Context, c *Comm, calls func(g *Comm) error) error {
-	v, b := c.view(), &batch{}
-	own, err := b.recording.Do(v, "Group", b, func(g *inside.Comm) error {
+	v, b := c.view(), batches.Get().(*batch)
+	failed, own, err := new(inside.Recording).Do(v, &b.recorded, "Group", b, func(g *inside.Comm) error {
 		if calls == nil {
 			return inside.ErrNoCalls
 		}
 		return calls((*Comm)(g))
 	})
-	if err != nil {
+	switch {
+	case err != nil:
+		b.over()
 		return err
-	}
-	b.end()
-	if own != nil {
-		return b.refuse(ctx, v, b.recording.Failed, own)
+	case own != nil:
+		return b.refuse(ctx, v, failed, own)
 	}
 	return b.submit(ctx, v)
 }
 
 // batch is what a group records.
 type batch struct {
-	recording inside.Recording
-
-	mu       sync.Mutex
-	works    *[]team.Work   // of workLists, or nil
+	recorded engine.Recorded
+	works    []team.Work    // the collectives; beyond its length, too, all works are empty
 	messages *mail.Together // or nil
-	done     bool
 }
 
-// workLists has empty lists of works to use again.
-var workLists = sync.Pool{New: func() any { return new([]team.Work) }}
-
-// list is the recorded collectives.
-func (b *batch) list() []team.Work {
-	if b.works == nil {
-		return nil
-	}
-	return *b.works
-}
+// batches has empty batches to use again.
+var batches = sync.Pool{New: func() any { return new(batch) }}
 
 // over lets go of the memory, when all has run, is queued on a device or has been recorded again.
 func (b *batch) over() {
-	if b.works != nil {
-		clear(*b.works)
-		*b.works = (*b.works)[:0]
-		workLists.Put(b.works)
-		b.works = nil
-	}
+	clear(b.works)
+	b.works = b.works[:0]
 	if b.messages != nil {
 		b.messages.Withdraw()
 		b.messages.PutBack()
 		b.messages = nil
 	}
+	b.recorded = engine.Recorded{}
+	batches.Put(b)
 }
 
-// add appends w to the works.
-func (b *batch) add(w *team.Work) {
-	if b.works == nil {
-		b.works = workLists.Get().(*[]team.Work)
+// add adds an empty work.
+func (b *batch) add() *team.Work {
+	n := len(b.works)
+	if n == cap(b.works) {
+		b.works = append(b.works, team.Work{})
 	}
-	if n := len(*b.works); n > 0 && w.Other == nil {
-		(*b.works)[n-1].Together = true
-	}
-	*b.works = append(*b.works, *w)
+	b.works = b.works[:n+1]
+	return &b.works[n]
 }
 
-func (b *batch) end() {
-	b.mu.Lock()
-	b.done = true
-	b.mu.Unlock()
+// drop takes back the work that was added last.
+func (b *batch) drop() {
+	last := len(b.works) - 1
+	b.works[last] = team.Work{}
+	b.works = b.works[:last]
 }
+
+// Begin implements engine.Recorder. The caller fills the work where it will run.
+func (b *batch) Begin() *team.Work { return b.add() }
 
 // Record implements engine.Recorder.
 func (b *batch) Record(c *engine.Comm, w *team.Work) error {
-	t, message := w.Other.(*mail.Together)
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	switch {
-	case b.done:
-		return c.LocalError(w.Kind.String(), fmt.Errorf("on the *Comm of a Group that has ended (use the one that Group was "+
-			"called on): %w", fault.ErrClosed))
-	case message && w.Err != nil:
-		return w.Err
-	case message && t.Requests:
-		return c.LocalError(w.Kind.String(), fmt.Errorf("a request in a group, whose end is that of all its messages (use "+
-			"p2p.Send, Recv or SendRecv): %w", fault.ErrArgument))
-	case message:
-		if b.messages == nil {
-			b.messages = t.Group()
-		}
-		b.messages.Add(t)
-	default:
-		b.add(w)
+	if t, ok := w.Other.(*mail.Together); ok {
+		op, wrong := w.Kind.String(), w.Err
+		b.drop()
+		return b.addMessages(c, op, t, wrong)
 	}
+	if n := len(b.works); n > 1 {
+		b.works[n-2].Together = true
+	}
+	return nil
+}
+
+// Messages implements mail.Recorder.
+func (b *batch) Messages(m *mail.Mail, s *engine.Stream, acquire mail.Acquire) *mail.Together {
+	if b.messages == nil {
+		b.messages = m.Group(s, acquire)
+	}
+	return b.messages
+}
+
+func (b *batch) addMessages(c *engine.Comm, op string, t *mail.Together, wrong error) error {
+	switch {
+	case wrong != nil:
+		return wrong
+	case t.Requests:
+		return c.LocalError(op, fmt.Errorf("a request in a group, whose end is that of all its messages (use p2p.Send, Recv "+
+			"or SendRecv): %w", fault.ErrArgument))
+	case b.messages == nil:
+		b.messages = t.Group()
+	}
+	b.messages.Add(t)
 	return nil
 }
 
 // submit runs what was recorded, or queues it.
 func (b *batch) submit(ctx context.Context, v *inside.View) error {
 	if t := b.messages; t != nil {
-		if b.works == nil && v.Recorder == nil {
+		if len(b.works) == 0 && v.Recorder == nil {
 			return b.submitMessages(ctx, v)
 		}
-		t.Turn = b.works != nil
-		b.add(&team.Work{Kind: team.KindMessages, Other: t})
+		t.Turn = len(b.works) > 0
+		w := b.add()
+		w.Kind, w.Other = team.KindMessages, t
 	}
 	if v.Stream != nil && v.Recorder == nil {
-		return v.SubmitAll(ctx, "group", b.list(), b.over)
+		return v.SubmitAll(ctx, "group", b.works, b.over)
 	}
-	err := v.SubmitAll(ctx, "group", b.list(), nil)
+	err := v.SubmitAll(ctx, "group", b.works, nil)
 	b.over()
 	return err
 }
@@ -175,10 +176,11 @@ func (b *batch) submitMessages(ctx context.Context, v *inside.View) error {
 // refuse runs nothing, because call failed on this rank with own; call is the zero Called if it is not known. The peers
 // wait for the group's collectives, on the host or on their devices, so refuse tells them.
 func (b *batch) refuse(ctx context.Context, v *inside.View, call engine.Called, own error) error {
+	defer b.over()
 	messages := b.messages != nil || call.Kind == team.KindMessages
 	switch {
-	case b.works != nil:
-		first := &(*b.works)[0]
+	case len(b.works) > 0:
+		first := &b.works[0]
 		call = engine.Called{Kind: first.Kind, Kernel: first.Kernel}
 	case call.Kind == team.KindRefused && messages:
 		call.Kind = team.KindMessages

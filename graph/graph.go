@@ -31,8 +31,7 @@ type Graph struct {
 	kept   engine.Keeper // the buffers
 
 	mu       sync.Mutex
-	captured bool // recording has ended
-	launches int  // launches under way, which hold the buffers as the graph itself does
+	launches int // launches under way, which hold the buffers as the graph itself does
 	closed   bool
 }
 
@@ -64,7 +63,7 @@ func Capture(ctx context.Context, c *ubcoll.Comm, record func(*ubcoll.Comm) erro
 	}
 	g := &Graph{view: *v}
 	g.after = g.over
-	own, err := new(inside.Recording).Do(v, "graph.Capture", recorder{g}, func(c *inside.Comm) error {
+	_, own, err := new(inside.Recording).Do(v, new(engine.Recorded), "graph.Capture", recorder{g}, func(c *inside.Comm) error {
 		if record == nil {
 			return inside.ErrNoCalls
 		}
@@ -73,9 +72,6 @@ func Capture(ctx context.Context, c *ubcoll.Comm, record func(*ubcoll.Comm) erro
 	if err != nil {
 		return nil, err
 	}
-	g.mu.Lock()
-	g.captured = true
-	g.mu.Unlock()
 	device, messages, err := g.compare(ctx, c.On(nil), own)
 	if err == nil && device {
 		err = g.capture(ctx, c.On(nil), messages)
@@ -153,9 +149,11 @@ func (g *Graph) together(ctx context.Context, own error) error {
 // recorder is a graph that records calls.
 type recorder struct{ *Graph }
 
+// Begin implements engine.Recorder.
+func (g recorder) Begin() *team.Work { return new(team.Work) }
+
 // Record implements engine.Recorder.
-func (g recorder) Record(c *engine.Comm, call *team.Work) error {
-	w := *call
+func (g recorder) Record(c *engine.Comm, w *team.Work) error {
 	if w.Err != nil {
 		return c.LocalError(w.Kind.String(), w.Err)
 	}
@@ -174,12 +172,6 @@ func (g recorder) Record(c *engine.Comm, call *team.Work) error {
 		return c.LocalError(w.Kind.String(), fmt.Errorf("not in a capture, whose launches would each make one: %w",
 			fault.ErrArgument))
 	}
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	if g.captured {
-		return c.LocalError(w.Kind.String(), fmt.Errorf("on the *Comm of a capture that has ended (use the one that Capture "+
-			"was called on): %w", fault.ErrClosed))
-	}
 	vecs := []*team.Vec{&w.Src, &w.Dst}
 	if w.Other != nil {
 		w.Other = w.Other.Clone()
@@ -193,7 +185,7 @@ func (g recorder) Record(c *engine.Comm, call *team.Work) error {
 		}
 	}
 	w.Graph = true
-	g.works = append(g.works, w)
+	g.works = append(g.works, *w)
 	return nil
 }
 

@@ -151,6 +151,16 @@ func together(ctx context.Context, e *inside.View, op string, calls ...mail.Call
 	for i := range calls {
 		onDevice = onDevice || mail.OnDevice(e.Stream, &calls[i].Vec)
 	}
+	n = calls[len(calls)-1].Vec.Len
+	if k, ok := e.Recorder.(*engine.Recording); ok && !onDevice {
+		done, err := record(ctx, e, k, op, calls)
+		switch {
+		case err != nil:
+			return 0, err
+		case done:
+			return n, nil
+		}
+	}
 	t := e.Mail.Together(e.Stream, op, onDevice, acquire)
 	err = t.Usable(ctx)
 	for i := 0; i < len(calls) && err == nil; i++ {
@@ -163,13 +173,44 @@ func together(ctx context.Context, e *inside.View, op string, calls ...mail.Call
 	if err != nil {
 		return 0, err
 	}
-	return calls[len(calls)-1].Vec.Len, nil
+	return n, nil
+}
+
+// record adds calls on host memory to a group. done is false if k is none: each call is then recorded by itself.
+func record(ctx context.Context, e *inside.View, k *engine.Recording, op string, calls []mail.Call) (done bool, err error) {
+	r, ok := k.Enter().(mail.Recorder)
+	if ok {
+		err = addTo(ctx, e, r, op, calls)
+	}
+	k.Leave()
+	if err != nil {
+		e.FailRecording(engine.Called{Kind: team.KindMessages}, err)
+	}
+	return ok, err
+}
+
+func addTo(ctx context.Context, e *inside.View, r mail.Recorder, op string, calls []mail.Call) error {
+	if err := e.Mail.UsableNow(ctx, op); err != nil {
+		return err
+	}
+	for i := range calls {
+		if err := e.Mail.Check(op, calls[i].Peer, &calls[i].Vec); err != nil {
+			return err
+		}
+	}
+	t := r.Messages(e.Mail, e.Stream, acquire)
+	for i := range calls {
+		t.AddCall(&calls[i])
+	}
+	return nil
 }
 
 // submit runs, queues or records t. If something is wrong with t, it only tells a recorder.
 func submit(ctx context.Context, e *inside.View, t *mail.Together, wrong error) error {
 	if e.Recorder != nil {
-		err := e.Recorder.Record(e.Comm, t.Work(wrong))
+		w := e.Recorder.Begin()
+		w.Kind, w.Other, w.Err = team.KindMessages, t, wrong
+		err := e.Recorder.Record(e.Comm, w)
 		if wrong != nil {
 			return wrong
 		}

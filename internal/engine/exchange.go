@@ -110,7 +110,7 @@ func (c *Comm) Gather(ctx context.Context, gs ...*Gathering) error {
 	for i, g := range gs {
 		g.Step = i
 		c.team.Work = g.Work()
-		if err := c.run(ctx); err != nil {
+		if err := c.runOwn(ctx); err != nil {
 			return err
 		}
 	}

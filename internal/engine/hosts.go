@@ -90,15 +90,14 @@ func (c *Comm) inJob(rank int) int {
 // runPart runs w within the team as a part of the running operation, on which all ranks have agreed.
 func (c *Comm) runPart(ctx context.Context, w *team.Work) error {
 	t := &c.team
-	whole := t.Work
-	c.outer = team.Outer{Kind: whole.Kind, Seq: t.Number()}
-	t.Outer, t.Work = &c.outer, *w
+	whole := t.Other
+	c.outer = team.Outer{Kind: t.Running().Kind, Seq: t.Number()}
+	t.Outer, t.Other = &c.outer, w
 	t.Seq++
 	t.Parts++
-	err := c.agreeOnPart(ctx, &t.Work)
-	t.Work.Release()
-	*w = t.Work
-	t.Outer, t.Work = nil, whole
+	err := c.agreeOnPart(ctx, w)
+	w.Release()
+	t.Outer, t.Other = nil, whole
 	if err != nil {
 		return c.failed(err)
 	}

@@ -28,10 +28,10 @@ type infos struct {
 
 	infoM              sync.Mutex // guards the fields below
 	last               OpInfo
-	grouped            bool     // last is the last of members, or of replayed
-	members            []OpInfo // its memory is reused
-	replayed           *Replay  // instead of members; or nil
-	messages           Replay   // for replayed: a group of messages; its memory is reused
+	grouped            bool               // last is the last of members, or of replayed
+	members            []OpInfo           // its memory is reused
+	replayed           *Replay            // instead of members; or nil
+	messages           []team.MessageNote // instead of members, if there are any; its memory is reused
 	at                 [2]uint64
 	ops, bytes, staged uint64
 	lastSmall          atomic.Uint64 // a small message that was sent after last
@@ -86,6 +86,7 @@ func (c *Comm) NoteAs(w *team.Work, algorithm string, seq uint64) {
 	if i.Took != 0 { // they are the previous operation's
 		i.Took, i.Waited = 0, 0
 	}
+	c.messages = c.messages[:0]
 	if c.grouped, c.replayed = c.together, nil; c.together {
 		if c.fresh {
 			c.members, c.fresh = c.members[:0], false
@@ -148,7 +149,7 @@ func (c *Comm) NoteReplay(r *Replay, at [2]uint64) {
 	c.ops += r.Counts[0]
 	c.bytes += r.bytes
 	c.staged += r.staged
-	c.grouped, c.replayed, c.at = true, r, at
+	c.grouped, c.replayed, c.messages, c.at = true, r, c.messages[:0], at
 	c.infoM.Unlock()
 	spin.Release(&c.lastSmall, 0)
 	if c.debug {
@@ -176,7 +177,8 @@ func (r *Replay) Add(os ...OpInfo) {
 // LastOp says how the last operation of this communicator went.
 func (c *Comm) LastOp() OpInfo {
 	if v := c.lastSmall.Load(); v != 0 {
-		return team.SmallInfo(team.KindSend, v>>16, int(v&0xffff))
+		n := team.MessageNote{Kind: team.KindSend, Seq: v >> 16, Bytes: int(v & 0xffff)}
+		return n.Info()
 	}
 	c.infoM.Lock()
 	defer c.infoM.Unlock()
@@ -188,6 +190,10 @@ func (c *Comm) LastOp() OpInfo {
 		for i := range o.Members {
 			m := &o.Members[i]
 			m.Seq += c.at[kindOf(m)]
+		}
+	case len(c.messages) > 0:
+		for i := range c.messages {
+			o.Members = append(o.Members, c.messages[i].Info())
 		}
 	default:
 		o.Members = slices.Clone(c.members)
@@ -225,20 +231,21 @@ func (c *Comm) NoteMessage(o OpInfo) {
 
 // NoteGroup groups messages that have already been noted: in the communicator's turn with the collectives of their
 // group, otherwise by themselves.
-func (c *Comm) NoteGroup(os []OpInfo, turn bool) {
-	if len(os) == 0 {
+func (c *Comm) NoteGroup(ms []team.MessageNote, turn bool) {
+	if len(ms) == 0 {
 		return
 	}
 	c.infoM.Lock()
-	c.last, c.grouped = os[len(os)-1], true
-	if c.replayed = nil; turn {
+	c.last, c.grouped, c.replayed, c.messages = ms[len(ms)-1].Info(), true, nil, c.messages[:0]
+	if turn {
 		if c.fresh {
 			c.members, c.fresh = c.members[:0], false
 		}
-		c.members = append(c.members, os[:min(len(os), maxMembers-len(c.members))]...)
+		for i := range ms[:min(len(ms), maxMembers-len(c.members))] {
+			c.members = append(c.members, ms[i].Info())
+		}
 	} else { // members belong to the holder of the turn
-		c.messages.members = append(c.messages.members[:0], os[:min(len(os), maxMembers)]...)
-		c.replayed, c.at = &c.messages, [2]uint64{}
+		c.messages = append(c.messages, ms[:min(len(ms), maxMembers)]...)
 	}
 	c.infoM.Unlock()
 	spin.Release(&c.lastSmall, 0)

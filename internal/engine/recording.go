@@ -9,9 +9,12 @@ import (
 	"github.com/ubcoll/ubcoll/internal/team"
 )
 
-// Recorder records the operations of a communicator's view, which do not run then. Groups and captures use it. It copies
-// *w and w.Other, which are the caller's again when Record returns.
+// Recorder records the operations of a communicator's view, which do not run then. Groups and captures use it.
 type Recorder interface {
+	// Begin returns an empty Work for the caller to fill and pass to Record. A recording makes other goroutines wait
+	// from Begin to Record.
+	Begin() *team.Work
+	// Record records w, which is Begin's. It copies w.Other, which is the caller's again when Record returns; w is not.
 	Record(c *Comm, w *team.Work) error
 }
 
@@ -20,14 +23,26 @@ type Recorder interface {
 // what is recorded. Such a call is refused, whatever goroutine makes it, and the recording fails, because the peers may
 // have recorded the call. Messages are independent of it. A call that could not be recorded also fails the recording,
 // even if its caller ignores the error.
+//
+// A Recording is used once, because its view stays known to the program, whose later calls on it are refused. So it is
+// small: what it needs until its end is in Recorded, which can be used again.
 type Recording struct {
-	c    *Comm
-	what string // for people
-	r    Recorder
+	mu sync.Mutex // held from Begin to Record
+	to *Recorded  // nil: it has ended
+}
 
-	mu   sync.Mutex
-	call Called // the first call that failed
-	err  error  // its error
+// Recorded is what a Recording needs until its end.
+type Recorded struct {
+	c     *Comm
+	what  string // for people
+	r     Recorder
+	first *failedCall // nil: none
+}
+
+// failedCall is a call that could not be recorded, or was not.
+type failedCall struct {
+	call Called
+	err  error
 }
 
 // Called says what the peers of a recorded call wait with.
@@ -37,9 +52,11 @@ type Called struct {
 }
 
 // Record begins recording k, which is zero, for what, a function that passes its caller's function a view whose Recorder
-// is k; r gets the operations. End ends it. On a view that already records, it becomes part of that recording.
-func (v *View) Record(k *Recording, what string, r Recorder) error {
-	k.c, k.what, k.r = v.Comm, what, r
+// is k; r gets the operations, and to is k's until End. On a view that already records, it becomes part of that
+// recording.
+func (v *View) Record(k *Recording, to *Recorded, what string, r Recorder) error {
+	*to = Recorded{c: v.Comm, what: what, r: r}
+	k.to = to
 	for v.Recorder == nil && !v.Comm.recording.CompareAndSwap(nil, k) {
 		if err := v.Comm.Barred(&team.Work{}, what); err != nil { // nil: the other recording has just ended
 			return err
@@ -50,20 +67,54 @@ func (v *View) Record(k *Recording, what string, r Recorder) error {
 
 // End ends the recording. It returns the first call that failed, the zero Called if that is not known, and why.
 func (k *Recording) End() (Called, error) {
-	k.c.recording.CompareAndSwap(k, nil)
 	k.mu.Lock()
-	defer k.mu.Unlock()
-	return k.call, k.err
+	to := k.to
+	k.to = nil
+	k.mu.Unlock()
+	to.c.recording.CompareAndSwap(k, nil)
+	if to.first == nil {
+		return Called{}, nil
+	}
+	return to.first.call, to.first.err
+}
+
+// Enter makes other goroutines wait until Leave, and returns where the operations go, or nil if the recording has ended.
+func (k *Recording) Enter() Recorder {
+	k.mu.Lock()
+	if k.to == nil {
+		return nil
+	}
+	return k.to.r
+}
+
+// Leave ends what Enter began.
+func (k *Recording) Leave() { k.mu.Unlock() }
+
+// Begin implements Recorder.
+func (k *Recording) Begin() *team.Work {
+	if r := k.Enter(); r != nil {
+		return r.Begin()
+	}
+	return new(team.Work)
 }
 
 // Record implements Recorder.
 func (k *Recording) Record(c *Comm, w *team.Work) error {
-	err := k.r.Record(c, w)
+	defer k.Leave()
+	if k.to == nil {
+		return c.LocalError(w.Kind.String(), ErrRecorded)
+	}
+	call := Called{w.Kind, w.Kernel}
+	err := k.to.r.Record(c, w)
 	if err != nil {
-		k.failed(Called{w.Kind, w.Kernel}, Cause(err))
+		k.to.failed(call, Cause(err))
 	}
 	return err
 }
+
+// ErrRecorded is the error of a call on the view of a recording that has ended.
+var ErrRecorded = fmt.Errorf("on the *Comm of a Group or Capture that has ended (use the one that it was called on): %w",
+	fault.ErrClosed)
 
 // On is the view with another stream, or none if s is nil. Recorded operations run on the recording's stream.
 func (v View) On(s *Stream) *View {
@@ -77,29 +128,47 @@ func (v View) On(s *Stream) *View {
 // elsewhere is a Recorder that refuses operations because they are on another stream than the recording.
 type elsewhere struct{ k *Recording }
 
+// Begin implements Recorder.
+func (e elsewhere) Begin() *team.Work { return new(team.Work) }
+
 // Record implements Recorder.
 func (e elsewhere) Record(c *Comm, w *team.Work) error {
-	err := fmt.Errorf("on another stream than that on which %s was called, where all that it records runs: %w", e.k.what,
+	e.k.mu.Lock()
+	defer e.k.mu.Unlock()
+	if e.k.to == nil {
+		return c.LocalError(w.Kind.String(), ErrRecorded)
+	}
+	err := fmt.Errorf("on another stream than that on which %s was called, where all that it records runs: %w", e.k.to.what,
 		fault.ErrArgument)
-	e.k.failed(Called{w.Kind, w.Kernel}, err)
+	e.k.to.failed(Called{w.Kind, w.Kernel}, err)
 	return c.LocalError(w.Kind.String(), err)
 }
 
-func (k *Recording) failed(call Called, err error) {
+// failed fails the recording with call, because of err. The caller holds the Recording's lock.
+func (to *Recorded) failed(call Called, err error) {
+	if to.first == nil {
+		to.first = &failedCall{call, err}
+	}
+}
+
+// fail is failed for callers without the lock. It returns false if the recording has ended.
+func (k *Recording) fail(call Called, err error) bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	if k.err == nil {
-		k.call, k.err = call, err
+	if k.to == nil {
+		return false
 	}
+	k.to.failed(call, err)
+	return true
 }
 
 // FailRecording fails the recording of v, with call, because of err.
 func (v *View) FailRecording(call Called, err error) {
 	switch k := v.Recorder.(type) {
 	case *Recording:
-		k.failed(call, Cause(err))
+		k.fail(call, Cause(err))
 	case elsewhere:
-		k.k.failed(call, Cause(err))
+		k.k.fail(call, Cause(err))
 	}
 }
 
@@ -112,9 +181,15 @@ func (c *Comm) Barred(w *team.Work, op string) error {
 	case c.size == 0:
 		return c.Err()
 	}
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if k.to == nil { // it has just ended
+		return nil
+	}
+	what := k.to.what
 	err := fmt.Errorf("%s on the communicator whose collectives %s is recording: call it on the *Comm that %s passes to "+
-		"its function, or after that: %w", op, k.what, k.what, fault.ErrArgument)
-	k.failed(Called{w.Kind, w.Kernel}, err)
+		"its function, or after that: %w", op, what, what, fault.ErrArgument)
+	k.to.failed(Called{w.Kind, w.Kernel}, err)
 	return c.LocalError(op, err)
 }
 

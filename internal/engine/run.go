@@ -30,6 +30,9 @@ func (v *View) Begin() (*team.Work, error) {
 		if v.Comm.size == 0 {
 			return nil, v.Err()
 		}
+		if v.Recorder != nil {
+			return v.Recorder.Begin(), nil
+		}
 		return spare.Get().(*team.Work), nil
 	case v.Stream != nil && v.Stream.device != nil:
 		v.Comm.turn.Run()
@@ -47,6 +50,8 @@ func (v *View) Begin() (*team.Work, error) {
 func (v *View) End(ctx context.Context, w *team.Work) error {
 	ctx = Context(ctx)
 	switch {
+	case v.Recorder != nil:
+		return v.Recorder.Record(v.Comm, w)
 	case w != &v.Comm.team.Work:
 		err := v.submitOne(ctx, w)
 		*w = team.Work{}
@@ -58,7 +63,7 @@ func (v *View) End(ctx context.Context, w *team.Work) error {
 		queuing.End()
 		return err
 	}
-	err := v.Comm.run(ctx)
+	err := v.Comm.runOwn(ctx)
 	v.Comm.turn.Leave()
 	return err
 }
@@ -66,12 +71,9 @@ func (v *View) End(ctx context.Context, w *team.Work) error {
 // spare has empty works for calls that do not run at once.
 var spare = sync.Pool{New: func() any { return new(team.Work) }}
 
-// submitOne records w, queues it on a host stream, or handles a plain view whose communicator records, or did at the
-// call. It copies *w.
+// submitOne queues w on a host stream, or handles a plain view whose communicator records, or did at the call. It copies
+// *w.
 func (v *View) submitOne(ctx context.Context, w *team.Work) error {
-	if v.Recorder != nil {
-		return v.Recorder.Record(v.Comm, w)
-	}
 	if err := v.Comm.Barred(w, w.Kind.String()); err != nil {
 		return err
 	}
@@ -83,11 +85,12 @@ func (v *View) submitOne(ctx context.Context, w *team.Work) error {
 	}
 	defer v.Comm.turn.Leave()
 	v.Comm.team.Work = *w
-	return v.Comm.run(ctx)
+	return v.Comm.runOwn(ctx)
 }
 
 // SubmitAll runs or queues ws in order as one operation, which errors call op: nothing else of this communicator runs
-// between them. after, if not nil, is called once when they are over or were refused.
+// between them. after, if not nil, is called once when they are over or were refused. Works run where they are, and only
+// those of a graph can be run again.
 func (v *View) SubmitAll(ctx context.Context, op string, ws []team.Work, after func()) error {
 	ctx = Context(ctx)
 	if err := v.submittable(op, ws); err != nil || len(ws) == 0 {
@@ -107,7 +110,9 @@ func (v *View) SubmitAll(ctx context.Context, op string, ws []team.Work, after f
 	}
 	if v.Recorder != nil {
 		for i := range ws {
-			if err := v.Recorder.Record(v.Comm, &ws[i]); err != nil {
+			w := v.Recorder.Begin()
+			*w = ws[i]
+			if err := v.Recorder.Record(v.Comm, w); err != nil {
 				return err
 			}
 		}
@@ -231,13 +236,25 @@ func (c *Comm) runSome(ctx context.Context, ws []team.Work, fuse *int) (n int, e
 			}
 		}
 	}
-	c.team.Work = ws[0]
-	return 1, c.run(ctx)
+	if ws[0].Graph { // which launches it again
+		c.team.Work = ws[0]
+		return 1, c.runOwn(ctx)
+	}
+	c.team.Other = &ws[0]
+	err = c.run(ctx, &ws[0])
+	c.team.Other = nil
+	return 1, err
 }
 
-// run runs the operation Team.Work. It is this communicator's turn.
-func (c *Comm) run(ctx context.Context) error {
-	w := &c.team.Work
+// runOwn runs the operation Team.Work.
+func (c *Comm) runOwn(ctx context.Context) error {
+	err := c.run(ctx, &c.team.Work)
+	c.team.Work = team.Work{} // empty for the next Begin; also lets go of the user's memory
+	return err
+}
+
+// run runs w, the running operation. It is this communicator's turn.
+func (c *Comm) run(ctx context.Context, w *team.Work) error {
 	if c.Tracer != nil {
 		defer c.Tracer.Begin(ctx, w.Kind.String()).End()
 	}
@@ -249,7 +266,6 @@ func (c *Comm) run(ctx context.Context) error {
 	if err != nil && w.Path != nil && w.Path.Ended != nil {
 		w.Path.Ended(err)
 	}
-	*w = team.Work{} // empty for the next Begin; also lets go of the user's memory
 	return err
 }
 
@@ -359,7 +375,7 @@ var Refused = team.Path{Name: team.Refused}
 func (c *Comm) failed(err error) error {
 	var e *fault.Error
 	if !errors.As(err, &e) {
-		e = c.team.Errorf(c.team.Work.Path.Name, -1, err)
+		e = c.team.Errorf(c.team.Running().Path.Name, -1, err)
 	}
 	return c.Fail(e)
 }

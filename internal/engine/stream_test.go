@@ -206,7 +206,7 @@ func TestRecordAtTheSameTime(t *testing.T) {
 		wg.Go(func() {
 			for range 100_000 {
 				k := new(engine.Recording)
-				switch err := (&engine.View{Comm: c}).Record(k, "Group", &enginetest.Recorder{}); {
+				switch err := (&engine.View{Comm: c}).Record(k, new(engine.Recorded), "Group", &enginetest.Recorder{}); {
 				case err == nil:
 					k.End()
 				case !errors.Is(err, fault.ErrArgument):

@@ -117,6 +117,9 @@ type Recorder struct {
 // ErrFull is Record's error if there is no room.
 var ErrFull = errors.New("full")
 
+// Begin implements engine.Recorder.
+func (r *Recorder) Begin() *team.Work { return new(team.Work) }
+
 // Record implements engine.Recorder.
 func (r *Recorder) Record(_ *engine.Comm, w *team.Work) error {
 	r.mu.Lock()

@@ -97,27 +97,24 @@ var ErrNoCalls = fmt.Errorf("the function that makes the calls is nil: %w", faul
 // Recording is a recording with the communicator that records. It is used once, because the communicator stays known
 // to the caller's function.
 type Recording struct {
-	Failed engine.Called // the call that failed, or the zero Called if that is not known
-
 	k engine.Recording
 	c Comm
 }
 
 // Do calls calls with a view like v that records its operations in r. own is the first error of calls itself, of a call
-// that could not be recorded, or of a collective that was called on v meanwhile. If err is not nil, nothing has been
-// called, and the peers need not know.
-func (k *Recording) Do(v *View, what string, r engine.Recorder, calls func(*Comm) error) (own, err error) {
-	if err := v.Record(&k.k, what, r); err != nil {
-		return nil, err
+// that could not be recorded, or of a collective that was called on v meanwhile; failed is that call, or the zero Called
+// if it is not known. If err is not nil, nothing has been called, and the peers need not know.
+func (k *Recording) Do(v *View, to *engine.Recorded, what string, r engine.Recorder, calls func(*Comm) error) (failed engine.Called, own, err error) {
+	if err := v.Record(&k.k, to, what, r); err != nil {
+		return failed, nil, err
 	}
 	defer func() { // calls may panic
-		if call, failed := k.k.End(); failed != nil {
-			if k.Failed = call; !errors.Is(own, failed) {
-				own = errors.Join(failed, own)
-			}
+		var first error
+		if failed, first = k.k.End(); first != nil && !errors.Is(own, first) {
+			own = errors.Join(first, own)
 		}
 	}()
 	k.c.v = *v
 	k.c.v.Recorder = &k.k
-	return calls(&k.c), nil
+	return failed, calls(&k.c), nil
 }

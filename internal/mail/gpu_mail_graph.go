@@ -50,7 +50,11 @@ func (g *mailGraph) Capture(cu *cuda.Stream, w *team.Work) ([]engine.OpInfo, err
 	if err := g.m.launch(cu, 0, ms, &g.blocks); err != nil {
 		return nil, err
 	}
-	return messageInfos(ms), nil
+	var infos []engine.OpInfo
+	for _, n := range messageNotes(ms) {
+		infos = append(infos, n.Info())
+	}
+	return infos, nil
 }
 
 func (g *mailGraph) GiveUp() error {

@@ -135,9 +135,9 @@ const fifoLeast = 4
 func (m *gpuMail) note(ms []DeviceMessage) {
 	seq := m.number(1) + 1
 	for i := range ms {
-		k, algorithm, b := ms[i].went(ms)
 		ms[i].seq = seq
-		m.mail.c.NoteMessage(team.MessageInfo(k, seq, ms[i].Vec.Bytes(), algorithm, b))
+		n := ms[i].note(ms)
+		m.mail.c.NoteMessage(n.Info())
 	}
 }
 
@@ -149,21 +149,21 @@ func (m *gpuMail) number(n uint64) uint64 {
 	return m.ops - n
 }
 
-// went returns how a message goes that is started together with all.
-func (h *DeviceMessage) went(all []DeviceMessage) (k team.OpKind, algorithm string, b engine.BufferInfo) {
-	k, algorithm, b = team.KindSend, "push", team.BufferInfo{Used: h.Vec.Bytes() > 0, Direct: true}
+// note returns how a message goes that is started together with all.
+func (h *DeviceMessage) note(all []DeviceMessage) team.MessageNote {
+	n := team.MessageNote{Kind: team.KindSend, Direct: true, Device: true, Seq: h.seq, Bytes: h.Vec.Bytes(), Algorithm: "push"}
 	for i := range all {
 		if all[i].to != 0 {
-			algorithm = "copy engine"
+			n.Algorithm = "copy engine"
 		}
 	}
 	if h.Recv {
-		k, b.Direct, b.Why = team.KindRecv, h.word != 0, h.buf.Why
+		n.Kind, n.Direct, n.Why = team.KindRecv, h.word != 0, h.buf.Why
 	}
-	if h.Vec.Bytes() <= kernels.EagerBytes {
-		algorithm, b.Direct, b.Why = "packets", false, h.buf.Why
+	if n.Bytes <= kernels.EagerBytes {
+		n.Algorithm, n.Direct, n.Why = "packets", false, h.buf.Why
 	}
-	return k, algorithm, b
+	return n
 }
 
 // lanesOf returns the set of lanes of ms.
@@ -193,11 +193,10 @@ func (h *DeviceMessage) half(form int) kernels.Message {
 	return kernels.Message{Word: word, Head: kernels.Head(form, h.Vec.Type, h.Vec.Len)}
 }
 
-// messageInfos describes messages that are started together; those of a graph have no numbers.
-func messageInfos(ms []DeviceMessage) (os []engine.OpInfo) {
+// messageNotes describes messages that are started together; those of a graph have no numbers.
+func messageNotes(ms []DeviceMessage) (ns []team.MessageNote) {
 	for i := range ms {
-		k, algorithm, b := ms[i].went(ms)
-		os = append(os, team.MessageInfo(k, ms[i].seq, ms[i].Vec.Bytes(), algorithm, b).OnDevice())
+		ns = append(ns, ms[i].note(ms))
 	}
-	return os
+	return ns
 }

@@ -5,7 +5,6 @@ import (
 
 	"github.com/ubcoll/ubcoll/hw/cpu"
 	"github.com/ubcoll/ubcoll/hw/cpu/spin"
-	"github.com/ubcoll/ubcoll/internal/engine"
 	"github.com/ubcoll/ubcoll/internal/team"
 )
 
@@ -220,7 +219,7 @@ func (m *Mail) drain(b *Box, h *Message) (moved, done bool, err error) {
 
 // RecvNow receives a message that takes little time, if no other receive waits and the message is there at one of looks
 // looks. exact says that v must have as many elements; told, if not nil, is filled in. Like SendNow it takes the box.
-func (m *Mail) RecvNow(b *Box, v *team.Vec, exact bool, looks int, told *engine.OpInfo) (n int, done bool, err error) {
+func (m *Mail) RecvNow(b *Box, v *team.Vec, exact bool, looks int, told *team.MessageNote) (n int, done bool, err error) {
 	if v.Bytes() >= sharedBytes {
 		return 0, false, nil
 	}
@@ -247,7 +246,7 @@ func (m *Mail) RecvNow(b *Box, v *team.Vec, exact bool, looks int, told *engine.
 	}
 	n, done, err = m.take(b, s, h, v, exact)
 	if told != nil && done && err == nil {
-		*told = team.SmallInfo(team.KindRecv, l.Seq, v.Bytes())
+		told.Kind, told.Seq, told.Bytes = team.KindRecv, l.Seq, v.Bytes()
 	}
 	l.Unlock()
 	if err != nil && !done {

@@ -7,7 +7,6 @@ import (
 	"github.com/ubcoll/ubcoll/fault"
 	"github.com/ubcoll/ubcoll/hw/cpu"
 	"github.com/ubcoll/ubcoll/hw/cpu/spin"
-	"github.com/ubcoll/ubcoll/internal/engine"
 	"github.com/ubcoll/ubcoll/internal/mem"
 	"github.com/ubcoll/ubcoll/internal/team"
 )
@@ -121,18 +120,18 @@ func (m *Mail) post(b *Box, h *Message) {
 
 // note records how a large message went. direct says whether its source is registered.
 func (m *Mail) note(h *Message, direct bool) {
-	o := team.MessageInfo(h.kind(), h.seq, h.Bytes, h.algorithm(direct),
-		team.BufferInfo{Used: true, Direct: h.Buf.Direct(), Why: h.Buf.Why})
+	n := team.MessageNote{Kind: h.kind(), Seq: h.seq, Bytes: h.Bytes, Algorithm: h.algorithm(direct),
+		Direct: h.Buf.Direct(), Why: h.Buf.Why}
 	if h.told != nil {
-		*h.told = o
+		*h.told = n
 	}
-	m.c.NoteMessage(o)
+	m.c.NoteMessage(n.Info())
 }
 
 // noteSmall records, for a group, that h travelled with its announcement.
 func (h *Message) noteSmall(seq uint64) {
 	if h.told != nil {
-		*h.told = team.SmallInfo(h.kind(), seq, h.Bytes)
+		*h.told = team.MessageNote{Kind: h.kind(), Seq: seq, Bytes: h.Bytes}
 	}
 }
 
@@ -295,7 +294,7 @@ func (m *Mail) stage(b *Box, h *Message) (bool, error) {
 // SendNow sends a message of n bytes that does not wait for its receive, if there is room and nothing waits before it;
 // free says so. told, if not nil, is filled in. It takes the box, not the peer, else the compiler computes the box's
 // address at every use.
-func (m *Mail) SendNow(op string, b *Box, v *team.Vec, n int, told *engine.OpInfo) (sent, free bool, err error) {
+func (m *Mail) SendNow(op string, b *Box, v *team.Vec, n int, told *team.MessageNote) (sent, free bool, err error) {
 	if n > m.eager {
 		return false, false, nil
 	}
@@ -308,7 +307,7 @@ func (m *Mail) SendNow(op string, b *Box, v *team.Vec, n int, told *engine.OpInf
 	if sent = free && m.quick(v); sent {
 		m.postSmall(b, v, n)
 		if told != nil {
-			*told = team.SmallInfo(team.KindSend, l.Seq, n)
+			told.Kind, told.Seq, told.Bytes = team.KindSend, l.Seq, n
 		}
 	}
 	l.Unlock()

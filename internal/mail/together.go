@@ -40,8 +40,7 @@ type Together struct {
 
 	// Memory to use again.
 	open  []*Message
-	infos []engine.OpInfo
-	work  *team.Work
+	notes []team.MessageNote
 }
 
 // togethers has empty Togethers to use again.
@@ -63,26 +62,26 @@ func (t *Together) PutBack() {
 	}
 	clear(t.host)
 	clear(t.open)
-	*t = Together{host: t.host[:0], open: t.open[:0], infos: t.infos[:0], work: t.work}
+	*t = Together{host: t.host[:0], open: t.open[:0], notes: t.notes[:0]}
 	togethers.Put(t)
 }
 
-// Work returns t as an operation to record, which is wrong if that is not nil.
-func (t *Together) Work(wrong error) *team.Work {
-	if t.work == nil {
-		t.work = new(team.Work)
-	}
-	t.work.Kind, t.work.Other, t.work.Err = team.KindMessages, t, wrong
-	return t.work
+// Recorder is a recorder that has one Together for all messages of host memory, those of a group.
+type Recorder interface {
+	// Messages returns the Together for the caller to add messages to, between the recording's Enter and Leave.
+	Messages(m *Mail, s *engine.Stream, acquire Acquire) *Together
 }
 
 // Usable returns why nothing can be sent or received now, or nil.
-func (t *Together) Usable(ctx context.Context) error {
-	if err := t.m.Usable(t.op); err != nil {
+func (t *Together) Usable(ctx context.Context) error { return t.m.UsableNow(ctx, t.op) }
+
+// UsableNow is Usable with a context that must not have ended.
+func (m *Mail) UsableNow(ctx context.Context, op string) error {
+	if err := m.Usable(op); err != nil {
 		return err
 	}
 	if ctx = engine.Context(ctx); ctx.Err() != nil {
-		return t.m.Error(t.op, -1, "", reason.Ended(ctx))
+		return m.Error(op, -1, "", reason.Ended(ctx))
 	}
 	return nil
 }
@@ -126,17 +125,23 @@ func (m *Mail) Check(op string, peer int, v *team.Vec) error {
 	return nil
 }
 
-// Group makes an empty Together for a group with messages like t's.
-func (t *Together) Group() *Together {
-	g := t.m.Together(t.stream, "group", false, t.acquire)
+// Group makes an empty Together for the messages of a group on s.
+func (m *Mail) Group(s *engine.Stream, acquire Acquire) *Together {
+	g := m.Together(s, "group", false, acquire)
 	g.group = true
 	return g
 }
+
+// Group makes an empty Together for a group with messages like t's.
+func (t *Together) Group() *Together { return t.m.Group(t.stream, t.acquire) }
 
 // Add adds copies of t's messages, which are on the same stream.
 func (g *Together) Add(t *Together) {
 	g.host, g.device = append(g.host, t.host...), append(g.device, t.device...)
 }
+
+// AddCall adds a message of host memory that has been checked.
+func (g *Together) AddCall(k *Call) { g.host = append(g.host, *k) }
 
 // OnHost implements team.Operation.
 func (t *Together) OnHost() bool { return !t.onDevice && len(t.host) > 0 }
@@ -155,8 +160,7 @@ func (t *Together) Vec(i int) *team.Vec {
 // Clone implements team.Operation.
 func (t *Together) Clone() team.Operation {
 	c := *t
-	c.host, c.device, c.open, c.infos = slices.Clone(t.host), slices.Clone(t.device), nil, nil
-	c.work = nil
+	c.host, c.device, c.open, c.notes = slices.Clone(t.host), slices.Clone(t.device), nil, nil
 	return &c
 }
 
@@ -228,7 +232,7 @@ func (t *Together) Withdraw() {
 func (t *Together) message(i int) *Message {
 	k := &t.host[i]
 	h := NewMessage(k.Peer, &k.Vec, k.Recv, t.acquire)
-	h.exact, h.told = true, t.info(i)
+	h.exact, h.told = true, t.note(i)
 	return h
 }
 
@@ -240,15 +244,15 @@ func (t *Together) messages() []*Message {
 	return t.open
 }
 
-// info is where it is noted how the i-th message of host memory went, for a group; or nil.
-func (t *Together) info(i int) *engine.OpInfo {
+// note is where it is noted how the i-th message of host memory went, for a group; or nil.
+func (t *Together) note(i int) *team.MessageNote {
 	if !t.group {
 		return nil
 	}
-	if len(t.infos) == 0 {
-		t.infos = append(t.infos, make([]engine.OpInfo, len(t.host))...)
+	if len(t.notes) == 0 {
+		t.notes = append(t.notes, make([]team.MessageNote, len(t.host))...)
 	}
-	return &t.infos[i]
+	return &t.notes[i]
 }
 
 // Run implements team.Operation. On a device's stream it queues them.
@@ -256,7 +260,7 @@ func (t *Together) Run(ctx context.Context) error {
 	defer t.m.c.Tracer.Begin(ctx, t.op).End()
 	open, errs, err := t.start()
 	if err != nil {
-		t.open, t.infos = nil, nil // abandoned messages refer to them
+		t.open, t.notes = nil, nil // abandoned messages refer to them
 		return err
 	}
 	var device *Transfer
@@ -269,7 +273,7 @@ func (t *Together) Run(ctx context.Context) error {
 	if len(open) > 0 {
 		if err := t.m.Await(ctx, t.op, open); err != nil {
 			errs = append(errs, err)
-			t.open, t.infos = nil, nil // abandoned messages refer to them
+			t.open, t.notes = nil, nil // abandoned messages refer to them
 		} else {
 			errs = append(errs, over(open)...)
 		}
@@ -278,12 +282,12 @@ func (t *Together) Run(ctx context.Context) error {
 		errs = append(errs, device.Wait(ctx))
 	}
 	if t.group {
-		t.infos = slices.DeleteFunc(t.infos, func(o engine.OpInfo) bool { return o.Kind == team.KindRefused })
+		t.notes = slices.DeleteFunc(t.notes, func(n team.MessageNote) bool { return n.Kind == team.KindRefused })
 		if queued {
-			t.infos = append(t.infos, messageInfos(t.device)...)
+			t.notes = append(t.notes, messageNotes(t.device)...)
 		}
-		t.m.c.NoteGroup(t.infos, t.Turn)
-		t.infos = t.infos[:0]
+		t.m.c.NoteGroup(t.notes, t.Turn)
+		t.notes = t.notes[:0]
 	}
 	return errors.Join(errs...)
 }
@@ -364,9 +368,9 @@ func (t *Together) exchange() (open []*Message, errs []error, err error) {
 // now sends or receives k, message i, if that takes no wait.
 func (t *Together) now(k *Call, i int) (done bool, err error) {
 	if b := t.m.Box(k.Peer); k.Recv {
-		_, done, err = t.m.RecvNow(b, &k.Vec, true, 1, t.info(i))
+		_, done, err = t.m.RecvNow(b, &k.Vec, true, 1, t.note(i))
 	} else {
-		done, _, err = t.m.SendNow(t.op, b, &k.Vec, k.Vec.Bytes(), t.info(i))
+		done, _, err = t.m.SendNow(t.op, b, &k.Vec, k.Vec.Bytes(), t.note(i))
 	}
 	return done, err
 }

@@ -70,8 +70,9 @@ func (sp *Space) RegisterWindow(ctx context.Context, v *engine.View, vec team.Ve
 	}
 	meet.Step = 1
 	for _, g := range []*engine.Gathering{tell, meet} {
-		recorded := g.Work()
-		if err := v.Recorder.Record(v.Comm, &recorded); err != nil {
+		recorded := v.Recorder.Begin()
+		*recorded = g.Work()
+		if err := v.Recorder.Record(v.Comm, recorded); err != nil {
 			return nil, err
 		}
 	}

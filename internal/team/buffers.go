@@ -34,7 +34,8 @@ func (t *Team) Buffers(srcBytes, dstBytes int) (srcs, dsts []unsafe.Pointer, how
 			return nil, nil, how, err
 		}
 	}
-	t.srcs[t.rank], t.dsts[t.rank] = t.Work.Src.Ptr, t.Work.Dst.Ptr
+	w := t.Running()
+	t.srcs[t.rank], t.dsts[t.rank] = w.Src.Ptr, w.Dst.Ptr
 	return t.srcs, t.dsts, how, nil
 }
 
@@ -42,7 +43,7 @@ func (t *Team) Buffers(srcBytes, dstBytes int) (srcs, dsts []unsafe.Pointer, how
 // rank's and staged.
 func (t *Team) Source(rank, off, n int) (unsafe.Pointer, error) {
 	if rank == t.rank {
-		return unsafe.Add(t.Work.Src.Ptr, off), nil
+		return unsafe.Add(t.Running().Src.Ptr, off), nil
 	}
 	return t.resolve(rank, &t.Peers[rank].Area.Desc[t.Seq&1].Buffers().Src, off, n)
 }
@@ -50,7 +51,7 @@ func (t *Team) Source(rank, off, n int) (unsafe.Pointer, error) {
 // Destination is Source for a rank's destination.
 func (t *Team) Destination(rank, off, n int) (unsafe.Pointer, error) {
 	if rank == t.rank {
-		return unsafe.Add(t.Work.Dst.Ptr, off), nil
+		return unsafe.Add(t.Running().Dst.Ptr, off), nil
 	}
 	return t.resolve(rank, &t.Peers[rank].Area.Desc[t.Seq&1].Buffers().dst, off, n)
 }

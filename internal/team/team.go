@@ -40,15 +40,16 @@ type Team struct {
 	names      []int   // by the team's ranks: their ranks in the communicator
 	all        int     // the size of the communicator
 
-	Work    Work             // the running operation; its wide stores must not cross cache lines: see TestWorkLines
-	Seq     uint64           // of Work
+	Work    Work             // for a call that runs at once; its wide stores must not cross cache lines: see TestWorkLines
+	Other   *Work            // the running operation, if it is not Work
+	Seq     uint64           // of the running operation
 	srcs    []unsafe.Pointer // reused by Buffers
 	dsts    []unsafe.Pointer
 	scratch []unsafe.Pointer
 
 	Hosts Hosts  // the communicator's other hosts, nil if there are none
 	Parts uint64 // how many of the Seq operations were parts of others
-	Outer *Outer // the communicator's operation that Work is a part of; nil: Work itself
+	Outer *Outer // the communicator's operation that the running one is a part of; nil: itself
 }
 
 // Comm is what a team needs from the communicator that it belongs to.
@@ -172,7 +173,15 @@ func (t *Team) running() Outer {
 	if t.Outer != nil {
 		return *t.Outer
 	}
-	return Outer{t.Work.Kind, t.Number()}
+	return Outer{t.Running().Kind, t.Number()}
+}
+
+// Running is the running operation, or Work if none runs.
+func (t *Team) Running() *Work {
+	if t.Other != nil {
+		return t.Other
+	}
+	return &t.Work
 }
 
 // Name is the communicator's rank of a rank of the team. Errors, logs and the words of areas use it.

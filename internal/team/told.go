@@ -221,24 +221,28 @@ func (o *OpInfo) Staged() (n uint64) {
 	return n
 }
 
-// SmallInfo is the OpInfo of a message that travels with its announcement.
-func SmallInfo(k OpKind, seq uint64, n int) OpInfo {
-	return MessageInfo(k, seq, n, "eager", BufferInfo{Used: true, Why: "small enough to travel with the announcement"})
+// MessageNote says how a message went, in the least memory: groups keep one for each message.
+type MessageNote struct {
+	Kind      OpKind // KindRefused: it is not done
+	Direct    bool
+	Device    bool
+	Seq       uint64
+	Bytes     int
+	Algorithm string // "": it travelled with its announcement
+	Why       string // it was staged, if it was
 }
 
-// MessageInfo is the OpInfo of a message.
-func MessageInfo(k OpKind, seq uint64, n int, algorithm string, b BufferInfo) OpInfo {
-	o := OpInfo{Kind: k, Seq: seq, Algorithm: algorithm, Bytes: n}
-	if k == KindRecv {
+// Info is the OpInfo of the message.
+func (n *MessageNote) Info() OpInfo {
+	o := OpInfo{Kind: n.Kind, Seq: n.Seq, Algorithm: n.Algorithm, Bytes: n.Bytes, Device: n.Device}
+	b := BufferInfo{Used: n.Bytes > 0 || !n.Device, Direct: n.Direct, Why: n.Why}
+	if n.Algorithm == "" {
+		o.Algorithm, b.Why = "eager", "small enough to travel with the announcement"
+	}
+	if n.Kind == KindRecv {
 		o.Dst = b
 	} else {
 		o.Src = b
 	}
-	return o
-}
-
-// OnDevice is o for an operation that kernels ran.
-func (o OpInfo) OnDevice() OpInfo {
-	o.Device = true
 	return o
 }
