@@ -150,17 +150,18 @@ func (c *Comm) Enter() error {
 	return c.entered(k, ok)
 }
 
-// inOrder gives works their turn, by take, and the messages among them their places, in one step, so that both orders
-// are the same. If that fails, the peers are told in place of the first work.
+// inOrder gives works their turn, by take, and the messages of host memory among them, which are the last work, their
+// places, in one step, so that both orders are the same. If that fails, the peers are told in place of the first work.
 func (c *Comm) inOrder(works []team.Work, take func()) {
+	messages := works[len(works)-1].Other
+	if messages == nil {
+		take()
+		return
+	}
 	c.placing.Lock()
 	defer c.placing.Unlock()
-	for i := range works {
-		if o := works[i].Other; o != nil {
-			if err := o.Place(); err != nil {
-				works[0].Err = Cause(err)
-			}
-		}
+	if err := messages.Place(); err != nil {
+		works[0].Err = Cause(err)
 	}
 	take()
 }

@@ -81,6 +81,21 @@ func (l *Lane) Enter() error {
 	return nil
 }
 
+// lane is one of b's lanes.
+func (b *Box) lane(recv bool) *Lane {
+	if recv {
+		return &b.Recv
+	}
+	return &b.Send
+}
+
+// leave unlocks one of b's lanes; b may be nil.
+func (b *Box) leave(recv bool) {
+	if b != nil {
+		b.lane(recv).Unlock()
+	}
+}
+
 // lanes yields all lanes with their peers' ranks.
 func (m *Mail) lanes() iter.Seq2[*Lane, int] {
 	return func(yield func(*Lane, int) bool) {

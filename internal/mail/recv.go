@@ -227,8 +227,18 @@ func (m *Mail) RecvNow(b *Box, v *team.Vec, exact bool, looks int, told *team.Me
 	if err := l.Enter(); err != nil {
 		return 0, true, m.Error("recv", b.Peer, "", err)
 	}
-	if l.waiting.Head != nil || !m.quick(v) {
-		l.Unlock()
+	n, done, err = m.recvHeld(b, v, exact, looks, told)
+	l.Unlock()
+	if err != nil && !done {
+		return 0, true, m.Fail("recv", b.Peer, err)
+	}
+	return n, done, err
+}
+
+// recvHeld is RecvNow for callers that hold the lane, with a message that takes little time. An error is fatal unless the
+// message is done.
+func (m *Mail) recvHeld(b *Box, v *team.Vec, exact bool, looks int, told *team.MessageNote) (n int, done bool, err error) {
+	if b.Recv.waiting.Head != nil || !m.quick(v) {
 		return 0, false, nil
 	}
 	var s *slot
@@ -236,21 +246,15 @@ func (m *Mail) RecvNow(b *Box, v *team.Vec, exact bool, looks int, told *team.Me
 		s = b.arrived()
 	}
 	if s == nil {
-		l.Unlock()
 		return 0, false, nil
 	}
 	h, err := m.readHead(b, s.Head)
 	if err != nil {
-		l.Unlock()
-		return 0, true, m.Fail("recv", b.Peer, err)
+		return 0, false, err
 	}
 	n, done, err = m.take(b, s, h, v, exact)
 	if told != nil && done && err == nil {
-		told.Kind, told.Seq, told.Bytes = team.KindRecv, l.Seq, v.Bytes()
-	}
-	l.Unlock()
-	if err != nil && !done {
-		return 0, true, m.Fail("recv", b.Peer, err)
+		told.Kind, told.Seq, told.Bytes = team.KindRecv, b.Recv.Seq, v.Bytes()
 	}
 	return n, done, err
 }

@@ -302,6 +302,17 @@ func (m *Mail) SendNow(op string, b *Box, v *team.Vec, n int, told *team.Message
 	if err := l.Enter(); err != nil {
 		return false, false, m.Error(op, b.Peer, "", err)
 	}
+	sent, free, err = m.sendHeld(b, v, n, told)
+	l.Unlock()
+	if err != nil {
+		err = m.Fail(op, b.Peer, err)
+	}
+	return sent, free, err
+}
+
+// sendHeld is SendNow for callers that hold the lane, with a message that is small enough. An error is fatal.
+func (m *Mail) sendHeld(b *Box, v *team.Vec, n int, told *team.MessageNote) (sent, free bool, err error) {
+	l := &b.Send
 	free, err = m.room(b)
 	free = free && l.idle()
 	if sent = free && m.quick(v); sent {
@@ -309,10 +320,6 @@ func (m *Mail) SendNow(op string, b *Box, v *team.Vec, n int, told *team.Message
 		if told != nil {
 			told.Kind, told.Seq, told.Bytes = team.KindSend, l.Seq, n
 		}
-	}
-	l.Unlock()
-	if err != nil {
-		err = m.Fail(op, b.Peer, err)
 	}
 	return sent, free, err
 }

@@ -329,22 +329,14 @@ func (t *Together) exchange() (open []*Message, errs []error, err error) {
 	next := [2]int{} // of the sends, and of the receives
 	for idle := 0; idle < t.m.Looks && (next[0] < len(t.host) || next[1] < len(t.host)); idle++ {
 		for d := range next {
-			for ; next[d] < len(t.host); next[d]++ {
-				k := &t.host[next[d]]
-				if k.Recv != (d == 1) {
-					continue
-				}
-				if k.Vec.Bytes() > t.m.eager { // it takes a wait: the peer may wait for this rank to start it
-					idle = t.m.Looks
-					break
-				}
-				done, err := t.now(k, next[d])
-				if err != nil {
-					errs = append(errs, err)
-				}
-				if !done {
-					break
-				}
+			before := next[d]
+			var waits bool
+			var es []error
+			next[d], waits, es = t.some(before, d == 1)
+			errs = append(errs, es...)
+			if waits { // the peer may wait for this rank to start it
+				idle = t.m.Looks
+			} else if next[d] > before {
 				idle = 0
 			}
 		}
@@ -365,14 +357,45 @@ func (t *Together) exchange() (open []*Message, errs []error, err error) {
 	return t.open, errs, nil
 }
 
-// now sends or receives k, message i, if that takes no wait.
-func (t *Together) now(k *Call, i int) (done bool, err error) {
-	if b := t.m.Box(k.Peer); k.Recv {
-		_, done, err = t.m.RecvNow(b, &k.Vec, true, 1, t.note(i))
-	} else {
-		done, _, err = t.m.SendNow(t.op, b, &k.Vec, k.Vec.Bytes(), t.note(i))
+// some sends, or receives if recv is set, from message i on, up to the first message that takes a wait, which is next.
+// long says that it is a large one. Messages with the same peer that follow each other need its lane only once: a lock
+// for each would wait for the message before to have left this processor.
+func (t *Together) some(i int, recv bool) (next int, long bool, errs []error) {
+	var b *Box
+	for done := true; i < len(t.host); i++ {
+		k := &t.host[i]
+		if k.Recv != recv {
+			continue
+		}
+		if long = k.Vec.Bytes() > t.m.eager; long {
+			break
+		}
+		if b == nil || b.Peer != k.Peer {
+			b.leave(recv)
+			b = t.m.Box(k.Peer)
+			if err := b.lane(recv).Enter(); err != nil {
+				return i, false, append(errs, t.m.Error(t.op, k.Peer, "", err))
+			}
+		}
+		var err error
+		if recv {
+			_, done, err = t.m.recvHeld(b, &k.Vec, true, 1, t.note(i))
+		} else {
+			done, _, err = t.m.sendHeld(b, &k.Vec, k.Vec.Bytes(), t.note(i))
+		}
+		if err != nil && !done {
+			b.leave(recv)
+			return i, false, append(errs, t.m.Fail(t.op, k.Peer, err))
+		}
+		if err != nil {
+			errs = append(errs, err)
+		}
+		if !done {
+			break
+		}
 	}
-	return done, err
+	b.leave(recv)
+	return i, long, errs
 }
 
 // Transfer starts messages of device memory. On a stream nothing more is to do, and the Transfer is nil; else the
