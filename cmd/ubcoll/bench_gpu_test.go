@@ -29,7 +29,7 @@ echo "$program $n $*" >>"$LOG"
 case $program in
 ubcoll) UBCOLL_TEST_MAIN=1 UBCOLL_THREADS=$n exec "$UBCOLL_TEST_BINARY" "$@" ;;
 python3) shift; echo "# PyTorch 2.11" ;;
-*) echo "# NCCL 2.28.9" ;;
+*) echo "# NCCL 2.28.9, NCCL_NVLS_ENABLE=$NCCL_NVLS_ENABLE" ;;
 esac
 for work in "${@:4}"; do
 	IFS=: read -r way op sizes <<<"$work"
@@ -73,7 +73,7 @@ func peersOf(t *testing.T) (run func(environ []string, args ...string) (stdout, 
 	}
 	own := append(emulated.Environ(emulated.Library(t)), "UBCOLL_EMULATED_GPUS=2", "UBCOLL_EMULATE_DEVICES=2", "UBCOLL_CUDA=auto",
 		"PATH="+filepath.Join(dir, "bin")+":"+os.Getenv("PATH"), "MPICC="+filepath.Join(dir, "bin/mpicc"), "NCCL_HOME="+dir,
-		"CUDA_HOME="+dir, "LOG="+log, "UBCOLL_TEST_BINARY="+binary, "TORCH=yes", "UBCOLL_COMMIT=abc")
+		"CUDA_HOME="+dir, "LOG="+log, "UBCOLL_TEST_BINARY="+binary, "TORCH=yes", "UBCOLL_COMMIT=abc", "NCCL_NVLS_ENABLE=")
 	return func(environ []string, args ...string) (string, string, int) {
 		require.NoError(t, os.WriteFile(log, nil, 0o644))
 		cmd := exec.CommandContext(t.Context(), bash, append([]string{"../../scripts/bench-gpu"}, args...)...)
@@ -153,6 +153,8 @@ func TestBenchGPU(t *testing.T) {
 	require.Contains(t, string(page), "all_reduce nccl 2 256 400000.000 registered\n")
 	require.Contains(t, string(page), "Commit abc")
 	require.Contains(t, string(page), "# PyTorch 2.11\n")
+	require.Contains(t, string(page), "# NCCL 2.28.9, NCCL_NVLS_ENABLE=0\n", "unless the user says otherwise")
+	require.Contains(t, string(page), "NVLS and multicast are off for everyone.")
 }
 
 // What is not there, or fails, leaves the rest.
@@ -188,6 +190,24 @@ func TestBenchGPUWithout(t *testing.T) {
 				require.Equal(t, c.want, row(t, stdout, "64")[:len(c.want)], log)
 			}
 		})
+	}
+}
+
+// NCCL runs with what the user says of NVLS, and what is printed and written says so.
+func TestBenchGPUNVLS(t *testing.T) {
+	testkit.Long(t)
+	run, _ := peersOf(t)
+	file := filepath.Join(t.TempDir(), "page.md")
+	stdout, stderr, code := run([]string{"NCCL_NVLS_ENABLE=1", "TORCH="}, "-op", "all_reduce", "-rounds", "1", "-b", "64", "-e", "64",
+		"-n", "1", "-G", "0", "-o", file)
+	require.Zero(t, code, stderr)
+	page, err := os.ReadFile(file)
+	require.NoError(t, err)
+	for _, text := range []string{stdout, string(page)} {
+		require.Contains(t, text, "NCCL_NVLS_ENABLE=1 scripts/bench-gpu -op all_reduce", "the command that repeats it")
+		require.Contains(t, text, "# NCCL 2.28.9, NCCL_NVLS_ENABLE=1\n")
+		require.Contains(t, text, "NCCL may use NVLS")
+		require.NotContains(t, text, "off for everyone")
 	}
 }
 

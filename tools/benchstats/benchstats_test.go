@@ -65,6 +65,45 @@ func TestPublished(t *testing.T) {
 	}
 }
 
+// Every published page that compares with a peer on GPUs says, below what its columns mean, that the peer ran without NVLS.
+func TestPublishedNVLS(t *testing.T) {
+	files, err := filepath.Glob(pages + "gpu-*.md")
+	require.NoError(t, err)
+	compared := 0
+	for _, name := range files {
+		data, err := os.ReadFile(name)
+		require.NoError(t, err)
+		text, _, _ := strings.Cut(string(data), "```\n") // what follows says how it was measured
+		if !strings.Contains(text, "NCCL") && !strings.Contains(text, "MSCCL++") {
+			continue
+		}
+		compared++
+		parts := strings.Split(text, "\n\n") // title, columns, NVLS
+		require.Greater(t, len(parts), 3, name)
+		if strings.HasPrefix(parts[0], "# Memory channels") {
+			require.Equal(t, channelNVLS, parts[2], name)
+			continue
+		}
+		require.Equal(t, withoutNVLS, parts[2], name)
+	}
+	require.GreaterOrEqual(t, compared, 9)
+}
+
+// With NVLS the page says so, and leaves MSCCL++ out, whose known times are scaled by an NCCL without it.
+func TestNVLS(t *testing.T) {
+	p := page{Date: "2026-11-24", Machine: "m", Samples: "all_reduce nccl 2 1024 7 a\nall_reduce ours 2 1024 4 c\n"}
+	args := strings.Fields("gpu -op all_reduce -np 2 -rounds 1 -graphs 1")
+	without, _ := write(t, p, args...)
+	require.Contains(t, without, withoutNVLS)
+	require.Contains(t, without, "MSCCL++")
+	require.Contains(t, without, "| 1024 | 7.00 | a | - | - | 5.34 |")
+	with, _ := write(t, p, append(args, "-nvls", "1")...)
+	require.Contains(t, with, "NCCL_NVLS_ENABLE=1")
+	require.NotContains(t, with, withoutNVLS)
+	require.NotContains(t, with, "MSCCL++")
+	require.Contains(t, with, "| 1024 | 7.00 | a | - | - | 7.00 |")
+}
+
 // Older pages had samples of another form; their tables are the same.
 func TestPublishedBefore(t *testing.T) {
 	samples := func(p *page, form string, order ...int) {
@@ -151,14 +190,15 @@ func TestKnown(t *testing.T) {
 		bytes       int64
 		nccl, wants float64
 	}{
-		{"the first", "all_reduce", machine{2, true}, 16, 3.4, 3.4},
-		{"the last", "all_reduce", machine{4, true}, 1 << 30, 9142, 9090},
-		{"one that MSCCL++ won", "all_reduce", machine{2, false}, 1024, 6.84, 5.61},
-		{"not measured", "all_reduce", machine{2, true}, 64, 1, math.NaN()},
-		{"between sizes", "all_reduce", machine{2, true}, 2 << 20, 1, math.NaN()},
-		{"ranks", "all_reduce", machine{3, true}, 16, 1, math.NaN()},
-		{"another operation", "broadcast", machine{2, true}, 16, 1, math.NaN()},
-		{"no NCCL", "all_reduce", machine{2, true}, 16, math.NaN(), math.NaN()},
+		{"the first", "all_reduce", machine{2, true, false}, 16, 3.4, 3.4},
+		{"the last", "all_reduce", machine{4, true, false}, 1 << 30, 9142, 9090},
+		{"one that MSCCL++ won", "all_reduce", machine{2, false, false}, 1024, 6.84, 5.61},
+		{"not measured", "all_reduce", machine{2, true, false}, 64, 1, math.NaN()},
+		{"between sizes", "all_reduce", machine{2, true, false}, 2 << 20, 1, math.NaN()},
+		{"ranks", "all_reduce", machine{3, true, false}, 16, 1, math.NaN()},
+		{"NVLS", "all_reduce", machine{2, true, true}, 16, 3.4, math.NaN()},
+		{"another operation", "broadcast", machine{2, true, false}, 16, 1, math.NaN()},
+		{"no NCCL", "all_reduce", machine{2, true, false}, 16, math.NaN(), math.NaN()},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			require.InDelta(t, c.wants, scaled(c.op, c.at, c.bytes, c.nccl), 1e-9)

@@ -33,9 +33,11 @@ only before a get, whose data do not change between calls, as in MSCCL++'s tutor
 day: means of %d calls in a graph launched %d times, the slower rank counts. One process for each GPU.
 hw/cuda captures the graph, and so kernels are launched early; in captures of other libraries they are not.
 
+%s
+
 | | bytes | MSCCL++ tutorial | ours | tutorial / ours | ours GB/s | wanted | |
 | --- | ---: | ---: | ---: | ---: | ---: | --- | --- |
-`, p.Date, p.Rounds, p.Calls, p.Graphs)
+`, p.Date, p.Rounds, p.Calls, p.Graphs, channelNVLS)
 	for _, g := range goals {
 		us := rows{p.times, g.op, 2}.median("ours", g.bytes)
 		our, ratio, rate, verdict := "-", "-", "-", "-"

@@ -48,6 +48,7 @@ func run(args []string, out io.Writer) error {
 	f.IntVar(&p.Calls, "calls", 0, "how many calls of each size were timed")
 	f.IntVar(&p.Graphs, "graphs", 0, "how often a graph of them was launched; 0: there was none")
 	f.BoolVar(&p.Registered, "registered", false, "our buffers were registered")
+	f.StringVar(&p.NVLS, "nvls", "0", "`NCCL_NVLS_ENABLE` as NCCL had it")
 	f.IntVar(&p.Cores, "cores", 0, "how many processors the machine has")
 	f.StringVar(&p.Date, "date", time.Now().UTC().Format(time.DateOnly), "the day")
 	f.StringVar(&p.Command, "command", "", "the command that measured")

@@ -15,6 +15,7 @@ type page struct {
 	Calls      int
 	Graphs     int
 	Registered bool
+	NVLS       string // NCCL_NVLS_ENABLE as NCCL had it
 	Cores      int
 
 	Command, Commit, Machine string
@@ -34,6 +35,9 @@ func (p *page) how() string {
 	}
 	return b.String()
 }
+
+// withNVLS reports whether NCCL could use NVLS.
+func (p *page) withNVLS() bool { return p.NVLS != "0" }
 
 // buffers says which kind of buffers ours were.
 func (p *page) buffers() string {
