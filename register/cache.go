@@ -130,8 +130,8 @@ func (c *Cache) RetainGraph(m Memory, addr uintptr, n int) (*Ref, error) {
 
 // RegisterAuto is Register without a reference. It returns a claim with its in-flight count raised, which the caller
 // releases; FindLocal finds the claim until it is evicted or m is freed. If every backend has failed to register m
-// before, RegisterAuto returns that failure without asking them again. It evicts nothing to lock m: of more automatic
-// claims than can be locked, the first stay.
+// before, RegisterAuto returns that failure without asking them again, and for a second likewise if m could not be
+// locked, with PinRequired. It evicts nothing to lock m: of more automatic claims than can be locked, the first stay.
 func (c *Cache) RegisterAuto(m Memory, addr uintptr, n int) (*Claim, error) {
 	return c.join(m, addr, n, forUse)
 }
@@ -234,7 +234,7 @@ func (c *Cache) extentOf(m Memory, why purpose, dead *[]*extent) (*extent, error
 				fault.ErrArgument)
 		case m.Generation == e.mem.Generation && (!e.ready || e.failed == nil):
 			return e, nil
-		case m.Generation == e.mem.Generation && why == forUse && !e.unpinned:
+		case m.Generation == e.mem.Generation && e.worthless(why):
 			return nil, e.failed
 		}
 		c.retire(e, dead)

@@ -30,7 +30,8 @@ type extent struct {
 	states   []state // one for each of Cache.backends; nil if unpinned
 	failed   error   // it is unpinned, or no backend could register it and at least one error is not "not supported"
 	loose    error   // why it is not locked in memory; nil if it is
-	unpinned bool    // it could not be locked, which Config.Pin requires; the next registration tries again
+	unpinned bool    // it could not be locked, which Config.Pin requires; later registrations try again: see worthless
+	tried    time.Time
 }
 
 var errNoLocker = fmt.Errorf("nobody locks it: %w", fault.ErrNotSupported)
@@ -76,7 +77,7 @@ func (e *extent) register() error {
 	e.once.Do(func() {
 		e.lock()
 		if e.cache.config.Pin == PinRequired && e.loose != nil && !errors.Is(e.loose, fault.ErrNotSupported) {
-			e.unpinned = true
+			e.unpinned, e.tried = true, time.Now()
 			e.failed = fmt.Errorf("it cannot be locked in memory, and Options.Pin is required: %w", e.loose)
 			return
 		}
@@ -86,6 +87,15 @@ func (e *extent) register() error {
 		}
 	})
 	return e.failed
+}
+
+// relock is how long automatic registrations wait before they try again to lock memory. A failure costs system calls,
+// and operations on such memory would have one each.
+const relock = time.Second
+
+// worthless reports whether a registration of that purpose would fail again.
+func (e *extent) worthless(why purpose) bool {
+	return why == forUse && (!e.unpinned || time.Since(e.tried) < relock)
 }
 
 // ask asks every backend. Registration succeeds if a backend is complete, if there is none, or if all of them say "not

@@ -15,6 +15,7 @@ import (
 type vault struct {
 	mu     sync.Mutex
 	room   int
+	tries  int
 	locked map[Memory]int
 	unlock error
 }
@@ -22,6 +23,7 @@ type vault struct {
 func (v *vault) Lock(m Memory) error {
 	v.mu.Lock()
 	defer v.mu.Unlock()
+	v.tries++
 	if v.locked[m] == 0 {
 		if m.Bytes > v.room {
 			return fmt.Errorf("no room for %d bytes: %w", m.Bytes, fault.ErrLimit)
