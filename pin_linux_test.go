@@ -18,6 +18,7 @@ import (
 	"github.com/ubcoll/ubcoll/internal/env"
 	"github.com/ubcoll/ubcoll/internal/race"
 	"github.com/ubcoll/ubcoll/internal/testkit"
+	"github.com/ubcoll/ubcoll/internal/testkit/gputest"
 	"github.com/ubcoll/ubcoll/p2p"
 )
 
@@ -274,4 +275,27 @@ func TestPinDiffers(t *testing.T) {
 		require.ErrorIs(t, err, ubcoll.ErrArgument)
 		require.ErrorContains(t, err, "pinning 2 is unknown")
 	}
+}
+
+// Device memory is pinned whatever the limit is.
+func TestPinRequiredOfDevices(t *testing.T) {
+	limitLocks(t, pinSmall)
+	gputest.Run(t, 1, ubcoll.Options{Pin: ubcoll.PinRequired}, func(_ context.Context, c *ubcoll.Comm, dev ubcoll.Device) error {
+		runtime.LockOSThread() // never unlocked: the thread ends with the rank
+		if err := unprivileged(); err != nil {
+			return err
+		}
+		b, err := ubcoll.Alloc[byte](c, dev, pinLarge)
+		if err != nil {
+			return err
+		}
+		r, err := b.Register(c)
+		if err != nil {
+			return err
+		}
+		if text := c.Explain(b.Vec()); !strings.Contains(text, "IPC complete") {
+			return errors.New(text)
+		}
+		return errors.Join(r.Close(), b.Free())
+	})
 }
