@@ -22,13 +22,7 @@ func TestRegisteredMemoryIsLocked(t *testing.T) {
 		t.Skip("goroutine ranks have no memory files under the race detector")
 	}
 	const limit, large, small = 1 << 20, 16 << 20, 512 << 10
-	var was unix.Rlimit
-	require.NoError(t, unix.Getrlimit(unix.RLIMIT_MEMLOCK, &was))
-	if was.Max < limit {
-		t.Skipf("the limit is %d bytes", was.Max)
-	}
-	require.NoError(t, unix.Setrlimit(unix.RLIMIT_MEMLOCK, &unix.Rlimit{Cur: limit, Max: was.Max}))
-	defer unix.Setrlimit(unix.RLIMIT_MEMLOCK, &was)
+	limitLocks(t, limit)
 	logger, out := testkit.Logs(slog.LevelInfo)
 
 	require.NoError(t, ubcoll.Local(t.Context(), 1, ubcoll.Options{Logger: logger}, func(_ context.Context, c *ubcoll.Comm) error {
@@ -84,6 +78,18 @@ func TestRegisteredMemoryIsLocked(t *testing.T) {
 	require.Equal(t, 1, strings.Count(out.String(), `level=INFO msg="ubcoll: registered memory is not locked`), "%s",
 		out.String())
 	require.Contains(t, out.String(), "ulimit -l")
+}
+
+// limitLocks sets RLIMIT_MEMLOCK until the test ends.
+func limitLocks(t *testing.T, bytes uint64) {
+	t.Helper()
+	var was unix.Rlimit
+	require.NoError(t, unix.Getrlimit(unix.RLIMIT_MEMLOCK, &was))
+	if was.Max < bytes {
+		t.Skipf("the limit is %d bytes", was.Max)
+	}
+	require.NoError(t, unix.Setrlimit(unix.RLIMIT_MEMLOCK, &unix.Rlimit{Cur: bytes, Max: was.Max}))
+	t.Cleanup(func() { unix.Setrlimit(unix.RLIMIT_MEMLOCK, &was) })
 }
 
 // unprivileged makes RLIMIT_MEMLOCK bind this thread, whichever user runs the test.

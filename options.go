@@ -15,10 +15,12 @@ import (
 )
 
 // Options configure a communicator. All ranks must give the same, except for the Logger; [Open] compares them. The zero
-// Options are the defaults, which the variables UBCOLL_TIMEOUT, UBCOLL_REGISTER, UBCOLL_ALGO and UBCOLL_CUDA change.
+// Options are the defaults, which the variables UBCOLL_TIMEOUT, UBCOLL_REGISTER, UBCOLL_PIN, UBCOLL_ALGO and UBCOLL_CUDA
+// change.
 type Options struct {
 	Timeout   time.Duration // longest wait inside one operation; 0 = 10 minutes
 	Register  Policy        // which buffers the library registers
+	Pin       Pin           // whether registered host memory must be locked in memory
 	Algorithm Algorithm     // of all-reduces on one host, where it is possible
 	Devices   DevicePolicy  // whether the ranks use their GPUs
 
@@ -40,6 +42,22 @@ const (
 	RegisterAuto     = register.Auto     // what the user registered, and memory of Alloc at its first use
 	RegisterExplicit = register.Explicit // what the user registered
 	RegisterOff      = register.Off      // none
+)
+
+// Pin says whether host memory must be locked in memory while it is registered, so that it cannot be paged out. Device
+// memory always is; adopted host memory is its owner's to lock. It has the methods String, MarshalText and
+// UnmarshalText, whose words are "auto" and "required".
+type Pin = register.Pin
+
+// The values of Pin. With UBCOLL_PIN=required in the environment, auto means required.
+const (
+	// PinAuto locks memory as far as RLIMIT_MEMLOCK (ulimit -l) allows. What cannot be locked is registered all the same.
+	PinAuto = register.PinAuto
+	// PinRequired registers only what can be locked. RegisterBuffer, RegisterWindow and graph captures of other memory
+	// return [ErrLimit], which names the limit, its value and how to raise it; where an operation would have registered a
+	// buffer by itself, it copies the buffer, and LastOp has that error's text. Later calls try again, operations on a
+	// buffer once a second.
+	PinRequired = register.PinRequired
 )
 
 // Algorithm is how the data of an all-reduce travels on one host. On a communicator of several hosts it has no effect:
@@ -117,6 +135,9 @@ func (o Options) Validate() error {
 	if o.Register < RegisterAuto || o.Register > RegisterOff {
 		errs = append(errs, fmt.Errorf("registration policy %v: %w", o.Register, ErrArgument))
 	}
+	if _, err := o.Pin.MarshalText(); err != nil {
+		errs = append(errs, err)
+	}
 	if !o.Devices.known() {
 		errs = append(errs, fmt.Errorf("device policy %v: %w", o.Devices, ErrArgument))
 	}
@@ -131,8 +152,8 @@ func (o Options) Validate() error {
 	return errors.Join(errs...)
 }
 
-// fromEnvironment sets the fields that o leaves open from UBCOLL_TIMEOUT, UBCOLL_REGISTER, UBCOLL_ALGO and UBCOLL_CUDA.
-// It ignores malformed values: the engine's Open reports those of all variables.
+// fromEnvironment sets the fields that o leaves open from UBCOLL_TIMEOUT, UBCOLL_REGISTER, UBCOLL_PIN, UBCOLL_ALGO and
+// UBCOLL_CUDA. It ignores malformed values: the engine's Open reports those of all variables.
 func (o Options) fromEnvironment() Options {
 	if o.Timeout == 0 {
 		o.Timeout, _ = env.Timeout.Get()
@@ -140,6 +161,10 @@ func (o Options) fromEnvironment() Options {
 	if o.Register == RegisterAuto {
 		name, _ := env.Register.Get()
 		_ = o.Register.UnmarshalText([]byte(name))
+	}
+	if o.Pin == PinAuto {
+		name, _ := env.Pin.Get()
+		_ = o.Pin.UnmarshalText([]byte(name))
 	}
 	if o.Algorithm == AlgorithmAuto {
 		name, _ := env.Algorithm.Get()
@@ -152,6 +177,6 @@ func (o Options) fromEnvironment() Options {
 }
 
 func (o Options) engine() engine.Options {
-	return engine.Options{Timeout: o.Timeout, Register: o.Register, Algorithm: string(o.Algorithm),
-		Devices: team.DevicePolicy(o.Devices), Logger: o.Logger}
+	return engine.Options{Timeout: o.Timeout, Register: o.Register, Pin: o.Pin,
+		Algorithm: string(o.Algorithm), Devices: team.DevicePolicy(o.Devices), Logger: o.Logger}
 }

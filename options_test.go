@@ -20,13 +20,14 @@ func TestOptionsHints(t *testing.T) {
 // Options are read from TOML, and written, as words.
 func TestOptionsText(t *testing.T) {
 	var o ubcoll.Options
-	_, err := toml.Decode("Timeout = \"90s\"\nRegister = \"explicit\"\nAlgorithm = \"one-shot\"\nDevices = \"required\"\n", &o)
+	_, err := toml.Decode("Timeout = \"90s\"\nRegister = \"explicit\"\nPin = \"required\"\nAlgorithm = \"one-shot\"\nDevices = \"required\"\n", &o)
 	require.NoError(t, err)
-	require.Equal(t, ubcoll.Options{Timeout: 90e9, Register: ubcoll.RegisterExplicit, Algorithm: ubcoll.AlgorithmOneShot,
-		Devices: ubcoll.DevicesRequired}, o)
+	require.Equal(t, ubcoll.Options{Timeout: 90e9, Register: ubcoll.RegisterExplicit, Pin: ubcoll.PinRequired,
+		Algorithm: ubcoll.AlgorithmOneShot, Devices: ubcoll.DevicesRequired}, o)
 	text, err := toml.Marshal(o)
 	require.NoError(t, err)
-	require.Equal(t, "Timeout = \"1m30s\"\nRegister = \"explicit\"\nAlgorithm = \"one-shot\"\nDevices = \"required\"\n", string(text))
+	require.Equal(t, "Timeout = \"1m30s\"\nRegister = \"explicit\"\nPin = \"required\"\nAlgorithm = \"one-shot\"\nDevices = \"required\"\n",
+		string(text))
 }
 
 // All algorithms except AlgorithmAuto have names.

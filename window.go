@@ -60,7 +60,7 @@ func (w *Window) nothing() bool { return w == nil || w.w == nil }
 // an empty v or unknown flags. [ErrMismatch] for sizes, flags, offsets or kinds of memory that differ.
 // [ErrNotSupported] for memory that peers cannot reach (host memory of [Adopt], and devices whose link has no native
 // atomic operations), and if c has ranks on several hosts. [ErrStale]. [ErrLimit]: over device memory a window takes
-// the place of one channel for each rank. The window is never nil without an error.
+// the place of one channel for each rank; and [PinRequired]. The window is never nil without an error.
 //
 // In a group, RegisterWindow is one of the group's operations. It returns an empty window, and every use of it is
 // [ErrClosed] until [Group] returns without an error; after an error, Close it. Groups, and calls on a goroutine of

@@ -106,10 +106,11 @@ func (c *Cache) find(ix *index, addr uintptr, n int, generation uint64) *Claim {
 // Register opens a local reference to exactly the n bytes at addr, a part of m. It registers m with every backend
 // unless that was done before, and may block in the backends. Registering the same bytes again opens another reference
 // to the same claim. It succeeds if a backend could register m, if all say "not supported", or if there are none;
-// Claim.Handle returns the reasons of backends that could not. To stay within a limit it evicts idle automatic claims.
+// Claim.Handle returns the reasons of backends that could not. To stay within a limit it evicts idle automatic claims;
+// with PinRequired the Locker's limit is one.
 //
-// Errors: ErrArgument; ErrStale if m is known in a newer generation or was freed; ErrLimit; ErrClosed; or the errors of
-// all backends. Memory of an older generation, or of another ID at the same addresses, becomes stale: see Invalidate.
+// Errors: ErrArgument; ErrStale if m is known in a newer generation or was freed; ErrLimit; ErrClosed; with PinRequired
+// the Locker's; or the errors of all backends. Memory of an older generation, or of another ID at the same addresses, becomes stale: see Invalidate.
 func (c *Cache) Register(m Memory, addr uintptr, n int) (*Ref, error) {
 	cl, err := c.join(m, addr, n, forLocal)
 	if err != nil {
@@ -129,7 +130,8 @@ func (c *Cache) RetainGraph(m Memory, addr uintptr, n int) (*Ref, error) {
 
 // RegisterAuto is Register without a reference. It returns a claim with its in-flight count raised, which the caller
 // releases; FindLocal finds the claim until it is evicted or m is freed. If every backend has failed to register m
-// before, RegisterAuto returns that failure without asking them again.
+// before, RegisterAuto returns that failure without asking them again, and for a second likewise if m could not be
+// locked, with PinRequired. It evicts nothing to lock m: of more automatic claims than can be locked, the first stay.
 func (c *Cache) RegisterAuto(m Memory, addr uintptr, n int) (*Claim, error) {
 	return c.join(m, addr, n, forUse)
 }
@@ -148,16 +150,25 @@ func (c *Cache) join(m Memory, addr uintptr, n int, why purpose) (*Claim, error)
 		return nil, err
 	}
 	start, end := uint64(addr), uint64(addr)+uint64(n)
+	cl, unpinned, err := c.attempt(m, start, end, why)
+	for unpinned && why != forUse && errors.Is(err, fault.ErrLimit) && c.makeRoomToLock() {
+		cl, unpinned, err = c.attempt(m, start, end, why)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("register %s of %v: %w", span(start, end), m, err)
+	}
+	return cl, nil
+}
+
+// attempt is one attempt to join. unpinned says that it failed because m could not be locked.
+func (c *Cache) attempt(m Memory, start, end uint64, why purpose) (cl *Claim, unpinned bool, err error) {
 	var dead []*extent
 	c.mu.Lock()
 	cl, e, err := c.begin(m, start, end, why, &dead)
 	c.mu.Unlock()
 	c.tell(deregister(dead)) // before registering, because evicted claims make room
-	if err != nil {
-		return nil, fmt.Errorf("register %s of %v: %w", span(start, end), m, err)
-	}
-	if cl != nil {
-		return cl, nil
+	if cl != nil || err != nil {
+		return cl, false, err
 	}
 	err = e.register()
 	dead = nil
@@ -165,10 +176,7 @@ func (c *Cache) join(m Memory, addr uintptr, n int, why purpose) (*Claim, error)
 	cl, err = c.finish(e, start, end, why, err, &dead)
 	c.mu.Unlock()
 	c.tell(deregister(dead))
-	if err != nil {
-		return nil, fmt.Errorf("register %s of %v: %w", span(start, end), m, err)
-	}
-	return cl, nil
+	return cl, e.unpinned, err
 }
 
 // begin returns the claim if it exists. Otherwise it returns an extent, already counted for the future claim, that must
@@ -196,7 +204,7 @@ func (c *Cache) begin(m Memory, start, end uint64, why purpose, dead *[]*extent)
 		if err := c.makeRoom(size, dead); err != nil {
 			return nil, nil, err
 		}
-		e = &extent{cache: c, mem: m, pinned: size, claims: 1}
+		e = &extent{cache: c, mem: m, pinned: size, claims: 1, loose: errNoLocker}
 		e.place = Claim{start: uint64(m.Base), end: m.end(), ext: e}
 		c.extents[m.ID] = e
 		c.places.insert(&e.place)
@@ -226,7 +234,7 @@ func (c *Cache) extentOf(m Memory, why purpose, dead *[]*extent) (*extent, error
 				fault.ErrArgument)
 		case m.Generation == e.mem.Generation && (!e.ready || e.failed == nil):
 			return e, nil
-		case m.Generation == e.mem.Generation && why == forUse:
+		case m.Generation == e.mem.Generation && e.worthless(why):
 			return nil, e.failed
 		}
 		c.retire(e, dead)

@@ -5,6 +5,7 @@ import (
 	"fmt"
 
 	"github.com/ubcoll/ubcoll/fault"
+	"github.com/ubcoll/ubcoll/internal/env"
 )
 
 // queue holds the automatic claims without references, as a heap ordered by the last use that the queue knows of.
@@ -70,14 +71,27 @@ func (c *Cache) makeRoom(bytes int64, dead *[]*extent) error {
 		case !count && !size:
 			return nil
 		case size && bytes > mostBytes || !c.evict(dead):
-			limit := fmt.Sprintf("%d of %d regions", c.regions, most)
+			limit, variable := fmt.Sprintf("%d of %d regions", c.regions, most), env.MaxRegions.Name
 			if size {
-				limit = fmt.Sprintf("%d more bytes, %d of %d", bytes, c.pinned, mostBytes)
+				limit, variable = fmt.Sprintf("%d more bytes, %d of %d", bytes, c.pinned, mostBytes), env.MaxPinned.Name
 			}
-			return fmt.Errorf("%s are registered and nothing is idle and automatic: close registrations or raise the limit: %w",
-				limit, fault.ErrLimit)
+			return fmt.Errorf("%s are registered and nothing is idle and automatic: close registrations or raise %s: %w",
+				limit, variable, fault.ErrLimit)
 		}
 	}
+}
+
+// makeRoomToLock evicts a claim, so that more memory can be locked; false if that is of no use.
+func (c *Cache) makeRoomToLock() bool {
+	if c.counters.locked.Load() == 0 {
+		return false
+	}
+	var dead []*extent
+	c.mu.Lock()
+	evicted := c.evict(&dead)
+	c.mu.Unlock()
+	c.tell(deregister(dead))
+	return evicted
 }
 
 // evict ends the least recently used idle automatic claim.

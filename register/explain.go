@@ -172,6 +172,8 @@ func (c *Cache) describeExtent(b *strings.Builder, start, end uint64) {
 			b.WriteString(", no backends")
 		}
 		switch {
+		case e.ready && e.unpinned:
+			fmt.Fprintf(b, "; not registered: %v", e.failed)
 		case !e.ready || c.config.Locker == nil || !e.mem.Device.IsHost() || e.failed != nil:
 		case e.loose == nil:
 			b.WriteString("; locked in memory")
@@ -179,7 +181,7 @@ func (c *Cache) describeExtent(b *strings.Builder, start, end uint64) {
 			fmt.Fprintf(b, "; not locked in memory: %v", e.loose)
 		}
 		b.WriteString("\n")
-		if e.ready && len(c.backends) > 0 {
+		if e.ready && !e.unpinned && len(c.backends) > 0 {
 			c.describeStates(b, e)
 		}
 	}

@@ -11,7 +11,7 @@ import (
 )
 
 // extent is the registration of a whole allocation with the backends. It lives as long as claims in it do. An extent
-// that no backend could register is kept without claims, to remember the failure.
+// that could not be registered is kept without claims, to remember the failure.
 type extent struct {
 	cache  *Cache
 	mem    Memory
@@ -26,10 +26,12 @@ type extent struct {
 	done    func(failed error) // the function that Forget promised to call
 
 	// Set by the first register, then constant.
-	once   sync.Once
-	states []state // one for each of Cache.backends
-	failed error   // no backend could register it, and at least one error is not "not supported"
-	loose  error   // why it is not locked in memory; nil if it is
+	once     sync.Once
+	states   []state // one for each of Cache.backends; nil if unpinned
+	failed   error   // it is unpinned, or no backend could register it and at least one error is not "not supported"
+	loose    error   // why it is not locked in memory; nil if it is
+	unpinned bool    // it could not be locked, which Config.Pin requires; later registrations try again: see worthless
+	tried    time.Time
 }
 
 var errNoLocker = fmt.Errorf("nobody locks it: %w", fault.ErrNotSupported)
@@ -39,7 +41,6 @@ type state struct {
 	handle any
 	err    error // nil: complete
 	why    error // the backend's own error, which err wraps
-	took   time.Duration
 }
 
 // errAbsent is the error for a backend that the cache does not have.
@@ -70,55 +71,74 @@ func (e *extent) handle(k BackendKind) (any, error) {
 	return e.states[i].handle, e.states[i].err
 }
 
-// register asks every backend once. It is called without the cache's mutex; concurrent calls wait for the first.
-// Registration succeeds if a backend is complete, if there is none, or if all of them say "not supported" (transports
-// then stage, with that reason). If one backend fails but another is complete, that is no failure: data goes the other
-// way, and Handle, Explain and Stats tell. Any other failure is remembered.
+// register locks the memory and asks every backend, once. It is called without the cache's mutex; concurrent calls wait
+// for the first.
 func (e *extent) register() error {
 	e.once.Do(func() {
-		var failures []error
-		complete, unsupported := 0, 0
-		e.states = make([]state, len(e.cache.backends))
-		for i, b := range e.cache.backends {
-			begin := time.Now()
-			h, err := b.Register(e.mem)
-			s := &e.states[i]
-			s.why = err
-			s.took = time.Since(begin)
-			count := &e.cache.counters.kinds[b.Kind()]
-			switch {
-			case err == nil:
-				s.handle = h
-				complete++
-				count.complete.Add(1)
-				count.registered.Add(1)
-			case errors.Is(err, fault.ErrNotSupported):
-				s.err = fmt.Errorf("%v cannot use %v: %w", b.Kind(), e.mem, err)
-				unsupported++
-				count.unsupported.Add(1)
-			default:
-				s.err = fmt.Errorf("%v could not register %v: %w", b.Kind(), e.mem, err)
-				failures = append(failures, s.err)
-				count.failures.Add(1)
-			}
-		}
-		if complete == 0 && unsupported < len(e.states) {
-			e.failed = errors.Join(failures...)
-		}
 		e.lock()
-		e.cache.counters.failures.Add(int64(len(failures)))
-		for _, s := range e.states {
-			e.cache.counters.registerTime.Add(int64(s.took))
+		if e.cache.config.Pin == PinRequired && e.loose != nil && !errors.Is(e.loose, fault.ErrNotSupported) {
+			e.unpinned, e.tried = true, time.Now()
+			e.failed = fmt.Errorf("it cannot be locked in memory, and Options.Pin is required: %w", e.loose)
+			return
+		}
+		if e.failed = e.ask(); e.failed != nil {
+			e.failed = errors.Join(e.failed, e.unlock())
+			e.loose = errNoLocker
 		}
 	})
 	return e.failed
 }
 
-// lock locks the extent in memory, if possible.
+// relock is how long automatic registrations wait before they try again to lock memory. A failure costs system calls,
+// and operations on such memory would have one each.
+const relock = time.Second
+
+// worthless reports whether a registration of that purpose would fail again.
+func (e *extent) worthless(why purpose) bool {
+	return why == forUse && (!e.unpinned || time.Since(e.tried) < relock)
+}
+
+// ask asks every backend. Registration succeeds if a backend is complete, if there is none, or if all of them say "not
+// supported" (transports then stage, with that reason). If one backend fails but another is complete, that is no
+// failure: data goes the other way, and Handle, Explain and Stats tell.
+func (e *extent) ask() error {
+	var failures []error
+	complete, unsupported := 0, 0
+	e.states = make([]state, len(e.cache.backends))
+	for i, b := range e.cache.backends {
+		begin := time.Now()
+		h, err := b.Register(e.mem)
+		s := &e.states[i]
+		s.why = err
+		e.cache.counters.registerTime.Add(int64(time.Since(begin)))
+		count := &e.cache.counters.kinds[b.Kind()]
+		switch {
+		case err == nil:
+			s.handle = h
+			complete++
+			count.complete.Add(1)
+			count.registered.Add(1)
+		case errors.Is(err, fault.ErrNotSupported):
+			s.err = fmt.Errorf("%v cannot use %v: %w", b.Kind(), e.mem, err)
+			unsupported++
+			count.unsupported.Add(1)
+		default:
+			s.err = fmt.Errorf("%v could not register %v: %w", b.Kind(), e.mem, err)
+			failures = append(failures, s.err)
+			count.failures.Add(1)
+		}
+	}
+	e.cache.counters.failures.Add(int64(len(failures)))
+	if complete == 0 && unsupported < len(e.states) {
+		return errors.Join(failures...)
+	}
+	return nil
+}
+
+// lock locks the extent in memory, if it is the host's and somebody locks it.
 func (e *extent) lock() {
-	e.loose = errNoLocker
 	l := e.cache.config.Locker
-	if l == nil || !e.mem.Device.IsHost() || e.failed != nil {
+	if l == nil || !e.mem.Device.IsHost() {
 		return
 	}
 	begin := time.Now()
@@ -126,6 +146,18 @@ func (e *extent) lock() {
 		e.cache.counters.locked.Add(e.pinned)
 	}
 	e.cache.counters.registerTime.Add(int64(time.Since(begin)))
+}
+
+// unlock undoes lock.
+func (e *extent) unlock() error {
+	if e.loose != nil {
+		return nil
+	}
+	e.cache.counters.locked.Add(-e.pinned)
+	if err := e.cache.config.Locker.Unlock(e.mem); err != nil {
+		return fmt.Errorf("could not unlock %v: %w", e.mem, err)
+	}
+	return nil
 }
 
 // deregister deregisters from the complete backends, in the order of BackendKind, unlocks the memory, and tells the
@@ -144,11 +176,8 @@ func (e *extent) deregister() (failures []error) {
 			failures = append(failures, fmt.Errorf("%v could not deregister %v: %w", b.Kind(), e.mem, err))
 		}
 	}
-	if e.loose == nil && e.states != nil {
-		if err := e.cache.config.Locker.Unlock(e.mem); err != nil {
-			failures = append(failures, fmt.Errorf("could not unlock %v: %w", e.mem, err))
-		}
-		e.cache.counters.locked.Add(-e.pinned)
+	if err := e.unlock(); err != nil {
+		failures = append(failures, err)
 	}
 	e.cache.counters.deregisterTime.Add(int64(time.Since(begin)))
 	e.cache.counters.failures.Add(int64(len(failures)))

@@ -86,10 +86,13 @@ type Config struct {
 	OnError    func(error) // gets each failure to deregister, and each misuse, that no caller gets; or nil.
 	// OnError is called without locks, on the goroutine that ended the last use, and must not block.
 	Locker Locker // locks registered host memory in RAM; or nil
+	Pin    Pin    // whether registering fails where Lock does
 }
 
-// Locker keeps host memory from being paged out while it is registered. It is called as a Backend is. A failed Lock
-// fails no registration: its error only goes to Explain, and such memory is not unlocked.
+// Locker keeps host memory from being paged out while it is registered. It is called as a Backend is, and before the
+// backends. It counts: memory may be locked for a new registration while that before it still ends. With PinAuto a failed Lock fails no registration: its error only goes to Explain, and such memory is not
+// unlocked. With PinRequired it does, and later registrations try again. fault.ErrNotSupported says that this memory is
+// not the Locker's to lock; that never fails a registration.
 type Locker interface {
 	Lock(m Memory) error
 	Unlock(m Memory) error
@@ -109,6 +112,9 @@ func (c Config) Validate() error {
 	}
 	if c.PageSize < 0 || c.PageSize&(c.PageSize-1) != 0 {
 		bad("PageSize is %d, must be a power of two or 0 (the system's)", c.PageSize)
+	}
+	if !c.Pin.known() || c.Pin == PinRequired && c.Locker == nil {
+		bad("Pin is %v, must be auto, or required with a Locker", c.Pin)
 	}
 	var seen [kinds]bool
 	for i, b := range c.Backends {

@@ -27,6 +27,7 @@ var flags = []struct{ name, short, key, help string }{
 	{"device", "", "allreduce.device", "auto: each rank's GPU where all have one, else the host; host; cuda"},
 	{"timeout", "", "options.timeout", "the longest wait inside one operation, as in 90s"},
 	{"algorithm", "", "options.algorithm", "which algorithm (the plan chooses if empty)"},
+	{"pin", "", "options.pin", "auto: registered memory is locked as far as ulimit -l allows; required: else registering fails"},
 }
 
 // configure returns the experiment that args ask for: the file of -config, or the defaults, changed by the flags. The
@@ -73,7 +74,7 @@ func configure(args []string, help io.Writer) (*experiment.Experiment, error) {
 		is        bool
 		name, key string
 	}{{env.Algorithm.IsSet(), env.Algorithm.Name, "options.algorithm"}, {env.Timeout.IsSet(), env.Timeout.Name, "options.timeout"},
-		{env.Register.IsSet(), env.Register.Name, "allreduce.registration"}} {
+		{env.Register.IsSet(), env.Register.Name, "allreduce.registration"}, {env.Pin.IsSet(), env.Pin.Name, "options.pin"}} {
 		if _, flagged := given[v.key]; v.is && !flagged && *config != "" {
 			_ = e.Set(v.key, os.Getenv(v.name)) // Open reports malformed values
 		}

@@ -116,6 +116,14 @@ func TestPrecedence(t *testing.T) {
 	}
 }
 
+// What the flags say about pinning is what the ranks open with.
+func TestPin(t *testing.T) {
+	_, stderr, code := testkit.Program(t, []string{"UBCOLL_LOG=info", "UBCOLL_CUDA=off"}, "-pin", "required", "-b=64", "-config",
+		"../../configs/allreduce_ub.toml")
+	require.Equal(t, 0, code, stderr)
+	require.Equal(t, 4, strings.Count(stderr, " pin=required "), stderr)
+}
+
 func TestEveryTypeAndOperation(t *testing.T) {
 	want := map[string]string{"sum": "6.0", "prod": "0.0", "min": "0.0", "max": "3.0", "avg": "1.5"}
 	for _, ty := range dtype.All() {
@@ -277,6 +285,7 @@ func TestWrongUse(t *testing.T) {
 		{"number", "-n x", "--iterations: allreduce.iterations", `must be an integer, not "x"`},
 		{"switch", "-in-place=maybe", "--in-place: allreduce.in_place", `must be true or false, not "maybe"`},
 		{"registration", "-registration on", `registration policy "on" is unknown`, "use auto, explicit or off"},
+		{"pin", "-pin require", "--pin: options.pin: " + `pinning "require" is unknown`, "did you mean required?"},
 		{"device", "-device gpu", `allreduce.device: unknown value "gpu"`, "did you mean cuda?"},
 		{"timeout", "-timeout 5", `--timeout: options.timeout: invalid duration "5"`, "as in 90s"},
 		{"file", "-config jb.toml", "jb.toml: no such file", "did you mean job.toml?"},

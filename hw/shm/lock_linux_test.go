@@ -53,11 +53,27 @@ func TestLock(t *testing.T) {
 		err := Lock(p, 64*PageSize)
 		assert.ErrorIs(t, err, fault.ErrLimit)
 		assert.ErrorContains(t, err, fmt.Sprintf("%d bytes", 64*PageSize))
-		assert.ErrorContains(t, err, fmt.Sprintf("is %d bytes (raise `ulimit -l`)", 16*PageSize))
+		assert.ErrorContains(t, err, fmt.Sprintf("RLIMIT_MEMLOCK is %d bytes for all of the process, of which %d are locked: "+
+			"raise it to %d or more (`ulimit -l`, ", 16*PageSize, before, before+64*PageSize))
 		assert.Equal(t, before, testkit.Status("VmLck"), "a failure leaves something locked")
 		assert.NoError(t, Lock(p, 8*PageSize))
 		assert.Equal(t, before+8*PageSize, testkit.Status("VmLck"))
 		assert.NoError(t, Unlock(p, 8*PageSize))
 		assert.Equal(t, before, testkit.Status("VmLck"))
 	})
+}
+
+// What mlock says does not tell its own limit from that on mappings.
+func TestLockLimit(t *testing.T) {
+	var was unix.Rlimit
+	require.NoError(t, unix.Getrlimit(unix.RLIMIT_MEMLOCK, &was))
+	ordinary(t, uint64(16*PageSize), func() {
+		assert.Contains(t, lockLimit(0), "and has room: there may be too many mappings (`sysctl vm.max_map_count`)")
+		assert.Contains(t, lockLimit(1<<40), "raise it to ")
+	})
+	if was.Max == unix.RLIM_INFINITY {
+		ordinary(t, unix.RLIM_INFINITY, func() {
+			assert.Equal(t, "RLIMIT_MEMLOCK is unlimited: there may be too many mappings (`sysctl vm.max_map_count`)", lockLimit(1<<40))
+		})
+	}
 }

@@ -340,8 +340,8 @@ func Retire(p unsafe.Pointer, n int) error {
 }
 
 // Lock keeps the pages of [p, p+n), whole pages of a populated mapping, in memory: all of them or none. fault.ErrLimit
-// says that RLIMIT_MEMLOCK (ulimit -l) leaves no room; the limit does not bind processes with CAP_IPC_LOCK. Locks do
-// not nest.
+// says which limit leaves no room: RLIMIT_MEMLOCK (ulimit -l), which does not bind processes with CAP_IPC_LOCK, or that
+// on mappings. Locks do not nest.
 func Lock(p unsafe.Pointer, n int) error {
 	// ONFAULT still locks pages that are mapped at once. Plain mlock would also visit each page to fault it in.
 	_, _, err := unix.Syscall(unix.SYS_MLOCK2, uintptr(p), uintptr(n), unix.MLOCK_ONFAULT)
@@ -350,15 +350,39 @@ func Lock(p unsafe.Pointer, n int) error {
 		return nil
 	case unix.ENOMEM, unix.EPERM, unix.EAGAIN:
 		Unlock(p, n) // the pages locked before the failure
-		limit := "unknown"
-		var r unix.Rlimit
-		if unix.Getrlimit(unix.RLIMIT_MEMLOCK, &r) == nil {
-			limit = fmt.Sprint(r.Cur)
-		}
-		return fmt.Errorf("mlock of %d bytes: %w: the limit for all of the process is %s bytes (raise `ulimit -l`): %w", n, err,
-			limit, fault.ErrLimit)
+		return fmt.Errorf("mlock of %d bytes: %w: %s: %w", n, err, lockLimit(uint64(n)), fault.ErrLimit)
 	}
 	return os.NewSyscallError("mlock2", err)
+}
+
+// lockLimit says what keeps n more bytes from being locked: mlock fails alike at its limit and, since locking splits
+// mappings, at theirs (mlock(2), ENOMEM).
+func lockLimit(n uint64) string {
+	const mappings = "there may be too many mappings (`sysctl vm.max_map_count`)"
+	var r unix.Rlimit
+	locked, err := lockedBytes()
+	if err = errors.Join(err, unix.Getrlimit(unix.RLIMIT_MEMLOCK, &r)); err != nil {
+		return fmt.Sprintf("RLIMIT_MEMLOCK cannot be told: %v", err)
+	}
+	switch {
+	case r.Cur == unix.RLIM_INFINITY:
+		return "RLIMIT_MEMLOCK is unlimited: " + mappings
+	case locked+n <= r.Cur:
+		return fmt.Sprintf("RLIMIT_MEMLOCK is %d bytes, of which %d are locked, and has room: %s", r.Cur, locked, mappings)
+	}
+	return fmt.Sprintf("RLIMIT_MEMLOCK is %d bytes for all of the process, of which %d are locked: raise it to %d or more "+
+		"(`ulimit -l`, memlock in limits.conf, LimitMEMLOCK= of a systemd unit, --ulimit memlock= of a container)", r.Cur,
+		locked, locked+n)
+}
+
+// lockedBytes is how much this process has locked.
+func lockedBytes() (n uint64, err error) {
+	b, err := os.ReadFile("/proc/self/status")
+	_, rest, _ := strings.Cut(string(b), "\nVmLck:")
+	if err == nil {
+		_, err = fmt.Sscan(rest, &n)
+	}
+	return n << 10, err
 }
 
 // Unlock undoes Lock.

@@ -66,6 +66,9 @@ func TestChecks(t *testing.T) {
 		{"none in PATH", "mpi", func(v *View) { v.Mpirun = func() (string, error) { return "", nothing } }, Warn, "cannot be run"},
 		{"strange mpirun", "mpi", func(v *View) { v.Mpirun = func() (string, error) { return "mpirun 1", nil } }, Warn, "cannot be told"},
 		{"little to lock", "memlock", func(v *View) { v.FS = withLock("8388608") }, Warn, "at most 8192 KiB"},
+		{"too little to lock", "memlock", func(v *View) {
+			v.FS, v.Getenv = withLock("8388608"), func(string) string { return "required" }
+		}, Warn, "registering more fails (UBCOLL_PIN=required)"},
 		{"enough to lock", "memlock", func(v *View) { v.FS = withLock("1073741824") }, Pass, "1024 MiB"},
 		{"strange limit", "memlock", func(v *View) { v.FS = withLock("much") }, Skip, `"much"`},
 		{"no limits", "memlock", func(v *View) { v.FS = fstest.MapFS{} }, Skip, "cannot be read"},

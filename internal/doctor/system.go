@@ -32,9 +32,13 @@ func memlock(v *View) Finding {
 			return found(Skip, "the limit on locked memory is %q", "", soft)
 		}
 		if n < littleLock {
-			return found(Warn, "at most %d KiB of locked memory: registered memory beyond that may be paged out, and RDMA devices refuse it",
+			beyond := "registered memory beyond that may be paged out"
+			if v.Getenv("UBCOLL_PIN") == "required" {
+				beyond = "registering more fails (UBCOLL_PIN=required)"
+			}
+			return found(Warn, "at most %d KiB of locked memory: %s, and RDMA devices refuse it",
 				"raise it: ulimit -l unlimited, LimitMEMLOCK= of a systemd unit, memlock in limits.conf, --ulimit memlock=-1 of a container",
-				n>>10)
+				n>>10, beyond)
 		}
 		return found(Pass, "%d MiB of locked memory", "", n>>20)
 	}

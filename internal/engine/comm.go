@@ -23,6 +23,7 @@ import (
 type Options struct {
 	Timeout   time.Duration
 	Register  register.Policy
+	Pin       register.Pin
 	Algorithm string
 	Devices   team.DevicePolicy
 	Logger    *slog.Logger `json:"-"` // ranks need not agree on it; nil: see logs.Or

@@ -68,7 +68,7 @@ type IPC interface {
 	DeviceTransport
 }
 
-func newDomain(r *roster.Roster, log *slog.Logger, goHeap bool, newIPC NewIPC) (*Domain, error) {
+func newDomain(r *roster.Roster, log *slog.Logger, pin register.Pin, goHeap bool, newIPC NewIPC) (*Domain, error) {
 	var id [8]byte
 	if _, err := rand.Read(id[:]); err != nil {
 		return nil, err
@@ -89,8 +89,8 @@ func newDomain(r *roster.Roster, log *slog.Logger, goHeap bool, newIPC NewIPC) (
 	d.Heap, d.IPC, d.Exports = h, ipc, ipc
 	regions, err1 := env.MaxRegions.Get()
 	pinned, err2 := env.MaxPinned.Get()
-	config := register.Config{MaxRegions: regions, MaxBytes: int64(pinned), Locker: &locker{heap: h, log: log},
-		Backends: []register.Backend{d.IPC}, OnError: d.Failed}
+	config := register.Config{MaxRegions: regions, MaxBytes: int64(pinned), Pin: pin,
+		Locker: &locker{heap: h, log: log, pin: pin}, Backends: []register.Backend{d.IPC}, OnError: d.Failed}
 	d.nics, config.NoNet, err = mr.FromEnv(log, func(m register.Memory) { h.Keep(m.Base, m.Bytes, m.Generation) })
 	if d.nics != nil {
 		config.Backends = append(config.Backends, d.nics)
@@ -108,6 +108,7 @@ func newDomain(r *roster.Roster, log *slog.Logger, goHeap bool, newIPC NewIPC) (
 type locker struct {
 	heap *mem.Heap
 	log  *slog.Logger
+	pin  register.Pin
 	told sync.Once
 }
 
@@ -120,7 +121,11 @@ func (l *locker) Lock(m register.Memory) error {
 	err := a.Lock()
 	if err != nil && !errors.Is(err, fault.ErrNotSupported) {
 		l.told.Do(func() {
-			l.log.Info("ubcoll: registered memory is not locked, and may be paged out", "memory", m, "error", err)
+			what := "registered memory is not locked, and may be paged out"
+			if l.pin == register.PinRequired {
+				what = "memory cannot be locked, and is not registered"
+			}
+			l.log.Info("ubcoll: "+what, "memory", m, "error", err)
 		})
 	}
 	return err

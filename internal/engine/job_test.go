@@ -169,6 +169,7 @@ func TestOpenRefused(t *testing.T) {
 		}{
 			{engine.Options{Timeout: time.Hour}, "Options.Timeout is 10m0s on rank 0 and 1h0m0s on rank 1"},
 			{engine.Options{Register: register.Explicit}, "Options.Register is auto on rank 0 and explicit on rank 1"},
+			{engine.Options{Pin: register.PinRequired}, "Options.Pin is auto on rank 0 and required on rank 1"},
 			{engine.Options{Algorithm: "ring"}, "Options.Algorithm is  on rank 0 and ring on rank 1"},
 			{engine.Options{Devices: team.DevicesOff}, "Options.Devices is auto on rank 0 and off on rank 1"},
 		} {

@@ -27,7 +27,7 @@ func (c *Comm) logOpen(by string, start time.Time) {
 		device += ": " + err.Error()
 	}
 	log.Info("ubcoll: communicator opened", "by", by, "rank", c.rank, "size", c.size, "host", c.Hostname(c.rank),
-		"pid", os.Getpid(), "device", device, "register", c.opts.Register, "algorithm", c.opts.Algorithm,
+		"pid", os.Getpid(), "device", device, "register", c.opts.Register, "pin", c.opts.Pin, "algorithm", c.opts.Algorithm,
 		"timeout", c.opts.Timeout, "tuning", c.team.Tuning().Machine, "instructions", cpu.Level(), "groups", c.team.Groups(),
 		"more_ranks_than_processors", c.team.Crowded, "took", time.Since(start).Round(time.Microsecond))
 }

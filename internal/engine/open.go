@@ -102,6 +102,7 @@ func (o *Options) settings(agreed string) (all []roster.Setting, err error) {
 	}
 	add("Options.Timeout", o.Timeout)
 	add("Options.Register", o.Register)
+	add("Options.Pin", o.Pin)
 	add("Options.Algorithm", o.Algorithm)
 	add("Options.Devices", o.Devices)
 	add("the tuning table's hash", agreed)
@@ -174,7 +175,7 @@ func (j *joining) create(ctx context.Context) error {
 	}
 	c.team.Gather(c, team.Ranks{Rank: c.rank, Size: c.size, Here: here}, members,
 		team.Config{Timeout: j.opts.Timeout, Algorithm: j.opts.Algorithm, Tuning: j.tuning})
-	d, err := newDomain(r, j.log, race.Enabled && allHere, c.rooms.IPC)
+	d, err := newDomain(r, j.log, j.opts.Pin, race.Enabled && allHere, c.rooms.IPC)
 	if err != nil {
 		return err
 	}

@@ -85,6 +85,9 @@ var (
 	Register = define(Info{Name: "UBCOLL_REGISTER", Kind: "auto|explicit|off", Default: "auto", JobWide: true,
 		Doc: "Which buffers the library registers: those it meets, those the program names, or none."},
 		choice("auto", "explicit", "off"))
+	Pin = define(Info{Name: "UBCOLL_PIN", Kind: "auto|required", Default: "auto", JobWide: true,
+		Doc: "Whether host memory must be locked in memory to be registered: as far as ulimit -l allows, or else registering fails."},
+		choice("auto", "required"))
 	Algorithm = define(Info{Name: "UBCOLL_ALGO", Kind: "ring|one-shot|two-shot|push", JobWide: true,
 		Doc: "The algorithm of all-reduces on one host, where it can be had; empty lets the plan choose."},
 		choice("ring", "one-shot", "two-shot", "push"))
@@ -332,7 +335,7 @@ func ports(s string) (PortRange, error) {
 func choice(words ...string) func(string) (string, error) {
 	return func(s string) (string, error) {
 		if !slices.Contains(words, s) {
-			return "", fmt.Errorf("want one of %s", strings.Join(words, ", "))
+			return "", fmt.Errorf("want one of %s%s", strings.Join(words, ", "), nearest.Hint(s, words))
 		}
 		return s, nil
 	}

@@ -35,6 +35,8 @@ func TestGet(t *testing.T) {
 		{"choice", "UBCOLL_REGISTER", "off", func() (any, error) { return Register.Get() }, "off", ""},
 		{"wrong choice", "UBCOLL_LOG", "loud", func() (any, error) { return Log.Get() }, "",
 			`UBCOLL_LOG="loud": want one of error, warn, info, debug: invalid argument`},
+		{"nearest choice", "UBCOLL_PIN", "require", func() (any, error) { return Pin.Get() }, "",
+			`UBCOLL_PIN="require": want one of auto, required: did you mean required?: invalid argument`},
 		{"word of no list", "UBCOLL_REQUIRE", "mpi,gpu", func() (any, error) { return Require.Get() }, nil,
 			`UBCOLL_REQUIRE="mpi,gpu": "gpu": want some of mpi, cuda, verbs, hosts, with commas: invalid argument`},
 	} {
@@ -65,7 +67,7 @@ func TestJobWide(t *testing.T) {
 	t.Setenv("UBCOLL_TIMEOUT", "600s")
 	a, err := JobWide()
 	require.NoError(t, err)
-	require.Equal(t, map[string]string{"UBCOLL_TIMEOUT": "10m0s", "UBCOLL_REGISTER": "auto", "UBCOLL_ALGO": "",
+	require.Equal(t, map[string]string{"UBCOLL_TIMEOUT": "10m0s", "UBCOLL_REGISTER": "auto", "UBCOLL_PIN": "auto", "UBCOLL_ALGO": "",
 		"UBCOLL_CUDA": "auto"}, a)
 
 	t.Setenv("UBCOLL_REGISTER", "sometimes")
@@ -81,7 +83,7 @@ func TestValidate(t *testing.T) {
 	require.NoError(t, Validate())
 	t.Setenv("NTHREADS", "many")
 	require.NoError(t, Validate())
-	bad := []string{"UBCOLL_TIMEOUT", "UBCOLL_REGISTER", "UBCOLL_CUDA", "UBCOLL_MAX_REGIONS", "UBCOLL_MAX_PINNED",
+	bad := []string{"UBCOLL_TIMEOUT", "UBCOLL_REGISTER", "UBCOLL_PIN", "UBCOLL_CUDA", "UBCOLL_MAX_REGIONS", "UBCOLL_MAX_PINNED",
 		"UBCOLL_IB", "UBCOLL_IB_PCI_RELAXED_ORDERING", "UBCOLL_LOG", "UBCOLL_ALGO", "UBCOLL_CPU", "UBCOLL_PORTS", "UBCOLL_REQUIRE", "UBCOLL_RANKS_PER_PROCESS"}
 	for _, name := range bad {
 		t.Setenv(name, "sometimes")

@@ -52,8 +52,9 @@ type AllReduce struct {
 
 // Options are options of the library, as in ubcoll.Options.
 type Options struct {
-	Timeout   Duration `toml:"timeout,omitempty"` // 0: from the environment, or the library's default
-	Algorithm string   `toml:"algorithm"`         // "": the library chooses
+	Timeout   Duration     `toml:"timeout,omitempty"` // 0: from the environment, or the library's default
+	Algorithm string       `toml:"algorithm"`         // "": the library chooses
+	Pin       register.Pin `toml:"pin"`               // required: registering fails where memory cannot be locked
 }
 
 // The values that strings may have. The first of each is the default.
@@ -210,6 +211,9 @@ func (e *Experiment) Validate() error {
 		bad("allreduce.registration", "%v", err)
 	}
 	oneOf("allreduce.device", a.Device, Devices)
+	if _, err := e.Options.Pin.MarshalText(); err != nil {
+		bad("options.pin", "%v", err)
+	}
 	if e.Options.Timeout < 0 {
 		bad("options.timeout", "must be 0 (the library's default) or longer, not %v", e.Options.Timeout)
 	}

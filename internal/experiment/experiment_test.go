@@ -42,8 +42,9 @@ device = "host"
 [options]
 timeout = "90s"
 algorithm = "ring"
+pin = "required"
 `, func(e *Experiment) {
-			*e = Experiment{Title: "all", Job: Job{Ranks: 4}, Options: Options{Duration(90 * time.Second), "ring"},
+			*e = Experiment{Title: "all", Job: Job{Ranks: 4}, Options: Options{Duration(90 * time.Second), "ring", register.PinRequired},
 				AllReduce: AllReduce{Elements: size(1024), Type: dtype.Float16, Op: "max", Iterations: 3, InPlace: true,
 					Registration: register.Off, Device: "host"}}
 		}},
@@ -84,6 +85,7 @@ registration = "of"
 timeout = "1m"
 [options]
 timeout = 10
+pin = "requird"
 colour = "red"
 [[extra]]
 `, `x.toml:2: title: must be a string, not the integer 5
@@ -97,8 +99,9 @@ x.toml:12: allreduce.device: unknown value "gpu" (one of auto, host, cuda): did 
 x.toml:13: allreduce.registration: registration policy "of" is unknown, use auto, explicit or off: invalid argument
 x.toml:14: allreduce.timeout: unknown key: did you mean options.timeout?
 x.toml:16: options.timeout: invalid duration "10" (as in 90s, 10m, 1h30m)
-x.toml:17: options.colour: unknown key (known here: timeout, algorithm)
-x.toml:18: extra: unknown key (known here: title, job, allreduce, options)`},
+x.toml:17: options.pin: pinning "requird" is unknown, use auto or required: did you mean required?: invalid argument
+x.toml:18: options.colour: unknown key (known here: timeout, algorithm, pin)
+x.toml:19: extra: unknown key (known here: title, job, allreduce, options)`},
 		{"too long", "[options]\ntimeout = '9999999h30m'\n", `x.toml:2: options.timeout: duration "9999999h30m": too long, 2562047h at most`},
 		{"another's name", "[allreduce]\nop = 'mean'",
 			`x.toml:2: allreduce.op: unknown value "mean" (one of sum, prod, min, max, avg): did you mean avg?`},
@@ -215,7 +218,8 @@ func TestConfigs(t *testing.T) {
 // Each field of the schema must be one that set can store, with a tag that names it.
 func TestEveryFieldDecodes(t *testing.T) {
 	text := map[string]string{"string": "x", "int": "7", "bool": "true", "dtype.Type": "int8",
-		"*experiment.Size": "4K", "register.Policy": "off", "experiment.Duration": "1s"}
+		"*experiment.Size": "4K", "register.Policy": "off", "register.Pin": "required",
+		"experiment.Duration": "1s"}
 	for _, key := range leaves(reflect.TypeFor[Experiment](), "") {
 		t.Run(key, func(t *testing.T) {
 			e := &Experiment{}
@@ -252,8 +256,9 @@ func TestCount(t *testing.T) {
 	e.AllReduce.Bytes, e.AllReduce.Elements = nil, size(3)
 	require.Equal(t, 3, e.AllReduce.Count())
 	e.AllReduce.Type, e.AllReduce.Registration = 0, 7
+	e.Options.Pin = 7
 	require.EqualError(t, e.Validate(), "allreduce.type: missing\n"+
-		"allreduce.registration: registration policy 7 is unknown: invalid argument")
+		"allreduce.registration: registration policy 7 is unknown: invalid argument\noptions.pin: pinning 7 is unknown: invalid argument")
 }
 
 func TestSize(t *testing.T) {

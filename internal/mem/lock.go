@@ -7,9 +7,11 @@ import (
 	"github.com/ubcoll/ubcoll/hw/shm"
 )
 
-// Lock keeps a's pages in memory until Unlock or Retire; the caller keeps a alive meanwhile. It supports only memory of
-// arenas, and returns fault.ErrNotSupported for other memory: locks do not nest, so the heap must not lock and unlock
-// pages that somebody else owns. It returns fault.ErrLimit at the system's limit.
+// Lock keeps a's pages in memory until as many calls of Unlock, or Retire; the caller keeps a alive meanwhile. The
+// system's locks do not nest, so Lock counts: a registration may begin while the one before it still ends. For the same
+// reason the heap must not lock and unlock pages that somebody else owns: Lock supports only memory of arenas, and
+// returns fault.ErrNotSupported for other memory. It returns fault.ErrLimit at the system's limit, and has locked
+// nothing then.
 func (a *Allocation) Lock() error {
 	switch {
 	case a.Origin != Arena:
@@ -17,8 +19,23 @@ func (a *Allocation) Lock() error {
 	case a.arena == nil:
 		return fmt.Errorf("it is on the Go heap, for the race detector: %w", fault.ErrNotSupported)
 	}
-	return shm.Lock(a.Ptr, a.pages)
+	a.locking.Lock()
+	defer a.locking.Unlock()
+	if a.locks == 0 {
+		if err := shm.Lock(a.Ptr, a.pages); err != nil {
+			return err
+		}
+	}
+	a.locks++
+	return nil
 }
 
-// Unlock undoes Lock.
-func (a *Allocation) Unlock() error { return shm.Unlock(a.Ptr, a.pages) }
+// Unlock undoes one Lock.
+func (a *Allocation) Unlock() error {
+	a.locking.Lock()
+	defer a.locking.Unlock()
+	if a.locks--; a.locks > 0 {
+		return nil
+	}
+	return shm.Unlock(a.Ptr, a.pages)
+}

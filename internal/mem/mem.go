@@ -73,6 +73,9 @@ type Allocation struct {
 	uses  atomic.Int64 // operations that use it, plus freeing after WhenIdle
 	end   sync.Mutex   // held while idle is called
 	idle  []func()
+
+	locking sync.Mutex
+	locks   int // Locks without Unlock
 }
 
 const freeing = 1 << 40
