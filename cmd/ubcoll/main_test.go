@@ -213,7 +213,7 @@ func TestGraphsAndVerify(t *testing.T) {
 	require.Regexp(t, `(?m)^verify: 3 ranks on host memory: \d+ calls of 2 operations .*: OK\n$`, stdout)
 	stdout, stderr, code = testkit.Program(t, nil, "verify", "-b", "5K", "-e", "5K", "-d", "float,int8", "-device", "host", "broadcast")
 	require.Equal(t, 0, code, stderr)
-	require.Contains(t, stdout, " calls of 1 operations on 2 types, 5120 to 5120 bytes, ")
+	require.Contains(t, stdout, " calls of 1 operation on 2 types, 5120 to 5120 bytes, ")
 }
 
 // Two processes of a job, of two ranks each, have one table, and one exit code.

@@ -18,6 +18,7 @@ import (
 	measure "github.com/ubcoll/ubcoll/internal/bench"
 	"github.com/ubcoll/ubcoll/internal/env"
 	"github.com/ubcoll/ubcoll/internal/experiment"
+	"github.com/ubcoll/ubcoll/internal/plural"
 	"github.com/ubcoll/ubcoll/internal/sweep"
 )
 
@@ -252,7 +253,7 @@ func check(args []string, out io.Writer) error {
 			if s, err = sweep.Parse(name, text); err == nil {
 				var p *sweep.Plan
 				if p, err = s.Plan(max(defaultRanks, slices.Max(s.Sweep.Ranks))); err == nil {
-					what = fmt.Sprintf("%d points, %d repeats", len(p.Points), p.Repeats)
+					what = plural.Count(len(p.Points), "point") + ", " + plural.Count(p.Repeats, "repeat")
 				} else {
 					err = fmt.Errorf("%s: %w", name, err)
 				}
@@ -318,8 +319,8 @@ func compare(args []string, out io.Writer) error {
 	case err != nil:
 		return usageError("compare: %w", err)
 	case threshold >= 0 && (len(slower) > 0 || mean):
-		return exitError{fmt.Errorf("compare: %s is slower than %s by more than %g %%: %d points, the mean: %v", runs[1], runs[0],
-			threshold, len(slower), mean), exitFailed}
+		return exitError{fmt.Errorf("compare: %s is slower than %s by more than %g %%: %s, the mean: %v", runs[1], runs[0],
+			threshold, plural.Count(len(slower), "point"), mean), exitFailed}
 	}
 	return nil
 }

@@ -422,7 +422,7 @@ func TestVerdict(t *testing.T) {
 func TestWrongDataFail(t *testing.T) {
 	r := runner{rep: &Report{Wrong: Bounds{Count: 3}}, cfg: &Config{}}
 	require.ErrorIs(t, r.verdict(), ErrFailed)
-	require.ErrorContains(t, r.verdict(), "3 elements are wrong")
+	require.ErrorContains(t, r.verdict(), "3 wrong elements")
 }
 
 func TestEveryLine(t *testing.T) {

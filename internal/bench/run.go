@@ -19,6 +19,7 @@ import (
 	"github.com/ubcoll/ubcoll/hw/cuda"
 	"github.com/ubcoll/ubcoll/internal/env"
 	"github.com/ubcoll/ubcoll/internal/inside"
+	"github.com/ubcoll/ubcoll/internal/plural"
 	"github.com/ubcoll/ubcoll/internal/stats"
 )
 
@@ -429,7 +430,7 @@ func (r *runner) finish() {
 func (r *runner) verdict() error {
 	var errs []error
 	if n := r.rep.Wrong.Count; n > 0 {
-		errs = append(errs, fmt.Errorf("%d elements are wrong: %w", n, ErrFailed))
+		errs = append(errs, fmt.Errorf("%s: %w", plural.Count(n, "wrong element"), ErrFailed))
 	}
 	if ok := r.rep.Average.OK; ok != nil && !*ok {
 		errs = append(errs, fmt.Errorf("the average bus bandwidth is %.6g GB/s, less than %g: %w",

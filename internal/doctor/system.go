@@ -7,6 +7,8 @@ import (
 	"net/netip"
 	"strconv"
 	"strings"
+
+	"github.com/ubcoll/ubcoll/internal/plural"
 )
 
 // littleLock: less locked memory than this is too little for registration; the library's own areas take about this
@@ -68,12 +70,13 @@ func shared(v *View) Finding {
 func processors(v *View) Finding {
 	switch {
 	case v.Quota > 0 && v.Quota < float64(v.Processors):
-		return found(Warn, "%d processors, and a control group that allows %.1f processors' time: ranks are stopped for the rest of each period",
-			"raise the quota (--cpus of a container, limits.cpu of a pod), or start no more ranks than it allows", v.Processors, v.Quota)
+		return found(Warn, "%s, and a control group that allows %.1f processors' time: ranks are stopped for the rest of each period",
+			"raise the quota (--cpus of a container, limits.cpu of a pod), or start no more ranks than it allows",
+			plural.Count(v.Processors, "processor"), v.Quota)
 	case v.Processors < 2:
 		return found(Warn, "1 processor: ranks of this host take turns", "give the job more (--bind-to none of mpirun, a larger cpuset)")
 	}
-	return found(Pass, "%d processors, %d cores", "", v.Processors, v.Cores)
+	return found(Pass, "%s, %s", "", plural.Count(v.Processors, "processor"), plural.Count(v.Cores, "core"))
 }
 
 func gpu(v *View) Finding {
@@ -92,6 +95,9 @@ func gpu(v *View) Finding {
 			return found(Fail, "%s has no access to %s", "look at nvidia-smi topo -p2p r; ACS and IOMMU of the machine forbid it, or "+
 				"CUDA_VISIBLE_DEVICES mixes kinds; else UBCOLL_CUDA=off", g.Name, strings.Join(g.Unreachable, ", "))
 		}
+	}
+	if len(v.GPUs) == 1 {
+		return found(Pass, "1 GPU", "")
 	}
 	return found(Pass, "%d GPUs, each with access to all others", "", len(v.GPUs))
 }

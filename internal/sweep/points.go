@@ -12,6 +12,7 @@ import (
 	"github.com/ubcoll/ubcoll/dtype"
 	"github.com/ubcoll/ubcoll/internal/bench"
 	"github.com/ubcoll/ubcoll/internal/experiment"
+	"github.com/ubcoll/ubcoll/internal/plural"
 	"github.com/ubcoll/ubcoll/register"
 )
 
@@ -164,7 +165,7 @@ func (s *Spec) ways(p Point, algorithms []string, do func(Point)) {
 // impossible returns why p cannot be measured in a job of that many ranks, or nil.
 func (s *Spec) impossible(p Point, ranks int) error {
 	if p.Ranks > ranks {
-		return fmt.Errorf("%d ranks in a job of %d", p.Ranks, ranks)
+		return fmt.Errorf("%s in a job of %d", plural.Count(p.Ranks, "rank"), ranks)
 	}
 	cfg, err := s.config(p)
 	if err == nil {
@@ -252,6 +253,7 @@ func (p *Plan) Print(points bool) string {
 		}
 	}
 	b.WriteString(p.skips())
-	fmt.Fprintf(&b, "%d points, %d repeats: %d measurements\n", len(p.Points), p.Repeats, len(p.Points)*p.Repeats)
+	fmt.Fprintf(&b, "%s, %s: %s\n", plural.Count(len(p.Points), "point"), plural.Count(p.Repeats, "repeat"),
+		plural.Count(len(p.Points)*p.Repeats, "measurement"))
 	return b.String()
 }

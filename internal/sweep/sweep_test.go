@@ -78,12 +78,12 @@ func TestPlan(t *testing.T) {
 		ranks      int
 		want       string
 	}{
-		{"one", "", 2, "all_reduce 32M float32 sum auto explicit host ranks=2\n1 points, 1 repeats: 1 measurements\n"},
+		{"one", "", 2, "all_reduce 32M float32 sum auto explicit host ranks=2\n1 point, 1 repeat: 1 measurement\n"},
 		{"range and list", "[sweep]\nbytes = ['8..40 x2', '1K', 8]", 2, `all_reduce 8 float32 sum auto explicit host ranks=2
 all_reduce 16 float32 sum auto explicit host ranks=2
 all_reduce 32 float32 sum auto explicit host ranks=2
 all_reduce 1K float32 sum auto explicit host ranks=2
-4 points, 1 repeats: 4 measurements
+4 points, 1 repeat: 4 measurements
 `},
 		{"what an operation has not is no axis", `[sweep]
 operation = ["broadcast", "barrier"]
@@ -92,7 +92,7 @@ reduction = ["sum", "max"]
 algorithm = ["auto", "ring"]`, 2, `broadcast 64 float32 explicit host ranks=2
 broadcast 128 float32 explicit host ranks=2
 barrier 0 float32 explicit host ranks=2
-3 points, 1 repeats: 3 measurements
+3 points, 1 repeat: 3 measurements
 `},
 		{"what is impossible is said", `[sweep]
 operation = ["all_gather", "alltoall", "channel"]
@@ -115,7 +115,7 @@ channel 8 uint8 packet explicit host ranks=2
   skipped 4: alltoall has no variant that is in place (alltoall 8 float64 off host ranks=2 in_place)
   skipped 6: channel has no variant that is in place (channel 8 uint8 put off host ranks=2 in_place)
   skipped 3: channel moves registered memory only (-R 1) (channel 8 uint8 put off host ranks=2)
-9 points, 1 repeats: 9 measurements
+9 points, 1 repeat: 9 measurements
 `},
 	} {
 		t.Run(c.name, func(t *testing.T) { require.Equal(t, c.want, plan(t, c.ranks, c.text).Print(true)) })
@@ -290,7 +290,7 @@ func TestCompare(t *testing.T) {
      12.00       24.00    2.000  1.571 - 2.545       97%  all_reduce 8 ranks=2  slower
       4.00        2.00    0.500  0.500 - 0.500       97%  barrier 0 ranks=2
 geometric mean of 2 ratios: 1.000 (above 1: B is slower)
-1 points are in one of the runs only
+in one of the runs only: 1 point
 `, out.String())
 	require.Equal(t, []Point{p}, slower)
 	require.False(t, mean)
