@@ -140,7 +140,8 @@ func parse(args []string, help io.Writer) (*options, error) {
 	} else if fs.NArg() > 0 {
 		faults = append(faults, fmt.Errorf("unexpected argument %q: operations come before flags", fs.Arg(0)))
 	}
-	ops := o.operations(args[:n])
+	ops, every := operations(args[:n], measure.Names())
+	o.every = every
 	for i, op := range ops {
 		o.config = measure.Default(op)
 		o.config.Cache, o.config.Device = true, measure.Auto
@@ -182,12 +183,13 @@ func parse(args []string, help io.Writer) (*options, error) {
 	return nil, usageError("bench: %w", err)
 }
 
-// operations returns the operations that args name, each once. Names may be separated by commas as well.
-func (o *options) operations(args []string) (ops []string) {
+// operations returns the operations that args name, each once, and whether "all" is among the names, which stands for
+// those of all. Names may be separated by commas as well.
+func operations(args, all []string) (ops []string, every bool) {
 	for _, op := range strings.Split(strings.Join(args, ","), ",") {
 		named := []string{op}
 		if op == everything {
-			o.every, named = true, measure.Names()
+			named, every = all, true
 		}
 		for _, op := range named {
 			if !slices.Contains(ops, op) {
@@ -195,7 +197,7 @@ func (o *options) operations(args []string) (ops []string) {
 			}
 		}
 	}
-	return ops
+	return ops, every
 }
 
 // distinct takes joined errors apart and returns each single error once: many are the same for all operations.

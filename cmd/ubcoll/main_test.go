@@ -211,9 +211,33 @@ func TestGraphsAndVerify(t *testing.T) {
 		"broadcast")
 	require.Equal(t, 0, code, stderr)
 	require.Regexp(t, `(?m)^verify: 3 ranks on host memory: \d+ calls of 2 operations .*: OK\n$`, stdout)
-	stdout, stderr, code = testkit.Program(t, nil, "verify", "-b", "5K", "-e", "5K", "-d", "float,int8", "-device", "host", "broadcast")
+	stdout, stderr, code = testkit.Program(t, nil, "verify", "broadcast", "-b", "5K", "-e", "5K", "-d", "float,int8", "-device", "host")
 	require.Equal(t, 0, code, stderr)
 	require.Contains(t, stdout, " calls of 1 operation on 2 types, 5120 to 5120 bytes, ")
+}
+
+// verify takes operations and flags in the order in which bench takes them, and in any other.
+func TestVerifyArguments(t *testing.T) {
+	for _, c := range []struct {
+		args string
+		ops  []string
+	}{
+		{"", nil},
+		{"-b 1K -t 3", nil},
+		{"all_reduce -b 1K -t 3", []string{"all_reduce"}},
+		{"all_reduce,broadcast alltoall -b 1K -t 3 -e 2K", []string{"all_reduce", "broadcast", "alltoall"}},
+		{"-b 1K -t 3 all_reduce broadcast", []string{"all_reduce", "broadcast"}},
+		{"all_reduce -b 1K broadcast -t 3 all_reduce", []string{"all_reduce", "broadcast"}},
+		{"all -b 1K -t 3", nil},
+		{"all_reduce,all -b 1K -t 3", nil},
+	} {
+		v, _, threads, err := parseVerify(strings.Fields(c.args), io.Discard)
+		require.NoError(t, err, c.args)
+		require.Equal(t, c.ops, v.Ops, c.args)
+		if c.args != "" {
+			require.Equal(t, []int{1 << 10, 3}, []int{v.MinBytes, threads}, c.args)
+		}
+	}
 }
 
 // Two processes of a job, of two ranks each, have one table, and one exit code.

@@ -107,6 +107,7 @@ func TestWrongUse(t *testing.T) {
 		{"verify: smallest size", "verify -b 1x", `-b: invalid size "1x"`, "as in 4M"},
 		{"verify: sizes that go down", "verify -b 2K -e 1K", "sizes from 2048 to 1024 bytes (-b, -e)", "the larger one last"},
 		{"verify: size of no element", "verify -b 2 -d half,float", "2 bytes (-b) have no float32 (-d)", "which takes 4"},
+		{"verify: operation before flags", "verify all_gater -b 1K", `"all_gater"`, "did you mean all_gather?"},
 		{"verify: operation", "verify all_gater", `"all_gater"`, "did you mean all_gather?"},
 		{"verify: not to be verified", "verify channel", `"channel" cannot be verified`, "one of all_reduce, "},
 		{"verify: flag", "verify -sed 1", "unknown flag --sed", "did you mean --seed?"},
