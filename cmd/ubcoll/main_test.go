@@ -367,6 +367,42 @@ func TestHelp(t *testing.T) {
 	require.NotContains(t, stdout, "sendrecv, barrier")
 }
 
+// Help shows every flag in exactly one group, and the first group has ten.
+func TestFlagGroups(t *testing.T) {
+	bench := benchFlags(nil, nil)
+	var apart []string
+	for _, f := range elsewhere {
+		apart = append(apart, f.short, f.long)
+	}
+	for _, fs := range []*flag.FlagSet{bench, (&sweepOptions{}).flags()} {
+		groups := flagGroups[fs.Name()]
+		require.Len(t, groups[0].flags, 10, fs.Name())
+		var grouped, all []string
+		for _, g := range groups {
+			require.NotEmpty(t, g.heading)
+			for _, names := range g.flags {
+				grouped = append(grouped, strings.Fields(names)...)
+			}
+		}
+		fs.VisitAll(func(f *flag.Flag) {
+			if fs != bench || !slices.Contains(apart, f.Name) {
+				all = append(all, f.Name)
+			}
+		})
+		require.ElementsMatch(t, all, grouped, fs.Name())
+
+		var help strings.Builder
+		require.ErrorIs(t, run([]string{fs.Name(), "-h"}, &help), flag.ErrHelp)
+		var shown []string
+		for _, f := range flagLines(help.String()) {
+			for _, n := range f.names {
+				shown = append(shown, strings.TrimLeft(n, "-"))
+			}
+		}
+		require.Equal(t, grouped, shown, "the help, and the completions made of it")
+	}
+}
+
 func TestInfo(t *testing.T) {
 	secret := "UBCOLL_SECRET=hush-hush-hush-hush"
 	stdout, stderr, code := testkit.Program(t, []string{secret, "UBCOLL_LOG=info"}, "info", "-env")
