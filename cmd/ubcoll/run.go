@@ -37,7 +37,8 @@ var sweepFlags = []struct{ name, key, help string }{
 	{"repeats", "run.repeats", "how often each point is measured"},
 	{"seed", "run.seed", "of the order and the data"},
 	{"iterations", "run.iterations", "timed calls of a point; 0 = by size and time"},
-	{"min-time", "run.min_time", "how long those of a point take at least, as 50ms"},
+	{"min-time", "run.min_time", "how long those of a point take at least, as 50ms; less makes fewer calls"},
+	{"max-time", "run.max_time", "how long all calls of a point take at most, as 2s; 0 = no limit"},
 	{"timeout", "run.timeout", "longest wait inside one operation, as 90s"},
 }
 
@@ -46,7 +47,7 @@ var runGroups = []flagGroup{
 	{"The ten that matter first", []string{"o", "n dry-run", "quick", "operation", "bytes", "type", "ranks", "device", "registration",
 		"repeats"}},
 	{"Other lists", []string{"reduction", "algorithm", "graph", "in-place"}},
-	{"How each point is measured", []string{"iterations", "min-time", "seed", "timeout"}},
+	{"How each point is measured", []string{"iterations", "min-time", "max-time", "seed", "timeout"}},
 	{"The run", []string{"t", "force"}},
 }
 
@@ -63,7 +64,7 @@ func (o *sweepOptions) flags() *flag.FlagSet {
 	fs := newFlags("run")
 	fs.StringVar(&o.job.Dir, "o", "", "the `folder` of the results (results/NAME of the file)")
 	fs.BoolVar(&o.job.Fresh, "force", false, "start anew where the folder has another run; its results get another name")
-	fs.BoolVar(&o.dry, "n", false, "print the points and how many they are, and measure nothing")
+	fs.BoolVar(&o.dry, "n", false, "print the points, how many they are and about how long they take, and measure nothing")
 	fs.BoolVar(&o.dry, "dry-run", false, "the same")
 	fs.BoolVar(&o.quick, "quick", false, "a trial: each point once, two calls, 64K at most")
 	fs.IntVar(&o.threads, "t", 0,
@@ -108,7 +109,7 @@ func runSweep(args []string, out io.Writer) error {
 	return nil
 }
 
-// dryRun prints the points of a job with threads ranks in each process.
+// dryRun prints the points of a job with threads ranks in each process, and an estimate of its time.
 func dryRun(job *sweep.Job, threads int, out io.Writer) error {
 	ranks, first := threads, true
 	if n, err := env.Size.Get(); err == nil && env.Size.IsSet() {
@@ -129,7 +130,7 @@ func dryRun(job *sweep.Job, threads int, out io.Writer) error {
 		return usageError("run: %w", err)
 	}
 	if first {
-		_, err = io.WriteString(out, p.Print(true))
+		_, err = io.WriteString(out, p.Print(true)+job.Spec.Estimate(p))
 	}
 	return err
 }
