@@ -47,6 +47,9 @@ func memlock(v *View) Finding {
 const littleShared = 256 << 20
 
 func shared(v *View) Finding {
+	if v.Memory != nil {
+		return found(Fail, "ranks cannot share memory here: %v", "Linux is what runs jobs, with memfd_create allowed", v.Memory)
+	}
 	info, err := fs.Stat(v.FS, "dev/shm")
 	if errors.Is(err, fs.ErrNotExist) || err == nil && !info.IsDir() {
 		return found(Warn, "there is no /dev/shm: the library does without, MPI may not", "mount a tmpfs there")
@@ -133,10 +136,10 @@ func rdma(v *View) Finding {
 	case len(active) == 0:
 		return found(status(Warn), "no port is active: %s", "look at rdma link and at the cable", strings.Join(down, ", "))
 	case len(down) > 0:
-		return found(Warn, "active: %s; not: %s", "look at rdma link; UBCOLL_IB_HCA names the devices to use", strings.Join(active, ", "),
+		return found(Warn, activePorts+"%s; not: %s", "look at rdma link; UBCOLL_IB_HCA names the devices to use", strings.Join(active, ", "),
 			strings.Join(down, ", "))
 	}
-	return found(Pass, "active: %s", "", strings.Join(active, ", "))
+	return found(Pass, activePorts+"%s", "", strings.Join(active, ", "))
 }
 
 func network(v *View) Finding {
@@ -150,7 +153,7 @@ func network(v *View) Finding {
 	}
 	switch {
 	case addresses == 0:
-		return found(Warn, "only loopback is up: no job spans several hosts", "ip link set DEV up; a container wants a network")
+		return found(Warn, onlyLoopback+": no job spans several hosts", "ip link set DEV up; a container wants a network")
 	case addresses > 4 && v.Getenv("UBCOLL_NET") == "":
 		return found(Warn, "%d addresses, of which the first 4 are used: %s", "name those of the job's network with UBCOLL_NET", addresses,
 			strings.Join(names, ", "))
