@@ -64,7 +64,7 @@ func completions() (all []completed) {
 		case "bench":
 			e.words = append(measure.Names(), everything, "mr")
 		case "verify":
-			e.words = measure.Verifiable()
+			e.words = append(measure.Verifiable(), everything)
 		case "completion":
 			e.words = []string{"bash", "zsh", "fish"}
 		}

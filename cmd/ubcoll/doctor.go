@@ -17,6 +17,7 @@ import (
 	"github.com/ubcoll/ubcoll/bootstrap"
 	"github.com/ubcoll/ubcoll/hw/cpu"
 	"github.com/ubcoll/ubcoll/hw/cuda"
+	"github.com/ubcoll/ubcoll/hw/shm"
 	"github.com/ubcoll/ubcoll/hw/verbs"
 	"github.com/ubcoll/ubcoll/internal/doctor"
 	"github.com/ubcoll/ubcoll/internal/env"
@@ -25,7 +26,7 @@ import (
 const doctorUsage = `doctor [flags]
 
 Looks for what keeps jobs from running, or from running fast, on this machine, and says what to do about it. Under mpirun or
-ubcoll launch it looks on all ranks, and prints what the first found and where others differ. A FAIL makes the exit code 5.`
+ubcoll launch it looks on all ranks, and prints what the first found and where others differ. The last line says what will work. A FAIL makes the exit code 5.`
 
 // examine is the command doctor.
 func examine(args []string, out io.Writer) error {
@@ -55,7 +56,7 @@ func examine(args []string, out io.Writer) error {
 			err = printGroups(out, groups, func(all []doctor.Finding) string {
 				var b bytes.Buffer
 				_ = doctor.Print(&b, all) // writing to a buffer cannot fail
-				return b.String()
+				return b.String() + doctor.Verdict(all) + "\n"
 			})
 		}
 	}
@@ -67,7 +68,7 @@ func examine(args []string, out io.Writer) error {
 
 // machine returns what doctor.Examine is to know of this machine.
 func machine() *doctor.View {
-	v := &doctor.View{FS: os.DirFS("/"), Getenv: os.Getenv, Write: writable, Room: room,
+	v := &doctor.View{FS: os.DirFS("/"), Getenv: os.Getenv, Write: writable, Room: room, Memory: shm.Have().Err,
 		Processors: len(cpu.Affinity()), Cores: cpu.Cores(), BuiltMPI: bootstrap.MPILibrary(), Mpirun: mpirunVersion,
 		Lookup: func(name string) ([]string, error) {
 			ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)

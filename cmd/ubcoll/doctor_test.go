@@ -24,6 +24,7 @@ func TestDoctor(t *testing.T) {
 	for _, f := range groups[0].Answer {
 		require.Contains(t, stdout, "  "+f.Check+" ")
 	}
+	require.True(t, strings.HasSuffix(stdout, "\n"+doctor.Verdict(groups[0].Answer)+"\n"), stdout)
 	stdout, stderr, code = testkit.Program(t, []string{"OMPI_COMM_WORLD_SIZE=4"}, "doctor")
 	if built().MPI == "" {
 		require.Equal(t, exitSupport, code, stderr)

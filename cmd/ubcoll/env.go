@@ -20,7 +20,8 @@ Prints what it takes to build and start programs with MPI, as lines for a shell:
 	eval "$(ubcoll env)"
 	go build -tags mpi ./prog && $MPIRUN -n 4 ./prog
 
-MPICC decides which MPI (MPICC=mpicc.mpich), else MPI_HOME; else it is mpicc.openmpi or mpicc.
+MPICC decides which MPI (MPICC=mpicc.mpich), else MPI_HOME; else it is mpicc.openmpi or mpicc. The lines for Open MPI have
+its launcher take more ranks than there are cores, and start for root if root asks for the lines.
 The library's own variables are in: ubcoll info -env.`
 
 // mpiEnv is the command env. It runs the repository's script mpienv, for programs outside of the repository.

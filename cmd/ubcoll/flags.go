@@ -84,6 +84,16 @@ var flags = []struct {
 	{"", "seed", "of the data (1)", setSeed},
 }
 
+// benchGroups are the flags as the help shows them. Those of elsewhere, which ask for nothing, are in none.
+var benchGroups = []flagGroup{
+	{"The ten that matter first", []string{"b minbytes", "e maxbytes", "f stepfactor", "n iters", "d datatype", "o op", "device",
+		"t nthreads", "R local_register", "J output_file output"}},
+	{"Sizes and data", []string{"i stepbytes", "also", "r root", "seed"}},
+	{"Calls", []string{"w warmup_iters", "G cudagraph", "m agg_iters", "W window-size", "N run_cycles", "loop", "overlap", "algorithm"}},
+	{"Checks and limits", []string{"c check", "min-busbw", "T timeout"}},
+	{"Statistics and output", []string{"a average", "K per_iter_skip", "I per_iter_timing", "S report_timestamps", "paths", "append"}},
+}
+
 // elsewhere are flags of nccl-tests that only matter for CUDA devices. bench accepts nothing but neutral, the value
 // that asks for nothing.
 var elsewhere = []struct{ short, long, neutral string }{
@@ -103,35 +113,16 @@ func parse(args []string, help io.Writer) (*options, error) {
 	var faults, possible []error
 	// Each operation has a configuration with defaults of its own, to which the flags are applied.
 	var given []func() error
-	fs := newFlags("bench")
-	for _, f := range flags {
-		set := func(value string) error {
-			given = append(given, func() error {
-				if err := f.set(o, value); err != nil {
-					return fmt.Errorf("%s: %w", names(f.short, f.long), err)
-				}
-				return nil
-			})
-			return nil
-		}
-		if f.long == "append" {
-			fs.BoolFunc(f.long, "", set)
-			continue
-		}
-		each(f.short, f.long, func(name string) { fs.Func(name, f.help, set) })
-	}
-	for _, f := range elsewhere {
-		set := func(value string) error {
-			if value != f.neutral {
-				faults = append(faults, fmt.Errorf("%s %s, which nccl-tests has for CUDA devices: %w", names(f.short, f.long),
-					value, fault.ErrNotSupported))
+	fs := benchFlags(func(set func(*options, string) error, names, value string) {
+		given = append(given, func() error {
+			if err := set(o, value); err != nil {
+				return fmt.Errorf("%s: %w", names, err)
 			}
 			return nil
-		}
-		each(f.short, f.long, func(name string) { fs.Func(name, "", set) })
-	}
+		})
+	}, func(err error) { faults = append(faults, err) })
 	if err := fs.Parse(args[n:]); errors.Is(err, flag.ErrHelp) {
-		benchUsage(help)
+		benchUsage(help, fs)
 		return nil, err
 	} else if n == 0 {
 		return nil, usageError("bench: which operation? (%s, all, mr)", strings.Join(measure.Names(), ", "))
@@ -140,7 +131,8 @@ func parse(args []string, help io.Writer) (*options, error) {
 	} else if fs.NArg() > 0 {
 		faults = append(faults, fmt.Errorf("unexpected argument %q: operations come before flags", fs.Arg(0)))
 	}
-	ops := o.operations(args[:n])
+	ops, every := operations(args[:n], measure.Names())
+	o.every = every
 	for i, op := range ops {
 		o.config = measure.Default(op)
 		o.config.Cache, o.config.Device = true, measure.Auto
@@ -182,12 +174,39 @@ func parse(args []string, help io.Writer) (*options, error) {
 	return nil, usageError("bench: %w", err)
 }
 
-// operations returns the operations that args name, each once. Names may be separated by commas as well.
-func (o *options) operations(args []string) (ops []string) {
+// benchFlags returns the flags. Parsing them calls given for each of flags, and bad for what is wrong with one of elsewhere.
+func benchFlags(given func(set func(*options, string) error, names, value string), bad func(error)) *flag.FlagSet {
+	fs := newFlags("bench")
+	for _, f := range flags {
+		set := func(value string) error {
+			given(f.set, names(f.short, f.long), value)
+			return nil
+		}
+		if f.long == "append" {
+			fs.BoolFunc(f.long, f.help, set)
+			continue
+		}
+		each(f.short, f.long, func(name string) { fs.Func(name, f.help, set) })
+	}
+	for _, f := range elsewhere {
+		set := func(value string) error {
+			if value != f.neutral {
+				bad(fmt.Errorf("%s %s, which nccl-tests has for CUDA devices: %w", names(f.short, f.long), value, fault.ErrNotSupported))
+			}
+			return nil
+		}
+		each(f.short, f.long, func(name string) { fs.Func(name, "", set) })
+	}
+	return fs
+}
+
+// operations returns the operations that args name, each once, and whether "all" is among the names, which stands for
+// those of all. Names may be separated by commas as well.
+func operations(args, all []string) (ops []string, every bool) {
 	for _, op := range strings.Split(strings.Join(args, ","), ",") {
 		named := []string{op}
 		if op == everything {
-			o.every, named = true, measure.Names()
+			named, every = all, true
 		}
 		for _, op := range named {
 			if !slices.Contains(ops, op) {
@@ -195,7 +214,7 @@ func (o *options) operations(args []string) (ops []string) {
 			}
 		}
 	}
-	return ops
+	return ops, every
 }
 
 // distinct takes joined errors apart and returns each single error once: many are the same for all operations.
@@ -219,18 +238,12 @@ func distinct(errs []error) (all []error) {
 	return all
 }
 
-func benchUsage(w io.Writer) {
+func benchUsage(w io.Writer, fs *flag.FlagSet) {
 	fmt.Fprintf(w, "Usage: ubcoll bench OP [OP ...] [flags]\n\nOP is one of %s, or all: a table for each, by one communicator.\n"+
 		"Commas may stand between, too. mr, which stands alone and has flags of its own, is RDMA.\n"+
 		"Sizes take K, M and G (1024, ...).\n\n",
 		strings.Join(measure.Names(), ", "))
-	for _, f := range flags {
-		value := "value"
-		if f.long == "append" {
-			value = ""
-		}
-		printFlag(w, names(f.short, f.long), value, f.help)
-	}
+	printFlags(w, fs)
 }
 
 func each(short, long string, do func(name string)) {

@@ -16,6 +16,7 @@ import (
 	"github.com/ubcoll/ubcoll/hw/shm"
 	"github.com/ubcoll/ubcoll/hw/verbs"
 	"github.com/ubcoll/ubcoll/internal/env"
+	"github.com/ubcoll/ubcoll/internal/plural"
 )
 
 const infoUsage = `info [flags]
@@ -72,13 +73,13 @@ func facts(withEnv bool) (lines []pair, err error) {
 	line("mpi", "%s", or(b.MPI, "not built in"))
 	line("cgo", "%s", map[bool]string{true: "built in", false: "not built in"}[b.Cgo])
 	if name, n := bootstrap.Launcher(); name != "" {
-		line("launcher", "%s, %d ranks", name, n)
+		line("launcher", "%s, %s", name, plural.Count(n, "rank"))
 	} else {
 		line("launcher", "none")
 	}
 	host, _ := os.Hostname()
 	line("host", "%s", host)
-	line("processors", "%d allowed, %d cores, last-level cache %d KiB", len(cpu.Affinity()), cpu.Cores(),
+	line("processors", "%d allowed, %s, last-level cache %d KiB", len(cpu.Affinity()), plural.Count(cpu.Cores(), "core"),
 		cpu.LastLevelCacheBytes()>>10)
 	line("instructions", "%s", cpu.Level())
 	if err := cpu.LevelError(); err != nil {

@@ -44,7 +44,7 @@ var commands = []command{
 	{"check", "say everything that is wrong with experiment files: ubcoll check FILE.toml ...", check},
 	{"compare", "two runs' times, as ratios with confidence intervals: ubcoll compare A B", compare},
 	{"plot", "figures of results, SVG and PNG, and a report in HTML: ubcoll plot RESULTS ... -o report.html", plot},
-	{"verify", "check every element of the collectives' results: ubcoll verify [flags] [OP ...]; -h lists them", verify},
+	{"verify", "check every element of the collectives' results: ubcoll verify [OP ...] [flags]; -h lists them", verify},
 	{"tune", "measure where algorithms cross over, and write the table for UBCOLL_TUNING", tune},
 	{"launch", "start a program as the ranks of a job, without MPI: ubcoll launch -np 4 [-hosts a,b] -- ./prog", startRanks},
 	{"env", "shell lines to build with MPI and to start: eval \"$(ubcoll env)\"", mpiEnv},

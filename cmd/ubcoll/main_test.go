@@ -211,9 +211,33 @@ func TestGraphsAndVerify(t *testing.T) {
 		"broadcast")
 	require.Equal(t, 0, code, stderr)
 	require.Regexp(t, `(?m)^verify: 3 ranks on host memory: \d+ calls of 2 operations .*: OK\n$`, stdout)
-	stdout, stderr, code = testkit.Program(t, nil, "verify", "-b", "5K", "-e", "5K", "-d", "float,int8", "-device", "host", "broadcast")
+	stdout, stderr, code = testkit.Program(t, nil, "verify", "broadcast", "-b", "5K", "-e", "5K", "-d", "float,int8", "-device", "host")
 	require.Equal(t, 0, code, stderr)
-	require.Contains(t, stdout, " calls of 1 operations on 2 types, 5120 to 5120 bytes, ")
+	require.Contains(t, stdout, " calls of 1 operation on 2 types, 5120 to 5120 bytes, ")
+}
+
+// verify takes operations and flags in the order in which bench takes them, and in any other.
+func TestVerifyArguments(t *testing.T) {
+	for _, c := range []struct {
+		args string
+		ops  []string
+	}{
+		{"", nil},
+		{"-b 1K -t 3", nil},
+		{"all_reduce -b 1K -t 3", []string{"all_reduce"}},
+		{"all_reduce,broadcast alltoall -b 1K -t 3 -e 2K", []string{"all_reduce", "broadcast", "alltoall"}},
+		{"-b 1K -t 3 all_reduce broadcast", []string{"all_reduce", "broadcast"}},
+		{"all_reduce -b 1K broadcast -t 3 all_reduce", []string{"all_reduce", "broadcast"}},
+		{"all -b 1K -t 3", nil},
+		{"all_reduce,all -b 1K -t 3", nil},
+	} {
+		v, _, threads, err := parseVerify(strings.Fields(c.args), io.Discard)
+		require.NoError(t, err, c.args)
+		require.Equal(t, c.ops, v.Ops, c.args)
+		if c.args != "" {
+			require.Equal(t, []int{1 << 10, 3}, []int{v.MinBytes, threads}, c.args)
+		}
+	}
 }
 
 // Two processes of a job, of two ranks each, have one table, and one exit code.
@@ -341,6 +365,42 @@ func TestHelp(t *testing.T) {
 	stdout, _, _ := testkit.Program(t, nil, "verify", "-h")
 	require.Contains(t, stdout, "Not mbw_mr, barrier, channel, window, ", "what it refuses is not offered")
 	require.NotContains(t, stdout, "sendrecv, barrier")
+}
+
+// Help shows every flag in exactly one group, and the first group has ten.
+func TestFlagGroups(t *testing.T) {
+	bench := benchFlags(nil, nil)
+	var apart []string
+	for _, f := range elsewhere {
+		apart = append(apart, f.short, f.long)
+	}
+	for _, fs := range []*flag.FlagSet{bench, (&sweepOptions{}).flags()} {
+		groups := flagGroups[fs.Name()]
+		require.Len(t, groups[0].flags, 10, fs.Name())
+		var grouped, all []string
+		for _, g := range groups {
+			require.NotEmpty(t, g.heading)
+			for _, names := range g.flags {
+				grouped = append(grouped, strings.Fields(names)...)
+			}
+		}
+		fs.VisitAll(func(f *flag.Flag) {
+			if fs != bench || !slices.Contains(apart, f.Name) {
+				all = append(all, f.Name)
+			}
+		})
+		require.ElementsMatch(t, all, grouped, fs.Name())
+
+		var help strings.Builder
+		require.ErrorIs(t, run([]string{fs.Name(), "-h"}, &help), flag.ErrHelp)
+		var shown []string
+		for _, f := range flagLines(help.String()) {
+			for _, n := range f.names {
+				shown = append(shown, strings.TrimLeft(n, "-"))
+			}
+		}
+		require.Equal(t, grouped, shown, "the help, and the completions made of it")
+	}
 }
 
 func TestInfo(t *testing.T) {

@@ -18,6 +18,7 @@ import (
 	measure "github.com/ubcoll/ubcoll/internal/bench"
 	"github.com/ubcoll/ubcoll/internal/env"
 	"github.com/ubcoll/ubcoll/internal/experiment"
+	"github.com/ubcoll/ubcoll/internal/plural"
 	"github.com/ubcoll/ubcoll/internal/sweep"
 )
 
@@ -36,15 +37,42 @@ var sweepFlags = []struct{ name, key, help string }{
 	{"repeats", "run.repeats", "how often each point is measured"},
 	{"seed", "run.seed", "of the order and the data"},
 	{"iterations", "run.iterations", "timed calls of a point; 0 = by size and time"},
-	{"min-time", "run.min_time", "how long those of a point take at least, as 50ms"},
+	{"min-time", "run.min_time", "how long those of a point take at least, as 50ms; less makes fewer calls"},
+	{"max-time", "run.max_time", "how long all calls of a point take at most, as 2s; 0 = no limit"},
 	{"timeout", "run.timeout", "longest wait inside one operation, as 90s"},
+}
+
+// runGroups are the flags as the help shows them.
+var runGroups = []flagGroup{
+	{"The ten that matter first", []string{"o", "n dry-run", "quick", "operation", "bytes", "type", "ranks", "device", "registration",
+		"repeats"}},
+	{"Other lists", []string{"reduction", "algorithm", "graph", "in-place"}},
+	{"How each point is measured", []string{"iterations", "min-time", "max-time", "seed", "timeout"}},
+	{"The run", []string{"t", "force"}},
 }
 
 // sweepOptions holds the command line of run.
 type sweepOptions struct {
-	job     sweep.Job
-	threads int
-	dry     bool
+	job        sweep.Job
+	threads    int
+	dry, quick bool
+	given      map[string]string // values of sweepFlags by key
+}
+
+// flags returns the flags, which set o.
+func (o *sweepOptions) flags() *flag.FlagSet {
+	fs := newFlags("run")
+	fs.StringVar(&o.job.Dir, "o", "", "the `folder` of the results (results/NAME of the file)")
+	fs.BoolVar(&o.job.Fresh, "force", false, "start anew where the folder has another run; its results get another name")
+	fs.BoolVar(&o.dry, "n", false, "print the points, how many they are and about how long they take, and measure nothing")
+	fs.BoolVar(&o.dry, "dry-run", false, "the same")
+	fs.BoolVar(&o.quick, "quick", false, "a trial: each point once, two calls, 64K at most")
+	fs.IntVar(&o.threads, "t", 0,
+		"goroutine `ranks` of each process, or of the only one (1 under a launcher, else NTHREADS, the file's, or 2)")
+	for _, f := range sweepFlags {
+		fs.Func(f.name, f.help, func(v string) error { o.given[f.key] = v; return nil })
+	}
+	return fs
 }
 
 // runSweep is the command run. It does not return if measuring fails: ubcoll.Main ends the job.
@@ -81,7 +109,7 @@ func runSweep(args []string, out io.Writer) error {
 	return nil
 }
 
-// dryRun prints the points of a job with threads ranks in each process.
+// dryRun prints the points of a job with threads ranks in each process, and an estimate of its time.
 func dryRun(job *sweep.Job, threads int, out io.Writer) error {
 	ranks, first := threads, true
 	if n, err := env.Size.Get(); err == nil && env.Size.IsSet() {
@@ -102,7 +130,7 @@ func dryRun(job *sweep.Job, threads int, out io.Writer) error {
 		return usageError("run: %w", err)
 	}
 	if first {
-		_, err = io.WriteString(out, p.Print(true))
+		_, err = io.WriteString(out, p.Print(true)+job.Spec.Estimate(p))
 	}
 	return err
 }
@@ -110,20 +138,8 @@ func dryRun(job *sweep.Job, threads int, out io.Writer) error {
 // parseRun parses "FILE [flags]"; flags may also come before FILE. The error names every fault. If the user asks for
 // help, parseRun writes the usage to help and returns flag.ErrHelp.
 func parseRun(args []string, help io.Writer) (*sweepOptions, error) {
-	o := &sweepOptions{}
-	given := map[string]string{}
-	fs := newFlags("run")
-	dir := fs.String("o", "", "the `folder` of the results (results/NAME of the file)")
-	fs.BoolVar(&o.job.Fresh, "force", false, "start anew where the folder has another run; its results get another name")
-	fs.BoolVar(&o.dry, "n", false, "print the points and how many they are, and measure nothing")
-	fs.BoolVar(&o.dry, "dry-run", false, "the same")
-	quick := fs.Bool("quick", false, "a trial: each point once, two calls, 64K at most")
-	fs.IntVar(&o.threads, "t", 0,
-		"goroutine `ranks` of each process, or of the only one (1 under a launcher, else NTHREADS, the file's, or 2)")
-	for _, f := range sweepFlags {
-		fs.Func(f.name, f.help, func(v string) error { given[f.key] = v; return nil })
-	}
-	files, err := parseMixed(fs, args, runUsage, help)
+	o := &sweepOptions{given: map[string]string{}}
+	files, err := parseMixed(o.flags(), args, runUsage, help)
 	switch {
 	case err != nil:
 		return nil, err
@@ -134,14 +150,14 @@ func parseRun(args []string, help io.Writer) (*sweepOptions, error) {
 	case o.threads < 0:
 		return nil, usageError("run: -t %d: want a number of ranks", o.threads)
 	}
-	if i, err := os.Stat(*dir); err == nil && !i.IsDir() {
-		return nil, usageError("run: -o %s: want a folder, and that is a file", *dir)
+	if i, err := os.Stat(o.job.Dir); err == nil && !i.IsDir() {
+		return nil, usageError("run: -o %s: want a folder, and that is a file", o.job.Dir)
 	}
 	s, text, err := loadSweep(files[0])
 	if err != nil {
 		return nil, usageError("run: %w", err)
 	}
-	if *quick {
+	if o.quick {
 		quicken(s)
 	}
 	var faults []error
@@ -149,7 +165,7 @@ func parseRun(args []string, help io.Writer) (*sweepOptions, error) {
 		faults = append(faults, err)
 	}
 	for _, f := range sweepFlags {
-		if v, ok := given[f.key]; ok {
+		if v, ok := o.given[f.key]; ok {
 			if err := experiment.Set(s, f.key, v); err != nil {
 				faults = append(faults, fmt.Errorf("--%s: %w", f.name, err))
 			}
@@ -159,8 +175,8 @@ func parseRun(args []string, help io.Writer) (*sweepOptions, error) {
 	if err := errors.Join(faults...); err != nil {
 		return nil, usageError("run: %w", err)
 	}
-	o.job.Spec, o.job.Config, o.job.Dir = s, string(text), *dir
-	if *dir == "" {
+	o.job.Spec, o.job.Config = s, string(text)
+	if o.job.Dir == "" {
 		o.job.Dir = filepath.Join("results", strings.TrimSuffix(filepath.Base(files[0]), filepath.Ext(files[0])))
 	}
 	o.job.Out = os.Stdout
@@ -252,7 +268,7 @@ func check(args []string, out io.Writer) error {
 			if s, err = sweep.Parse(name, text); err == nil {
 				var p *sweep.Plan
 				if p, err = s.Plan(max(defaultRanks, slices.Max(s.Sweep.Ranks))); err == nil {
-					what = fmt.Sprintf("%d points, %d repeats", len(p.Points), p.Repeats)
+					what = plural.Count(len(p.Points), "point") + ", " + plural.Count(p.Repeats, "repeat")
 				} else {
 					err = fmt.Errorf("%s: %w", name, err)
 				}
@@ -318,8 +334,8 @@ func compare(args []string, out io.Writer) error {
 	case err != nil:
 		return usageError("compare: %w", err)
 	case threshold >= 0 && (len(slower) > 0 || mean):
-		return exitError{fmt.Errorf("compare: %s is slower than %s by more than %g %%: %d points, the mean: %v", runs[1], runs[0],
-			threshold, len(slower), mean), exitFailed}
+		return exitError{fmt.Errorf("compare: %s is slower than %s by more than %g %%: %s, the mean: %v", runs[1], runs[0],
+			threshold, plural.Count(len(slower), "point"), mean), exitFailed}
 	}
 	return nil
 }

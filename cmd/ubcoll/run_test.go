@@ -178,6 +178,7 @@ all_reduce 1M float32 sum auto explicit host ranks=2
 all_reduce 1M float32 sum ring explicit host ranks=2
   skipped 4: 4 ranks in a job of 3 (all_reduce 8 float32 sum auto explicit host ranks=4)
 4 points, 3 repeats: 12 measurements
+about 3s, if each rank has an idle processor: estimated from sizes and calls of 50ms at least (min_time) for each measurement, not tried here
 `, stdout)
 	}
 	stdout, _, _ := testkit.Program(t, nil, "run", file, "-n")

@@ -19,6 +19,7 @@ import (
 	"github.com/ubcoll/ubcoll/internal/experiment"
 	"github.com/ubcoll/ubcoll/internal/inside"
 	"github.com/ubcoll/ubcoll/internal/nearest"
+	"github.com/ubcoll/ubcoll/internal/plural"
 	"github.com/ubcoll/ubcoll/internal/team"
 	"github.com/ubcoll/ubcoll/internal/tuning"
 )
@@ -88,7 +89,7 @@ func (j *tuneJob) run(ctx context.Context, c *ubcoll.Comm, out, progress io.Writ
 	if err = errors.Join(err, os.WriteFile(j.name, f.Bytes(), 0o644)); err != nil {
 		return err
 	}
-	_, err = fmt.Fprintf(out, "# measured on %d ranks; use it with UBCOLL_TUNING=%s\n", c.Size(), j.name)
+	_, err = fmt.Fprintf(out, "# measured on %s; use it with UBCOLL_TUNING=%s\n", plural.Count(c.Size(), "rank"), j.name)
 	return err
 }
 

@@ -4,14 +4,17 @@ import (
 	"bytes"
 	"encoding/json"
 	"flag"
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/ubcoll/ubcoll/internal/env"
 	"github.com/ubcoll/ubcoll/internal/sweep"
 	"github.com/ubcoll/ubcoll/internal/testkit"
 )
@@ -107,6 +110,7 @@ func TestWrongUse(t *testing.T) {
 		{"verify: smallest size", "verify -b 1x", `-b: invalid size "1x"`, "as in 4M"},
 		{"verify: sizes that go down", "verify -b 2K -e 1K", "sizes from 2048 to 1024 bytes (-b, -e)", "the larger one last"},
 		{"verify: size of no element", "verify -b 2 -d half,float", "2 bytes (-b) have no float32 (-d)", "which takes 4"},
+		{"verify: operation before flags", "verify all_gater -b 1K", `"all_gater"`, "did you mean all_gather?"},
 		{"verify: operation", "verify all_gater", `"all_gater"`, "did you mean all_gather?"},
 		{"verify: not to be verified", "verify channel", `"channel" cannot be verified`, "one of all_reduce, "},
 		{"verify: flag", "verify -sed 1", "unknown flag --sed", "did you mean --seed?"},
@@ -345,4 +349,47 @@ func TestEnv(t *testing.T) {
 	require.NoError(t, err)
 	require.Contains(t, string(out), "\nCGO_CFLAGS=-g -O2 -I/a'b -DX\n")
 	require.Contains(t, "\n"+string(out), "\nMPIRUN="+filepath.Join(dir, "mpirun")+"\n")
+
+	// They let Open MPI's launcher start more ranks than there are cores, and root's; what the user has set stays.
+	for _, c := range []struct {
+		name, id, set string
+		want, not     []string
+	}{
+		{"a user", "1000", "", []string{"OMPI_MCA_rmaps_base_oversubscribe='1'", "PRTE_MCA_rmaps_default_mapping_policy=':oversubscribe'"},
+			[]string{"ROOT"}},
+		{"root", "0", "", []string{"OMPI_MCA_rmaps_base_oversubscribe='1'", "OMPI_ALLOW_RUN_AS_ROOT='1'", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM='1'",
+			"PRTE_ALLOW_RUN_AS_ROOT='1'", "PRTE_ALLOW_RUN_AS_ROOT_CONFIRM='1'"}, nil},
+		{"a user's own", "1000", "OMPI_MCA_rmaps_base_oversubscribe=0", []string{"OMPI_MCA_rmaps_base_oversubscribe='0'"}, nil},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			require.NoError(t, os.WriteFile(filepath.Join(dir, "id"), []byte("#!/bin/sh\necho "+c.id+"\n"), 0o755))
+			stdout, stderr, code := testkit.Program(t, []string{"MPICC=" + filepath.Join(dir, "mpicc"), "PATH=" + dir + ":" + os.Getenv("PATH"),
+				"OMPI_MCA_rmaps_base_oversubscribe=", "PRTE_MCA_rmaps_default_mapping_policy=", c.set}, "env")
+			require.Equal(t, 0, code, stderr)
+			for _, want := range c.want {
+				require.Contains(t, stdout, "export "+want+"\n")
+			}
+			for _, not := range c.not {
+				require.NotContains(t, stdout, not)
+			}
+		})
+	}
+}
+
+// The launcher that env names starts more ranks than there are cores, without flags, whoever asks.
+func TestEnvStarts(t *testing.T) {
+	testkit.Long(t)
+	for _, mpicc := range []string{"mpicc.openmpi", "mpicc.mpich"} {
+		t.Run(mpicc, func(t *testing.T) {
+			lines, stderr, code := testkit.Program(t, []string{"MPICC=" + mpicc}, "env")
+			if code == exitSupport && !env.Requires("mpi") {
+				t.Skip(stderr)
+			}
+			require.Equal(t, 0, code, stderr)
+			n := runtime.NumCPU() + 1
+			out, err := exec.Command("sh", "-c", lines+fmt.Sprintf("$MPIRUN -n %d echo started", n)).CombinedOutput()
+			require.NoError(t, err, "%s", out)
+			require.Equal(t, n, strings.Count(string(out), "started\n"), "%s", out)
+		})
+	}
 }

@@ -16,20 +16,46 @@ import (
 
 // verify is the command verify. It does not return if verification fails: ubcoll.Main ends the job.
 func verify(args []string, out io.Writer) error {
-	v := measure.Verification{}
+	v, timeout, threads, err := parseVerify(args, out)
+	if err != nil {
+		return err
+	}
+	if _, err := ranksHere(threads); err != nil {
+		return err
+	}
+	o := ubcoll.Options{Timeout: timeout, Register: ubcoll.RegisterExplicit}
+	ubcoll.Main(o, func(ctx context.Context, c *ubcoll.Comm) error {
+		if err := measure.Required(c); err != nil {
+			return err
+		}
+		err := measure.Verify(ctx, c, v, out)
+		if errors.Is(err, measure.ErrFailed) {
+			err = exitError{err, exitFailed}
+		}
+		return err
+	})
+	return nil
+}
+
+// parseVerify parses "[OP ...] [flags]"; flags may also come before operations. The error names every fault. If the user
+// asks for help, parseVerify writes the usage to help and returns flag.ErrHelp. threads is 0 if no flag gives it.
+func parseVerify(args []string, help io.Writer) (v measure.Verification, timeout time.Duration, threads int, err error) {
 	fs := newFlags("verify")
 	fs.StringVar(&v.Device, "device", measure.Auto, "auto: GPUs where all ranks have one; host; cuda")
 	least := fs.String("b", "8", "the smallest `size` of a rank's larger buffer, in bytes")
 	most := fs.String("e", "40M", "the largest `size`; from 40M on, sums only")
 	types := fs.String("d", "all", "element `types`: int8 ... uint64, half, bfloat16, float, double, bool, several with commas, or all")
 	fs.Uint64Var(&v.Seed, "seed", 1, "of the data, below 2^32")
-	threads := fs.Int("t", 0,
+	fs.IntVar(&threads, "t", 0,
 		"goroutine ranks of each process, or of the only one (1 under a launcher, else NTHREADS, or 2)")
-	timeout := fs.Duration("T", time.Minute, "longest wait inside one operation")
-	if err := parseFlags(fs, args, verifyUsage(), out); err != nil {
-		return err
+	fs.DurationVar(&timeout, "T", time.Minute, "longest wait inside one operation")
+	ops, err := parseMixed(fs, args, verifyUsage(), help)
+	if err != nil {
+		return v, 0, 0, err
 	}
-	v.Ops = fs.Args()
+	if named, every := operations(ops, nil); len(ops) > 0 && !every {
+		v.Ops = named
+	}
 	var faults []error
 	bad := func(err error) { faults = append(faults, err) }
 	for _, f := range []struct {
@@ -54,27 +80,13 @@ func verify(args []string, out io.Writer) error {
 	if v.Seed >= 1<<32 {
 		bad(fmt.Errorf("-seed %d: want less than 2^32", v.Seed))
 	}
-	if *timeout <= 0 {
-		bad(fmt.Errorf("-T %v: want more than 0", *timeout))
+	if timeout <= 0 {
+		bad(fmt.Errorf("-T %v: want more than 0", timeout))
 	}
 	if err := errors.Join(faults...); err != nil {
-		return usageError("verify: %w", err)
+		return v, 0, 0, usageError("verify: %w", err)
 	}
-	if _, err := ranksHere(*threads); err != nil {
-		return err
-	}
-	o := ubcoll.Options{Timeout: *timeout, Register: ubcoll.RegisterExplicit}
-	ubcoll.Main(o, func(ctx context.Context, c *ubcoll.Comm) error {
-		if err := measure.Required(c); err != nil {
-			return err
-		}
-		err := measure.Verify(ctx, c, v, out)
-		if errors.Is(err, measure.ErrFailed) {
-			err = exitError{err, exitFailed}
-		}
-		return err
-	})
-	return nil
+	return v, timeout, threads, nil
 }
 
 func verifyUsage() string {
@@ -84,7 +96,7 @@ func verifyUsage() string {
 			not = append(not, name)
 		}
 	}
-	return fmt.Sprintf("verify [flags] [OP ...]\n\nOP is one of %s; by default all.\nSizes take K, M and G "+
+	return fmt.Sprintf("verify [OP ...] [flags]\n\nOP is one of %s, or all, as by default. Commas may stand between.\nSizes take K, M and G "+
 		"(1024, ...). Verified are the smallest, the largest, and a few between.\nNot %s, which have no result of their own to "+
 		"check, or are checked by ubcoll bench.", strings.Join(measure.Verifiable(), ", "), strings.Join(not, ", "))
 }

@@ -422,7 +422,7 @@ func TestVerdict(t *testing.T) {
 func TestWrongDataFail(t *testing.T) {
 	r := runner{rep: &Report{Wrong: Bounds{Count: 3}}, cfg: &Config{}}
 	require.ErrorIs(t, r.verdict(), ErrFailed)
-	require.ErrorContains(t, r.verdict(), "3 elements are wrong")
+	require.ErrorContains(t, r.verdict(), "3 wrong elements")
 }
 
 func TestEveryLine(t *testing.T) {
@@ -619,7 +619,7 @@ func TestMinTime(t *testing.T) {
 					require.Nil(t, v.Spread)
 					continue
 				}
-				require.GreaterOrEqual(t, v.Spread.Calls, 2000)
+				require.GreaterOrEqual(t, v.Spread.Calls, 800)
 				if v.Spread.Calls < mostByTime {
 					require.GreaterOrEqual(t, v.Spread.Mean*float64(v.Spread.Calls), 20_000*(1-1e-9))
 				}

@@ -59,17 +59,23 @@ type Config struct {
 	Device string // Auto, Host, CUDA
 
 	// Timed calls of each size. 0 = 2000 below 64 KiB, 400 below 4 MiB, else 20, and then more until they have taken
-	// MinTime; queued calls: 20.
+	// MinTime. A MinTime below the default makes that number smaller in proportion, down to 5; 0 leaves it, and adds no
+	// more. Queued calls: 20, whatever MinTime is.
 	Iterations int
 	MinTime    time.Duration
-	Warmup     int  // untimed calls first; -1 = a tenth of the timed ones; queued calls: 5
-	Graphs     int  // launches of a graph that holds the timed calls, a quarter as many from 64 MiB on; 0 = no graph
-	Skip       int  // how many of the first timed calls the statistics leave out
-	Aggregate  int  // operations in one timed call, as one group
-	Window     int  // messages in flight in each pair, for mbw_mr
-	Cycles     int  // how often to go through all sizes; 0 = until interrupted
-	Loop       bool // time calls back to back, not each by itself
-	Checks     int  // how often to check every element, each time with other data; 0 = never
+
+	// How long the calls of a size may take, untimed ones and what lies between calls included; 0 = no limit. At least one
+	// call is timed. Checks, and the calls of Overlap, come on top.
+	MaxTime time.Duration
+
+	Warmup    int  // untimed calls first; -1 = a tenth of the timed ones; queued calls: 5
+	Graphs    int  // launches of a graph that holds the timed calls, a quarter as many from 64 MiB on; 0 = no graph
+	Skip      int  // how many of the first timed calls the statistics leave out
+	Aggregate int  // operations in one timed call, as one group
+	Window    int  // messages in flight in each pair, for mbw_mr
+	Cycles    int  // how often to go through all sizes; 0 = until interrupted
+	Loop      bool // time calls back to back, not each by itself
+	Checks    int  // how often to check every element, each time with other data; 0 = never
 
 	Types      []dtype.Type // each is measured
 	Reductions []ubcoll.Op  // each is measured, by operations that reduce
@@ -94,7 +100,7 @@ type Config struct {
 func Default(op string) Config {
 	c := Config{Op: op, MinBytes: 32 << 20, MaxBytes: 32 << 20, StepBytes: 1 << 20, StepFactor: 1, Warmup: -1,
 		Aggregate: 1, Window: defaultWindow, Cycles: 1, Checks: 1, Device: Host, Types: []dtype.Type{dtype.Float32},
-		Reductions: []ubcoll.Op{ubcoll.Sum}, Buffers: Registered, Average: Max, Seed: 1, MinTime: 50 * time.Millisecond}
+		Reductions: []ubcoll.Op{ubcoll.Sum}, Buffers: Registered, Average: Max, Seed: 1, MinTime: usualTime}
 	if o := operationOf(op); o != nil && o.open != nil {
 		c.MinBytes, c.MaxBytes, c.StepFactor = 1<<10, 128<<20, 2
 	}
@@ -125,6 +131,8 @@ func (c *Config) Validate() error {
 	bad(c.Device != Auto && c.Device != Host && c.Device != CUDA, "unknown device %q (%s, %s or %s)%s", c.Device, Auto,
 		Host, CUDA, nearest.Hint(c.Device, []string{Auto, Host, CUDA}))
 	bad(c.Iterations < 0, "%d iterations (-n): want 1 or more, or 0, which is by size", c.Iterations)
+	bad(c.MinTime < 0 || c.MaxTime < 0, "calls of %v to %v: want times of 0 or more", c.MinTime, c.MaxTime)
+	bad(c.Iterations == 0 && c.MaxTime > 0 && c.MaxTime < c.MinTime, "calls of %v at least and %v at most", c.MinTime, c.MaxTime)
 	bad(c.Graphs < 0, "%d launches of a graph (-G): want 1 or more, or 0 for no graph", c.Graphs)
 	bad(c.Warmup < -1, "%d warm-up calls (-w): want 0 or more", c.Warmup)
 	bad(c.Skip < 0 || c.Iterations > 0 && c.Skip >= c.Iterations, "%d calls to skip of %d (-K, -n): want 0 or more, and fewer than are timed", c.Skip, c.Iterations)
@@ -222,6 +230,12 @@ func (c *Config) more(n int, us float64) int {
 	return min(max(int(want), n+n/10+1), mostByTime) - n
 }
 
+// usualTime is the default of MinTime. Iterations are for it.
+const usualTime = 50 * time.Millisecond
+
+// fewest is the least number of timed calls that MinTime leads to.
+const fewest = 5
+
 // mostByTime is the largest number of calls that MinTime leads to. It bounds the list of times, and the time that
 // barriers and rewriting take between the calls.
 const mostByTime = 1_000_000
@@ -240,6 +254,9 @@ func (c *Config) calls(bytes int) (warmup, timed int) {
 	}
 	if timed == 0 {
 		timed = Iterations(product(bytes, c.messages()))
+		if c.MinTime > 0 && c.MinTime < usualTime {
+			timed = max(fewest, int(float64(timed)*float64(c.MinTime)/float64(usualTime)))
+		}
 	}
 	if warmup < 0 {
 		warmup = max(1, timed/10)

@@ -199,22 +199,25 @@ func (k *task) each(ctx context.Context, warmup int, us []float64, clock time.Du
 	return nil
 }
 
-// loop times n calls back to back on buffers that nobody touches in between, as nccl-tests does, and returns their
-// mean.
-func (k *task) loop(ctx context.Context, warmup, n int) (us float64, err error) {
-	for range warmup {
+// untimed makes n calls back to back.
+func (k *task) untimed(ctx context.Context, n int) error {
+	for range n {
 		if err := k.call(ctx, k.c, k.shifts[:1]); err != nil {
-			return 0, err
+			return err
 		}
 	}
+	return nil
+}
+
+// loop times n calls back to back on buffers that nobody touches in between, as nccl-tests does, and returns their
+// mean.
+func (k *task) loop(ctx context.Context, n int) (us float64, err error) {
 	if err := coll.Barrier(ctx, k.c); err != nil {
 		return 0, err
 	}
 	start := time.Since(epoch)
-	for range n {
-		if err := k.call(ctx, k.c, k.shifts[:1]); err != nil {
-			return 0, err
-		}
+	if err := k.untimed(ctx, n); err != nil {
+		return 0, err
 	}
 	return float64(time.Since(epoch)-start) / 1e3 / float64(n), nil
 }

@@ -19,6 +19,7 @@ import (
 	"github.com/ubcoll/ubcoll/hw/cuda"
 	"github.com/ubcoll/ubcoll/internal/env"
 	"github.com/ubcoll/ubcoll/internal/inside"
+	"github.com/ubcoll/ubcoll/internal/plural"
 	"github.com/ubcoll/ubcoll/internal/stats"
 )
 
@@ -307,7 +308,7 @@ func (r *runner) result(ctx context.Context, k *task, bytes int) (*Result, error
 	us := make([]float64, 1)
 	var err error
 	if r.cfg.queued() {
-		us[0], err = k.queue(ctx, warmup, timed, r.cfg.launches(bytes))
+		us[0], err = r.queue(ctx, k, warmup, timed, r.cfg.launches(bytes))
 		r.note()
 	} else if r.cfg.Loop {
 		us[0], err = r.loop(ctx, k, warmup, timed)
@@ -349,32 +350,67 @@ func (r *runner) result(ctx context.Context, k *task, bytes int) (*Result, error
 func (r *runner) each(ctx context.Context, k *task, warmup, timed int) ([]float64, error) {
 	var us []float64
 	call := func() error { return k.call(ctx, k.c, k.shifts[:1]) }
-	for more := timed; more > 0; warmup = 0 {
-		us = slices.Grow(us, more)[:len(us)+more]
-		if err := k.each(ctx, warmup, us[len(us)-more:], r.clock, call); err != nil {
+	first, then := r.cfg.paces()
+	if err := r.batches(ctx, &first, warmup, func(n int) error {
+		return k.each(ctx, n, nil, r.clock, call)
+	}); err != nil {
+		return nil, err
+	}
+	for more := timed; more > 0 && !then.over; {
+		err := r.batches(ctx, &then, more, func(n int) error {
+			us = slices.Grow(us, n)[:len(us)+n]
+			err := k.each(ctx, 0, us[len(us)-n:], r.clock, call)
+			r.note()
+			return err
+		})
+		if err != nil {
 			return nil, err
 		}
-		r.note()
-		var err error
 		if more, err = r.more(ctx, len(us), us...); err != nil {
 			return nil, err
 		}
 	}
-	return us[r.cfg.Skip:], nil
+	return us[min(r.cfg.Skip, len(us)-1):], nil // MaxTime may leave fewer than there are to skip
 }
 
 // loop times calls back to back, as many as cfg asks for, and returns their mean.
 func (r *runner) loop(ctx context.Context, k *task, warmup, timed int) (us float64, err error) {
-	for n, more := timed, timed; more > 0; n, warmup = n+more, 0 {
-		if us, err = k.loop(ctx, warmup, n); err != nil {
+	first, then := r.cfg.paces()
+	if err := r.batches(ctx, &first, warmup, func(n int) error { return k.untimed(ctx, n) }); err != nil {
+		return 0, err
+	}
+	made := 0
+	for more := timed; more > 0 && !then.over; {
+		err := r.batches(ctx, &then, more, func(n int) error {
+			mean, err := k.loop(ctx, n)
+			us, made = us+mean*float64(n), made+n
+			r.note()
+			return err
+		})
+		if err != nil {
 			return 0, err
 		}
-		r.note()
-		if more, err = r.more(ctx, n, us*float64(n)); err != nil {
+		if more, err = r.more(ctx, made, us); err != nil {
 			return 0, err
 		}
 	}
-	return us, nil
+	return us / float64(made), nil
+}
+
+// queue times calls back to back on the stream, and returns their mean. Nothing stops queued calls, so a single call
+// that is not timed tells how many MaxTime allows: of the launches, if there is a graph.
+func (r *runner) queue(ctx context.Context, k *task, warmup, timed, launches int) (us float64, err error) {
+	if r.cfg.MaxTime > 0 {
+		one := []float64{0}
+		if one[0], err = k.queue(ctx, 0, 1, 0); err != nil {
+			return 0, err
+		}
+		if err := combine(ctx, r.c, one, Max); err != nil {
+			return 0, err
+		}
+		warmup, timed, launches = r.cfg.fit(one[0], warmup, timed, launches)
+	}
+	return k.queue(ctx, warmup, timed, launches)
 }
 
 // more returns what Config.more returns after n calls, the same on all ranks. us are this rank's times of these calls,
@@ -429,7 +465,7 @@ func (r *runner) finish() {
 func (r *runner) verdict() error {
 	var errs []error
 	if n := r.rep.Wrong.Count; n > 0 {
-		errs = append(errs, fmt.Errorf("%d elements are wrong: %w", n, ErrFailed))
+		errs = append(errs, fmt.Errorf("%s: %w", plural.Count(n, "wrong element"), ErrFailed))
 	}
 	if ok := r.rep.Average.OK; ok != nil && !*ok {
 		errs = append(errs, fmt.Errorf("the average bus bandwidth is %.6g GB/s, less than %g: %w",

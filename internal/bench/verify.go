@@ -15,6 +15,7 @@ import (
 	"github.com/ubcoll/ubcoll/coll"
 	"github.com/ubcoll/ubcoll/dtype"
 	"github.com/ubcoll/ubcoll/internal/nearest"
+	"github.com/ubcoll/ubcoll/internal/plural"
 )
 
 // Verification says what to verify. All ranks pass the same one.
@@ -115,11 +116,12 @@ func Verify(ctx context.Context, c *ubcoll.Comm, v Verification, out io.Writer) 
 		return err
 	}
 	for _, path := range slices.Sorted(maps.Keys(r.paths)) {
-		fmt.Fprintf(out, "# %5d calls: %s\n", r.paths[path], path)
+		fmt.Fprintf(out, "# %11s: %s\n", plural.Count(r.paths[path], "call"), path)
 	}
-	_, err = fmt.Fprintf(out, "verify: %d ranks on %s: %d calls of %d operations on %d types, %d to %d bytes, seed "+
-		"%d, %.1f s: %d calls with wrong elements: %s\n", c.Size(), kindOf(dev), r.calls, len(r.ops), len(v.types()),
-		v.MinBytes, v.MaxBytes, v.Seed, time.Since(r.start).Seconds(), r.failed, verdict(r.failed == 0))
+	_, err = fmt.Fprintf(out, "verify: %s on %s: %s of %s on %s, %d to %d bytes, seed "+
+		"%d, %.1f s: %s with wrong elements: %s\n", plural.Count(c.Size(), "rank"), kindOf(dev), plural.Count(r.calls, "call"),
+		plural.Count(len(r.ops), "operation"), plural.Count(len(v.types()), "type"), v.MinBytes, v.MaxBytes, v.Seed,
+		time.Since(r.start).Seconds(), plural.Count(r.failed, "call"), verdict(r.failed == 0))
 	if r.failed > 0 {
 		err = errors.Join(err, fmt.Errorf("%d of %d calls had wrong elements: %w", r.failed, r.calls, ErrFailed))
 	}
@@ -163,7 +165,7 @@ func (r *verifier) wants(bytes int, t dtype.Type, red ubcoll.Op) bool {
 
 func (r *verifier) run(ctx context.Context) error {
 	for _, o := range r.ops {
-		fmt.Fprintf(r.out, "# %s, after %d calls and %.1f s\n", o.name, r.calls, time.Since(r.start).Seconds())
+		fmt.Fprintf(r.out, "# %s, after %s and %.1f s\n", o.name, plural.Count(r.calls, "call"), time.Since(r.start).Seconds())
 		reductions := []ubcoll.Op{ubcoll.Sum, ubcoll.Prod, ubcoll.Min, ubcoll.Max, ubcoll.Avg}
 		if !o.reduces {
 			reductions = reductions[:1]

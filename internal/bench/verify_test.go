@@ -133,5 +133,5 @@ func TestVerifyChosen(t *testing.T) {
 	out, err := verifyOn(t, 2, Verification{Device: Host, MinBytes: 3000, MaxBytes: 3000, Ops: []string{"all_reduce"},
 		Types: []dtype.Type{dtype.Int16, dtype.Float64}})
 	require.NoError(t, err)
-	require.Contains(t, out, ": 20 calls of 1 operations on 2 types, 3000 to 3000 bytes, ")
+	require.Contains(t, out, ": 20 calls of 1 operation on 2 types, 3000 to 3000 bytes, ")
 }

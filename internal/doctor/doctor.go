@@ -36,6 +36,7 @@ type View struct {
 	Getenv func(name string) string  // of this process
 	Room   func() (int64, error)     // free bytes of /dev/shm
 	Write  func(folder string) error // makes a file there and removes it
+	Memory error                     // why ranks cannot share memory; nil if they can
 
 	Processors int     // that this process may use
 	Quota      float64 // processors' worth of time that its control groups allow; 0 = all

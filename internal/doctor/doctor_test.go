@@ -73,6 +73,7 @@ func TestChecks(t *testing.T) {
 		{"strange limit", "memlock", func(v *View) { v.FS = withLock("much") }, Skip, `"much"`},
 		{"no limits", "memlock", func(v *View) { v.FS = fstest.MapFS{} }, Skip, "cannot be read"},
 		{"no such limit", "memlock", func(v *View) { v.FS = fstest.MapFS{"proc/self/limits": {}} }, Skip, "does not say"},
+		{"no shared memory", "shared-memory", func(v *View) { v.Memory = nothing }, Fail, "ranks cannot share memory here: no such library"},
 		{"no /dev/shm", "shared-memory", func(v *View) { v.FS = fstest.MapFS{} }, Warn, "there is no /dev/shm"},
 		{"/dev/shm is a file", "shared-memory", func(v *View) { v.FS = fstest.MapFS{"dev/shm": {}} }, Warn, "there is no /dev/shm"},
 		{"/dev/shm of others", "shared-memory", func(v *View) { v.Write = func(string) error { return fs.ErrPermission } }, Warn,
@@ -80,13 +81,14 @@ func TestChecks(t *testing.T) {
 		{"/dev/shm of containers", "shared-memory", func(v *View) { v.Room = func() (int64, error) { return 64 << 20, nil } }, Warn, "64 MiB are free"},
 		{"/dev/shm of unknown size", "shared-memory", func(v *View) { v.Room = func() (int64, error) { return 0, nothing } }, Skip, "cannot be told"},
 		{"quota", "processors", func(v *View) { v.Quota = 1.5 }, Warn, "8 processors, and a control group that allows 1.5"},
+		{"one core", "processors", func(v *View) { v.Processors, v.Cores = 2, 1 }, Pass, "2 processors, 1 core"},
 		{"quota that is no limit", "processors", func(v *View) { v.Quota = 8 }, Pass, "8 processors, 4 cores"},
 		{"one processor", "processors", func(v *View) { v.Processors = 1 }, Warn, "1 processor"},
 		{"no GPU", "gpu", func(v *View) { v.GPUs, v.GPUErr = nil, nothing }, Skip, "no GPU: no such library"},
 		{"a driver without GPU", "gpu", func(v *View) { v.GPUs = nil }, Skip, "no GPU"},
 		{"GPUs apart", "gpu", func(v *View) { v.GPUs[1].Unreachable = []string{"cuda:0"} }, Fail, "cuda:1 has no access to cuda:0"},
 		{"an old GPU", "gpu", func(v *View) { v.GPUs[0].VMM = false }, Fail, "cuda:0 cannot share memory"},
-		{"one GPU", "gpu", func(v *View) { v.GPUs = v.GPUs[:1] }, Pass, "1 GPUs"},
+		{"one GPU", "gpu", func(v *View) { v.GPUs = v.GPUs[:1] }, Pass, "1 GPU"},
 		{"no library for RDMA", "rdma", func(v *View) { v.RDMA, v.Verbs = nil, nothing }, Skip, "no RDMA: no such library"},
 		{"none where it must be", "rdma", func(v *View) { v.RDMA, v.Verbs, v.IB = nil, nothing, "on" }, Fail, "UBCOLL_IB=on, and no RDMA"},
 		{"no device", "rdma", func(v *View) { v.RDMA = nil }, Skip, "no RDMA device"},
@@ -127,4 +129,46 @@ func TestChecks(t *testing.T) {
 			t.Fatalf("no check %s", c.check)
 		})
 	}
+}
+
+// The last line says what will work on a machine.
+func TestVerdict(t *testing.T) {
+	nothing := errors.New("no such library")
+	for _, c := range []struct {
+		name   string
+		change func(v *View)
+		want   string
+	}{
+		{"everything", func(v *View) {}, "This machine runs ranks on host memory and GPUs, as goroutines, by ubcoll launch and by MPI's launcher; " +
+			"whether it reaches other hosts was not tried."},
+		{"a laptop", func(v *View) { v.BuiltMPI, v.GPUs, v.GPUErr, v.RDMA, v.Verbs = "", nil, nothing, nil, nothing },
+			"This machine runs ranks on host memory, as goroutines and by ubcoll launch; not by MPI's launcher, on GPUs or with RDMA devices; " +
+				"whether it reaches other hosts was not tried."},
+		{"a container", func(v *View) { v.RDMA, v.Interfaces = nil, v.Interfaces[:1] }, "This machine runs ranks on host memory and GPUs, as goroutines, " +
+			"by ubcoll launch and by MPI's launcher; not with RDMA devices or across hosts."},
+		{"a loopback alone, all else there", func(v *View) { v.Interfaces = v.Interfaces[:1] }, "This machine runs ranks on host memory and GPUs, as " +
+			"goroutines, by ubcoll launch and by MPI's launcher; not across hosts."},
+		{"another mpirun", func(v *View) { v.BuiltMPI = "MPICH Version: 4.0.2" }, "This machine runs ranks on host memory and GPUs, as goroutines and " +
+			"by ubcoll launch; not by MPI's launcher; whether it reaches other hosts was not tried."},
+		{"no mpirun", func(v *View) { v.Mpirun = func() (string, error) { return "", nothing } }, "This machine runs ranks on host memory and GPUs, as " +
+			"goroutines and by ubcoll launch; not by MPI's launcher; whether it reaches other hosts was not tried."},
+		{"GPUs apart", func(v *View) { v.GPUs[1].Unreachable = []string{"cuda:0"} }, "This machine runs ranks on host memory (with UBCOLL_CUDA=off), as " +
+			"goroutines, by ubcoll launch and by MPI's launcher; not on GPUs; whether it reaches other hosts was not tried."},
+		{"a port is down", func(v *View) { v.RDMA = append(v.RDMA, Port{"mlx5_1:1", false, "down"}) }, "This machine runs ranks on host memory and GPUs, " +
+			"as goroutines, by ubcoll launch and by MPI's launcher; whether it reaches other hosts was not tried."},
+		{"all ports are down", func(v *View) { v.RDMA[0] = Port{"mlx5_0:1", false, "init"} }, "This machine runs ranks on host memory and GPUs, as " +
+			"goroutines, by ubcoll launch and by MPI's launcher; not with RDMA devices; whether it reaches other hosts was not tried."},
+		{"many addresses", func(v *View) { v.Interfaces[1].Addresses = make([]string, 5) }, "This machine runs ranks on host memory and GPUs, as " +
+			"goroutines, by ubcoll launch and by MPI's launcher; whether it reaches other hosts was not tried."},
+		{"no RDMA where it must be", func(v *View) { v.RDMA, v.IB = nil, "on" }, "As it is set, no job opens on this machine: UBCOLL_IB=on, and no RDMA device."},
+		{"no memory", func(v *View) { v.Memory = nothing }, "No job runs on this machine: ranks cannot share memory here: no such library."},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			v := healthy()
+			c.change(v)
+			require.Equal(t, c.want, Verdict(Examine(v)))
+		})
+	}
+	require.Equal(t, "This machine runs ranks on host memory and GPUs, as goroutines, by ubcoll launch and by MPI's launcher; not as the job that this "+
+		"was started in; whether it reaches other hosts was not tried.", Verdict(append(Examine(healthy()), Finding{Check: "job", Status: Fail})))
 }

@@ -7,6 +7,8 @@ import (
 	"net/netip"
 	"strconv"
 	"strings"
+
+	"github.com/ubcoll/ubcoll/internal/plural"
 )
 
 // littleLock: less locked memory than this is too little for registration; the library's own areas take about this
@@ -49,6 +51,9 @@ func memlock(v *View) Finding {
 const littleShared = 256 << 20
 
 func shared(v *View) Finding {
+	if v.Memory != nil {
+		return found(Fail, "ranks cannot share memory here: %v", "Linux is what runs jobs, with memfd_create allowed", v.Memory)
+	}
 	info, err := fs.Stat(v.FS, "dev/shm")
 	if errors.Is(err, fs.ErrNotExist) || err == nil && !info.IsDir() {
 		return found(Warn, "there is no /dev/shm: the library does without, MPI may not", "mount a tmpfs there")
@@ -72,12 +77,13 @@ func shared(v *View) Finding {
 func processors(v *View) Finding {
 	switch {
 	case v.Quota > 0 && v.Quota < float64(v.Processors):
-		return found(Warn, "%d processors, and a control group that allows %.1f processors' time: ranks are stopped for the rest of each period",
-			"raise the quota (--cpus of a container, limits.cpu of a pod), or start no more ranks than it allows", v.Processors, v.Quota)
+		return found(Warn, "%s, and a control group that allows %.1f processors' time: ranks are stopped for the rest of each period",
+			"raise the quota (--cpus of a container, limits.cpu of a pod), or start no more ranks than it allows",
+			plural.Count(v.Processors, "processor"), v.Quota)
 	case v.Processors < 2:
 		return found(Warn, "1 processor: ranks of this host take turns", "give the job more (--bind-to none of mpirun, a larger cpuset)")
 	}
-	return found(Pass, "%d processors, %d cores", "", v.Processors, v.Cores)
+	return found(Pass, "%s, %s", "", plural.Count(v.Processors, "processor"), plural.Count(v.Cores, "core"))
 }
 
 func gpu(v *View) Finding {
@@ -96,6 +102,9 @@ func gpu(v *View) Finding {
 			return found(Fail, "%s has no access to %s", "look at nvidia-smi topo -p2p r; ACS and IOMMU of the machine forbid it, or "+
 				"CUDA_VISIBLE_DEVICES mixes kinds; else UBCOLL_CUDA=off", g.Name, strings.Join(g.Unreachable, ", "))
 		}
+	}
+	if len(v.GPUs) == 1 {
+		return found(Pass, "1 GPU", "")
 	}
 	return found(Pass, "%d GPUs, each with access to all others", "", len(v.GPUs))
 }
@@ -131,10 +140,10 @@ func rdma(v *View) Finding {
 	case len(active) == 0:
 		return found(status(Warn), "no port is active: %s", "look at rdma link and at the cable", strings.Join(down, ", "))
 	case len(down) > 0:
-		return found(Warn, "active: %s; not: %s", "look at rdma link; UBCOLL_IB_HCA names the devices to use", strings.Join(active, ", "),
+		return found(Warn, activePorts+"%s; not: %s", "look at rdma link; UBCOLL_IB_HCA names the devices to use", strings.Join(active, ", "),
 			strings.Join(down, ", "))
 	}
-	return found(Pass, "active: %s", "", strings.Join(active, ", "))
+	return found(Pass, activePorts+"%s", "", strings.Join(active, ", "))
 }
 
 func network(v *View) Finding {
@@ -148,7 +157,7 @@ func network(v *View) Finding {
 	}
 	switch {
 	case addresses == 0:
-		return found(Warn, "only loopback is up: no job spans several hosts", "ip link set DEV up; a container wants a network")
+		return found(Warn, onlyLoopback+": no job spans several hosts", "ip link set DEV up; a container wants a network")
 	case addresses > 4 && v.Getenv("UBCOLL_NET") == "":
 		return found(Warn, "%d addresses, of which the first 4 are used: %s", "name those of the job's network with UBCOLL_NET", addresses,
 			strings.Join(names, ", "))

@@ -21,7 +21,7 @@ import (
 // Info describes one variable.
 type Info struct {
 	Name    string
-	Kind    string // "number", "duration", "text", or the possible values: "auto|explicit|off", "list of mpi, cuda"
+	Kind    string // "number", "duration", "text", "bytes, ..." or the possible values: "auto|explicit|off", "list of mpi, cuda"
 	Default string // the value of an unset or empty variable; "" for none
 	JobWide bool   // ranks must agree on it; Open compares the effective values
 	Secret  bool   // never print the value
@@ -96,8 +96,8 @@ var (
 	MaxRegions = define(Info{Name: "UBCOLL_MAX_REGIONS", Kind: "number", Default: "0",
 		Doc: "How many regions a rank's registration cache may hold; idle automatic ones make room; 0 is no limit."},
 		number(0, 1<<40))
-	MaxPinned = define(Info{Name: "UBCOLL_MAX_PINNED", Kind: "number", Default: "0",
-		Doc: "How many bytes a rank's registration cache may hold registered; they are locked in memory as far as ulimit -l allows. 0 is no limit."}, number(0, 1<<60))
+	MaxPinned = define(Info{Name: "UBCOLL_MAX_PINNED", Kind: "bytes, as 512M or 4G", Default: "0",
+		Doc: "How many bytes a rank's registration cache may hold registered; they are locked in memory as far as ulimit -l allows. 0 is no limit."}, size(1<<60))
 	CUDA = define(Info{Name: "UBCOLL_CUDA", Kind: "auto|off", Default: "auto", JobWide: true,
 		Doc: "Whether ranks use CUDA devices, where each has one; Open then takes 10 MiB of each (8 ranks: 20), beside what the driver takes for a process, and longer."},
 		choice("auto", "off"))
@@ -240,6 +240,17 @@ func number(low, high int) func(string) (int, error) {
 			return 0, fmt.Errorf("want a whole number from %d to %d", low, high)
 		}
 		return n, nil
+	}
+}
+
+// size takes bytes from 0 to high.
+func size(high int) func(string) (int, error) {
+	return func(s string) (int, error) {
+		n, err := ParseSize(s)
+		if err != nil || n > int64(high) {
+			return 0, fmt.Errorf("want a size from 0 to %dG: %s", high>>30, sizeForm)
+		}
+		return int(n), nil
 	}
 }
 

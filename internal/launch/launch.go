@@ -25,6 +25,7 @@ import (
 
 	"github.com/ubcoll/ubcoll/fault"
 	"github.com/ubcoll/ubcoll/internal/env"
+	"github.com/ubcoll/ubcoll/internal/plural"
 )
 
 // Job is what Run starts.
@@ -240,8 +241,8 @@ func (l *launcher) greet(signals <-chan os.Signal) (where string, err error) {
 	}
 	for _, r := range l.hosts {
 		if r.ranks > r.hello.Processors {
-			l.say("%d ranks on the %d processors of %s: they take turns, which is good for trying things and not for times",
-				r.ranks, r.hello.Processors, r.hello.Host)
+			l.say("%d ranks on the %s of %s: they take turns, which is good for trying things and not for times",
+				r.ranks, plural.Count(r.hello.Processors, "processor"), r.hello.Host)
 			break
 		}
 	}
@@ -338,7 +339,7 @@ func (l *launcher) wait(signals <-chan os.Signal) (code int) {
 					}
 				}
 				if left -= lost; lost > 0 {
-					fail(codeLost, "host %s is lost, with %d ranks: its agent ended (%s)", r.name, lost, status(n.ended))
+					fail(codeLost, "host %s is lost, with %s: its agent ended (%s)", r.name, plural.Count(lost, "rank"), status(n.ended))
 				}
 			default:
 				e := n.event
@@ -369,7 +370,7 @@ func (l *launcher) wait(signals <-chan os.Signal) (code int) {
 			}
 		case <-timer:
 			if ending == 3 {
-				l.say("%d ranks cannot be reached to end them", left)
+				l.say("%s cannot be reached to be ended", plural.Count(left, "rank"))
 				return code
 			}
 			advance(ending + 1)

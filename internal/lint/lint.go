@@ -22,7 +22,7 @@ const module = "github.com/ubcoll/ubcoll"
 // layers is the order of the rooms. A package may import only packages on lines above its own (in hw, also those on its
 // own line). "" is the root package. A star stands for everything below a folder.
 var layers = [][]string{
-	{"internal/clock", "internal/nearest", "internal/procfs", "scripts"},
+	{"internal/clock", "internal/nearest", "internal/plural", "internal/procfs", "scripts"},
 	{"hw", "dtype", "internal/race", "internal/stats"},
 	{"fault"},
 	{"internal/reason"},

@@ -5,6 +5,7 @@ import (
 	"io"
 
 	"github.com/ubcoll/ubcoll"
+	"github.com/ubcoll/ubcoll/internal/plural"
 	"github.com/ubcoll/ubcoll/internal/stats"
 )
 
@@ -59,9 +60,9 @@ func Compare(a, b []Record, threshold float64, out io.Writer) (slower []Point, m
 		}
 	}
 	g := stats.GeometricMean(ratios)
-	fmt.Fprintf(out, "geometric mean of %d ratios: %.3f (above 1: B is slower)\n", len(ratios), g)
+	fmt.Fprintf(out, "geometric mean of %s: %.3f (above 1: B is slower)\n", plural.Count(len(ratios), "ratio"), g)
 	if only > 0 {
-		fmt.Fprintf(out, "%d points are in one of the runs only\n", only)
+		fmt.Fprintf(out, "in one of the runs only: %s\n", plural.Count(only, "point"))
 	}
 	return slower, g > limit, nil
 }

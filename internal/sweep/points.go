@@ -7,11 +7,13 @@ import (
 	"math/rand/v2"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/ubcoll/ubcoll"
 	"github.com/ubcoll/ubcoll/dtype"
 	"github.com/ubcoll/ubcoll/internal/bench"
 	"github.com/ubcoll/ubcoll/internal/experiment"
+	"github.com/ubcoll/ubcoll/internal/plural"
 	"github.com/ubcoll/ubcoll/register"
 )
 
@@ -164,7 +166,7 @@ func (s *Spec) ways(p Point, algorithms []string, do func(Point)) {
 // impossible returns why p cannot be measured in a job of that many ranks, or nil.
 func (s *Spec) impossible(p Point, ranks int) error {
 	if p.Ranks > ranks {
-		return fmt.Errorf("%d ranks in a job of %d", p.Ranks, ranks)
+		return fmt.Errorf("%s in a job of %d", plural.Count(p.Ranks, "rank"), ranks)
 	}
 	cfg, err := s.config(p)
 	if err == nil {
@@ -208,7 +210,9 @@ func (s *Spec) config(p Point) (bench.Config, error) {
 		goSlices: bench.GoSlices}[p.Registration]
 	c.MinBytes, c.MaxBytes, c.StepFactor, c.Device, c.Graphs = p.Bytes, p.Bytes, 1, p.Device, p.Graph
 	r := &s.Run
-	c.Iterations, c.Warmup, c.MinTime, c.Checks, c.Loop = r.Iterations, r.Warmup, r.minTime(), r.Checks, r.Loop
+	c.Iterations, c.Warmup, c.Checks, c.Loop = r.Iterations, r.Warmup, r.Checks, r.Loop
+	// For bench, 0 is the number of calls by size alone, which takes longer than any short time.
+	c.MinTime, c.MaxTime = max(1, time.Duration(r.MinTime)), time.Duration(r.MaxTime)
 	c.Cache, c.Paths, c.Root, c.Seed = r.Churn, r.Churn, r.Root, uint64(r.Seed)
 	return c, nil
 }
@@ -243,6 +247,30 @@ func (p *Plan) Turns() []Turn {
 	return all
 }
 
+// guessedStart is what Estimate takes the start of a job to cost.
+const guessedStart = 300 * time.Millisecond
+
+// Estimate says how long measuring all of p, a plan of s, probably takes, and what that is a guess of.
+func (s *Spec) Estimate(p *Plan) string {
+	took := guessedStart
+	for _, x := range p.Points {
+		c, err := s.config(x)
+		if err != nil {
+			continue // Plan has left those out
+		}
+		took += time.Duration(p.Repeats) * c.Estimate(x.Bytes)
+	}
+	calls := "calls of " + s.Run.MinTime.String() + " at least (min_time)"
+	if n := s.Run.Iterations; n > 0 {
+		calls = plural.Count(n, "call")
+	}
+	if s.Run.MaxTime > 0 {
+		calls += ", " + s.Run.MaxTime.String() + " at most (max_time),"
+	}
+	return fmt.Sprintf("about %v, if each rank has an idle processor: estimated from sizes and %s for each measurement, not tried here\n",
+		max(time.Second, took.Round(time.Second)), calls)
+}
+
 // Print describes what is skipped and, with points set, every point.
 func (p *Plan) Print(points bool) string {
 	var b strings.Builder
@@ -252,6 +280,7 @@ func (p *Plan) Print(points bool) string {
 		}
 	}
 	b.WriteString(p.skips())
-	fmt.Fprintf(&b, "%d points, %d repeats: %d measurements\n", len(p.Points), p.Repeats, len(p.Points)*p.Repeats)
+	fmt.Fprintf(&b, "%s, %s: %s\n", plural.Count(len(p.Points), "point"), plural.Count(p.Repeats, "repeat"),
+		plural.Count(len(p.Points)*p.Repeats, "measurement"))
 	return b.String()
 }

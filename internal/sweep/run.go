@@ -19,6 +19,7 @@ import (
 	"github.com/ubcoll/ubcoll/fault"
 	"github.com/ubcoll/ubcoll/internal/bench"
 	"github.com/ubcoll/ubcoll/internal/inside"
+	"github.com/ubcoll/ubcoll/internal/plural"
 	"github.com/ubcoll/ubcoll/internal/stats"
 )
 
@@ -228,7 +229,7 @@ func (r *run) all(ctx context.Context, done []uint8) (err error) {
 	case len(skipped) == len(r.plan.Points):
 		return fmt.Errorf("nothing can be measured here: %w", fault.ErrNotSupported)
 	case r.wrong > 0:
-		return fmt.Errorf("%d elements are wrong: %w", r.wrong, bench.ErrFailed)
+		return fmt.Errorf("%s: %w", plural.Count(r.wrong, "wrong element"), bench.ErrFailed)
 	}
 	return nil
 }
@@ -331,7 +332,7 @@ func (r *run) summary() error {
 			fmt.Fprintf(w, "%12.2f  %12.3f  %v\n", stats.Median(ts), stats.Median(rates[p]), p)
 		}
 	}
-	fmt.Fprintf(w, "%d measurements in %s\n", len(r.store.Records), r.Dir)
+	fmt.Fprintf(w, "%s in %s\n", plural.Count(len(r.store.Records), "measurement"), r.Dir)
 	_, err := io.WriteString(r.Out, w.String())
 	return err
 }

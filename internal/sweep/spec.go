@@ -9,7 +9,6 @@ import (
 	"math"
 	"slices"
 	"strings"
-	"time"
 
 	"github.com/ubcoll/ubcoll"
 	"github.com/ubcoll/ubcoll/dtype"
@@ -48,6 +47,7 @@ type Run struct {
 	Iterations int                 `toml:"iterations"` // 0: from size and time, as in ubcoll bench
 	Warmup     int                 `toml:"warmup"`     // -1: a tenth of Iterations
 	MinTime    experiment.Duration `toml:"min_time"`
+	MaxTime    experiment.Duration `toml:"max_time"` // 0: no limit
 	Checks     int                 `toml:"checks"`
 	Loop       bool                `toml:"loop"`  // calls back to back on untouched buffers
 	Churn      bool                `toml:"churn"` // also measure registering
@@ -208,6 +208,9 @@ func (s *Spec) Validate() error {
 	bad(r.Iterations < 0 || r.Iterations > maxCalls, "run.iterations", "must be 0 (by size) to %d, not %d", maxCalls, r.Iterations)
 	bad(r.Warmup < -1 || r.Warmup > maxCalls, "run.warmup", "must be -1 (a tenth) to %d, not %d", maxCalls, r.Warmup)
 	bad(r.MinTime < 0, "run.min_time", "must be 0 or longer, not %v", r.MinTime)
+	bad(r.MaxTime < 0, "run.max_time", "must be 0 (no limit) or longer, not %v", r.MaxTime)
+	bad(r.Iterations == 0 && r.MaxTime > 0 && r.MaxTime < r.MinTime, "run.max_time",
+		"must be 0 (no limit) or at least run.min_time, which is %v, not %v", r.MinTime, r.MaxTime)
 	bad(r.Checks < 0 || r.Checks > maxRepeats, "run.checks", "must be 0 (never) to %d, not %d", maxRepeats, r.Checks)
 	bad(r.Root < 0, "run.root", "must be 0 or more, not %d", r.Root)
 	bad(r.Timeout < 0, "run.timeout", "must be 0 (the library's default) or longer, not %v", r.Timeout)
@@ -255,6 +258,3 @@ func variants() []string {
 	slices.Sort(names)
 	return slices.Compact(names)
 }
-
-// minTime returns the minimum time for all calls of a point together.
-func (r *Run) minTime() time.Duration { return time.Duration(r.MinTime) }

@@ -45,9 +45,15 @@ x.toml:11: sweep.ranks: must be 0 (all) or more, not -2
 x.toml:12: sweep.in_place: must be true or false, not a string
 x.toml:13: sweep.variant: unknown value "putt" (one of all, get, packet, put): did you mean put?
 x.toml:15: run.repeats: must be 1 to 10000, not 0
-x.toml:16: run.colour: unknown key (known here: repeats, seed, iterations, warmup, min_time, checks, loop, churn, root, timeout)`},
+x.toml:16: run.colour: unknown key (known here: repeats, seed, iterations, warmup, min_time, max_time, checks, loop, churn, root, timeout)`},
 		{"range down", "[sweep]\nbytes = '64..8'", "x.toml:2: sweep.bytes: 64..8 goes down: want the smaller size first"},
 		{"range from 0", "[sweep]\nbytes = '0..8'", "x.toml:2: sweep.bytes: a range from 0 never gets beyond it: want 1 or more"},
+		{"most below least", "[run]\nmin_time = '20ms'\nmax_time = '10ms'",
+			"x.toml:3: run.max_time: must be 0 (no limit) or at least run.min_time, which is 20ms, not 10ms"},
+		{"most below the usual least", "[run]\nmax_time = '10ms'",
+			"x.toml:2: run.max_time: must be 0 (no limit) or at least run.min_time, which is 50ms, not 10ms"},
+		{"less than no time", "[run]\nmax_time = '-1s'", "x.toml:2: run.max_time: must be 0 (no limit) or longer, not -1s"},
+		{"no duration", "[run]\nmax_time = 5", `x.toml:2: run.max_time: invalid duration "5" (as in 90s, 10m, 1h30m)`},
 		{"factor", "[sweep]\nbytes = '1..8 x1'",
 			`x.toml:2: sweep.bytes: "1" is no factor from 2 on; a range is FROM..TO xFACTOR, as in 8..64M x4`},
 		{"empty list", "[sweep]\nranks = []", "x.toml:2: sweep.ranks: must have a value at least, not an empty array"},
@@ -78,12 +84,12 @@ func TestPlan(t *testing.T) {
 		ranks      int
 		want       string
 	}{
-		{"one", "", 2, "all_reduce 32M float32 sum auto explicit host ranks=2\n1 points, 1 repeats: 1 measurements\n"},
+		{"one", "", 2, "all_reduce 32M float32 sum auto explicit host ranks=2\n1 point, 1 repeat: 1 measurement\n"},
 		{"range and list", "[sweep]\nbytes = ['8..40 x2', '1K', 8]", 2, `all_reduce 8 float32 sum auto explicit host ranks=2
 all_reduce 16 float32 sum auto explicit host ranks=2
 all_reduce 32 float32 sum auto explicit host ranks=2
 all_reduce 1K float32 sum auto explicit host ranks=2
-4 points, 1 repeats: 4 measurements
+4 points, 1 repeat: 4 measurements
 `},
 		{"what an operation has not is no axis", `[sweep]
 operation = ["broadcast", "barrier"]
@@ -92,7 +98,7 @@ reduction = ["sum", "max"]
 algorithm = ["auto", "ring"]`, 2, `broadcast 64 float32 explicit host ranks=2
 broadcast 128 float32 explicit host ranks=2
 barrier 0 float32 explicit host ranks=2
-3 points, 1 repeats: 3 measurements
+3 points, 1 repeat: 3 measurements
 `},
 		{"what is impossible is said", `[sweep]
 operation = ["all_gather", "alltoall", "channel"]
@@ -115,7 +121,7 @@ channel 8 uint8 packet explicit host ranks=2
   skipped 4: alltoall has no variant that is in place (alltoall 8 float64 off host ranks=2 in_place)
   skipped 6: channel has no variant that is in place (channel 8 uint8 put off host ranks=2 in_place)
   skipped 3: channel moves registered memory only (-R 1) (channel 8 uint8 put off host ranks=2)
-9 points, 1 repeats: 9 measurements
+9 points, 1 repeat: 9 measurements
 `},
 	} {
 		t.Run(c.name, func(t *testing.T) { require.Equal(t, c.want, plan(t, c.ranks, c.text).Print(true)) })
@@ -124,6 +130,42 @@ channel 8 uint8 packet explicit host ranks=2
 	require.NoError(t, err)
 	_, err = s.Plan(2)
 	require.ErrorContains(t, err, "no combination of the lists is possible:\n  skipped 1: no [sum] of [bool]")
+}
+
+// Times reach the measurement. A file without a minimum asks for few calls, not for those that size alone gives.
+func TestTimes(t *testing.T) {
+	for text, want := range map[string][2]time.Duration{
+		"":                                    {50 * time.Millisecond, 0},
+		"min_time = '5ms'\nmax_time = '20ms'": {5 * time.Millisecond, 20 * time.Millisecond},
+		"min_time = '0s'":                     {1, 0},
+		"iterations = 7\nmax_time = '1ms'":    {50 * time.Millisecond, time.Millisecond},
+	} {
+		s, err := Parse("x.toml", []byte("[run]\n"+text))
+		require.NoError(t, err)
+		p, err := s.Plan(2)
+		require.NoError(t, err)
+		c, err := s.config(p.Points[0])
+		require.NoError(t, err)
+		require.Equal(t, want, [2]time.Duration{c.MinTime, c.MaxTime}, text)
+	}
+}
+
+// An estimate names what it is of, and follows the number of measurements and their times.
+func TestEstimate(t *testing.T) {
+	for _, c := range []struct{ text, want string }{
+		{"[sweep]\nbytes = 8", "about 1s, if each rank has an idle processor: estimated from sizes and calls of 50ms at least (min_time) for each " +
+			"measurement, not tried here\n"},
+		{"[sweep]\nbytes = '4M'\n[run]\nrepeats = 100\nmin_time = '10s'\nmax_time = '10s'", "about 16m43s, if each rank has an idle processor: " +
+			"estimated from sizes and calls of 10s at least (min_time), 10s at most (max_time), for each measurement, not tried here\n"},
+		{"[sweep]\nbytes = ['4M', '5M', '6M', '7M']\n[run]\nrepeats = 100\nmin_time = '10s'\nmax_time = '10s'", "about 1h6m54s, if each rank has an idle " +
+			"processor: estimated from sizes and calls of 10s at least (min_time), 10s at most (max_time), for each measurement, not tried here\n"},
+		{"[sweep]\nbytes = 8\n[run]\niterations = 1", "about 1s, if each rank has an idle processor: estimated from sizes and 1 call for each " +
+			"measurement, not tried here\n"},
+	} {
+		s, err := Parse("x.toml", []byte(c.text))
+		require.NoError(t, err)
+		require.Equal(t, c.want, s.Estimate(plan(t, 2, c.text)))
+	}
 }
 
 // The repeats take turns, each in an order of its own, which depends only on the seed.
@@ -290,7 +332,7 @@ func TestCompare(t *testing.T) {
      12.00       24.00    2.000  1.571 - 2.545       97%  all_reduce 8 ranks=2  slower
       4.00        2.00    0.500  0.500 - 0.500       97%  barrier 0 ranks=2
 geometric mean of 2 ratios: 1.000 (above 1: B is slower)
-1 points are in one of the runs only
+in one of the runs only: 1 point
 `, out.String())
 	require.Equal(t, []Point{p}, slower)
 	require.False(t, mean)

@@ -4,7 +4,9 @@ package main
 
 import (
 	"errors"
+	"flag"
 	"fmt"
+	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -34,20 +36,34 @@ func TestOrder(t *testing.T) {
 		{"3 -ranks 3,0,1 -map cyclic", []int{0, 2, 0, 0}},
 		{"3", []int{0, 1, 2}},
 	} {
-		p, err := parse(append(strings.Fields(k.args), "--", "true"))
+		p, err := parse(append(strings.Fields(k.args), "--", "true"), io.Discard)
 		require.NoError(t, err)
 		require.Equal(t, k.want, p.order(), k.args)
 	}
 	for _, bad := range []string{"0", "2 -ranks 1", "2 -ranks 1,2,3", "2 -map round", "2 -mpi none -name UPPER",
 		"2 -ranks 0,0", "2 -set bogus", "2 -set c:X=1", "2 -set b:=1", "2 -set b:X", "2 -resolve zz=1", "2 -resolve b=1",
 		"2 -resolve c=10.77.0.9", "2 -delay -1ms", "2 -rate fast", "2 -rate 1", "2 -rate -1gbit"} {
-		_, err := parse(append(strings.Fields(bad), "--", "true"))
+		_, err := parse(append(strings.Fields(bad), "--", "true"), io.Discard)
 		require.Error(t, err, bad)
 	}
 }
 
+// -h lists the commands and every option, wherever it stands.
+func TestHelp(t *testing.T) {
+	for _, args := range []string{"-h", "--help", "2 -h", "2 -ranks 2,2 --help"} {
+		var out strings.Builder
+		_, err := parse(strings.Fields(args), &out)
+		require.ErrorIs(t, err, flag.ErrHelp, args)
+		for _, want := range []string{"usage: hosts N [options] -- COMMAND", "hosts kill ID HOST", "-ranks", "-mpi", "-delay", "-set", "-v\t"} {
+			require.Contains(t, out.String(), want, args)
+		}
+	}
+	_, err := parse(strings.Fields("2 -dealy 1ms -- true"), io.Discard)
+	require.EqualError(t, err, "unknown flag --dealy: did you mean --delay?")
+}
+
 func TestOptions(t *testing.T) {
-	p, err := parse(strings.Fields("2 -rate 1.5gbit -delay 1ms -set a:X=1=2 -set b:Y= -resolve b=fd77::1 -- true"))
+	p, err := parse(strings.Fields("2 -rate 1.5gbit -delay 1ms -set a:X=1=2 -set b:Y= -resolve b=fd77::1 -- true"), io.Discard)
 	require.NoError(t, err)
 	require.LessOrEqual(t, len(p.ID), 7)
 	require.Equal(t, 1.5e9, bitsPerSecond(p.Rate))

@@ -9,6 +9,7 @@ import (
 	"errors"
 	"flag"
 	"fmt"
+	"io"
 	"net/netip"
 	"os"
 	"path/filepath"
@@ -16,9 +17,11 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"github.com/ubcoll/ubcoll/internal/usage"
 )
 
-const usage = `usage: hosts N [options] -- COMMAND [ARGS]
+const usageText = `usage: hosts N [options] -- COMMAND [ARGS]
        hosts cut ID HOST [in|out|HOST] [NET]      lose its link, or one direction, or what it sends to another host
        hosts restore ID HOST [in|out|HOST] [NET]
        hosts mtu ID HOST BYTES [NET]              what the switch takes from its link and sends over it
@@ -69,7 +72,7 @@ func main() {
 		os.Exit(end(agent(os.Args[1:])))
 	}
 	if len(os.Args) < 2 {
-		fmt.Fprint(os.Stderr, usage)
+		fmt.Fprint(os.Stderr, usageText, "hosts: how many hosts? -h lists the options, too\n")
 		os.Exit(2)
 	}
 	switch word := os.Args[1]; word {
@@ -79,12 +82,18 @@ func main() {
 		os.Exit(end(host(os.Args[2:])))
 	case "cut", "restore", "mtu", "kill", "signal", "bytes", "pids":
 		if len(os.Args) < 3 {
-			fmt.Fprint(os.Stderr, usage)
+			fmt.Fprintf(os.Stderr, "%shosts: %s of which run? Its ID is the one of -name\n", usageText, word)
 			os.Exit(2)
+		}
+		if strings.HasPrefix(os.Args[2], "-") { // -h
+			break
 		}
 		os.Exit(end(ask(os.Args[2], append([]string{word}, os.Args[3:]...))))
 	}
-	p, err := parse(os.Args[1:])
+	p, err := parse(os.Args[1:], os.Stdout)
+	if errors.Is(err, flag.ErrHelp) {
+		return
+	}
 	if err != nil {
 		fmt.Fprintf(os.Stderr, "hosts: %v\n", err)
 		os.Exit(2)
@@ -114,18 +123,12 @@ func end(err error) int {
 	return e.code
 }
 
-func parse(args []string) (*plan, error) {
+// parse parses "N [options] -- COMMAND [ARGS]". If the user asks for help, parse writes the usage and the options to help
+// and returns flag.ErrHelp.
+func parse(args []string, help io.Writer) (*plan, error) {
 	p := &plan{ID: "ub" + strconv.FormatInt(int64(os.Getpid()), 36)} // at most 2^22: 5 digits
-	f := flag.NewFlagSet("hosts", flag.ExitOnError)
-	f.Usage = func() { fmt.Fprint(f.Output(), usage); f.PrintDefaults() }
-	if len(args) == 0 || strings.HasPrefix(args[0], "-") {
-		f.Usage()
-		return nil, errors.New("how many hosts?")
-	}
-	var err error
-	if p.Hosts, err = strconv.Atoi(args[0]); err != nil || p.Hosts < 1 || p.Hosts > 26 {
-		return nil, fmt.Errorf("%q: want a number of hosts from 1 to 26, or a command (-h lists them)", args[0])
-	}
+	f := flag.NewFlagSet("hosts", flag.ContinueOnError)
+	f.SetOutput(io.Discard)
 	f.StringVar(&p.ID, "name", p.ID, "the `ID` of the run: letters and digits, 7 at most")
 	f.StringVar(&p.MPI, "mpi", "env", "openmpi, mpich, env (the processes of a job without MPI), or none: on the login node, once")
 	ranks := f.String("ranks", "", "ranks of each host, as `2,2` (1 each)")
@@ -145,8 +148,25 @@ func parse(args []string) (*plan, error) {
 	list(&p.Resolve, "resolve", "another address for a host's name, as `b=10.77.0.9`; may be repeated")
 	f.StringVar(&p.Bytes, "bytes", "", "a `file` for what the command bytes says when the command has ended")
 	f.BoolVar(&p.Verbose, "v", false, "say what is made")
-	if err := f.Parse(args[1:]); err != nil {
+	count := ""
+	if !strings.HasPrefix(args[0], "-") {
+		count, args = args[0], args[1:]
+	}
+	err := f.Parse(args)
+	if errors.Is(err, flag.ErrHelp) {
+		fmt.Fprint(help, usageText)
+		f.SetOutput(help)
+		f.PrintDefaults()
 		return nil, err
+	}
+	if err != nil {
+		return nil, usage.Flag(f, err)
+	}
+	if count == "" {
+		return nil, errors.New("how many hosts? The number comes before the options")
+	}
+	if p.Hosts, err = strconv.Atoi(count); err != nil || p.Hosts < 1 || p.Hosts > 26 {
+		return nil, fmt.Errorf("%q: want a number of hosts from 1 to 26, or a command (-h lists them)", count)
 	}
 	p.Command, p.Cyclic = f.Args(), *mapping == "cyclic"
 	for i, s := range strings.Split(*ranks, ",") {

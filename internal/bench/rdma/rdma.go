@@ -16,6 +16,7 @@ import (
 	"github.com/ubcoll/ubcoll/coll"
 	"github.com/ubcoll/ubcoll/hw/verbs"
 	"github.com/ubcoll/ubcoll/internal/bench"
+	"github.com/ubcoll/ubcoll/internal/plural"
 	"github.com/ubcoll/ubcoll/internal/stats"
 )
 
@@ -184,7 +185,7 @@ func Run(ctx context.Context, c *ubcoll.Comm, cfg Config, p bench.Program, out i
 	err = errors.Join(r.run(ctx), r.end.close(), r.text.err)
 	r.rep.End = time.Now().UTC()
 	if err == nil && r.rep.Wrong > 0 {
-		err = fmt.Errorf("%d words are wrong: %w", r.rep.Wrong, bench.ErrFailed)
+		err = fmt.Errorf("%s: %w", plural.Count(r.rep.Wrong, "wrong word"), bench.ErrFailed)
 	}
 	if err != nil {
 		r.rep.Errors = append(r.rep.Errors, err.Error())
