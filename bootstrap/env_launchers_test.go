@@ -191,7 +191,8 @@ func hear(t *testing.T, cmds ...*exec.Cmd) []started {
 // variables.
 func TestEnvStandIns(t *testing.T) {
 	clearLaunchers(t)
-	id := strconv.Itoa(1 + rand.IntN(1<<31)) // also of the port: nothing else takes it
+	id := strconv.Itoa(1 + rand.IntN(1<<31)) // it gives the port, which other runs of this test must not have
+	t.Log("job", id)
 	oneNode := func(rank int) map[string]string {
 		return with(asSrun(rank), "SLURM_JOB_ID", id, "SLURM_STEP_NUM_TASKS", "3", "SLURM_STEP_NUM_NODES", "1", "SLURM_STEP_NODELIST", "nn01")
 	}
@@ -242,6 +243,7 @@ func TestEnvStandIns(t *testing.T) {
 func TestEnvOtherJob(t *testing.T) {
 	clearLaunchers(t)
 	job := 1 + rand.IntN(1<<31)
+	t.Log("job", job)
 	place := func(job, step, rank int) map[string]string {
 		return with(asSrun(rank), "SLURM_JOB_ID", strconv.Itoa(job), "SLURM_STEP_ID", strconv.Itoa(step), "SLURM_STEP_NUM_TASKS", "2",
 			"SLURM_STEP_NODELIST", "127.0.0.[1-2]", "SLURMD_NODENAME", "127.0.0.1", given, secret)
