@@ -22,11 +22,11 @@ const abortGrace = 500 * time.Millisecond
 // ranks, and exits with [ExitCode]'s code. It reports a signal at once and ends ctx; the signal decides the exit code,
 // whatever run returns. A second signal kills the process.
 //
-// Main finds the ranks thus. With UBCOLL_RANK in the environment, this process is one rank, by [bootstrap.Env]. Under a
-// launcher (mpirun, srun), this process is one rank, by [bootstrap.MPI]. Otherwise NTHREADS goroutines of this process
-// are the ranks, one by default. In a job of processes, UBCOLL_RANKS_PER_PROCESS makes each process run that many
-// goroutine ranks, by [bootstrap.PerProcess]: one for each of several GPUs, say. Collective: Main opens and closes the
-// [Comm] around run.
+// Main finds the ranks thus. With UBCOLL_RANK in the environment, under torchrun, and under srun where MPI has no part
+// ([bootstrap.EnvSource]), this process is one rank, by [bootstrap.Env]. Under another launcher (mpirun, srun with a
+// PMI), this process is one rank, by [bootstrap.MPI]. Otherwise NTHREADS goroutines of this process are the ranks, one
+// by default. In a job of processes, UBCOLL_RANKS_PER_PROCESS makes each process run that many goroutine ranks, by
+// [bootstrap.PerProcess]: one for each of several GPUs, say. Collective: Main opens and closes the [Comm] around run.
 func Main(o Options, run func(context.Context, *Comm) error) {
 	ctx, stop := withSignals(context.Background())
 	codes := make(chan int, 1)

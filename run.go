@@ -82,12 +82,17 @@ func join() (j job, err error) {
 
 // findJob returns the job of processes that this process was started in, or nil, and whether it is MPI's.
 func findJob() (b bootstrap.Bootstrap, mpi bool, err error) {
-	if env.Rank.IsSet() || env.Size.IsSet() {
+	name, size := bootstrap.Launcher()
+	switch by := bootstrap.EnvSource(); {
+	case by == env.Rank.Name:
 		b, err = bootstrap.Env()
 		return b, false, err
-	}
-	name, size := bootstrap.Launcher()
-	if name == "" {
+	case by != "":
+		if b, err = bootstrap.Env(); err != nil {
+			return nil, false, fmt.Errorf("started by %s, and its ranks are taken without MPI: %w", by, err)
+		}
+		return b, false, nil
+	case name == "":
 		return nil, false, nil
 	}
 	b, err = bootstrap.MPI()

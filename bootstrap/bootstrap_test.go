@@ -24,7 +24,7 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	children := map[string]func() error{"stranger": stranger, "few descriptors": fewDescriptors}
+	children := map[string]func() error{"stranger": stranger, "few descriptors": fewDescriptors, "stand-in": standIn}
 	for name, rank := range bootstraps.Cases { // each is one rank of an Env job
 		children[name] = func() error {
 			b, err := bootstrap.Env()

@@ -26,6 +26,12 @@ const closeTimeout = time.Minute
 // prove to each other that they know it, and never send it). It is for processes without MPI. [EnvVars] makes the four
 // variables.
 //
+// Without UBCOLL_RANK and UBCOLL_SIZE, the ranks are those of torchrun (RANK, WORLD_SIZE) or, where no mpirun started
+// this process, of Slurm's srun (SLURM_PROCID and the variables of its step). On one host they meet at an abstract
+// socket that admits this user alone, and UBCOLL_SECRET may be missing. On several hosts it is needed, and rank 0
+// listens on the step's first node, or on MASTER_ADDR, at a port from 63001 to 65535 that the job's identity gives.
+// UBCOLL_RENDEZVOUS replaces that place. Jobs that meet at one place by chance refuse each other.
+//
 // Env is collective over the processes of the job and blocks until all are there, for at most a minute. ErrArgument
 // names all missing or malformed variables at once. ErrMismatch: two processes have the same rank, or ranks disagree on
 // the size or the secret. ErrTimeout, on every rank that came: some rank never came.
@@ -57,55 +63,56 @@ func EnvVars(rank, size int, rendezvous, secret string) []string {
 // config is one process's place in an Env job.
 type config struct {
 	rank, size    int
-	network, addr string
+	network, addr string // where the others look for rank 0
+	bind          string // where rank 0 listens, if not at addr
 	secret        []byte
+
+	job   string // as whose variables say, in words; "" for those of UBCOLL_
+	peers bool   // no secret was given: a Unix socket admits this user alone, and rank 0 makes the key
 }
 
-// envConfig reads the variables, and reports all faults at once.
+// envConfig reads the variables of whoever started this process, and reports all faults at once.
 func envConfig() (config, error) {
-	var faults []error
+	var f faults
 	var c config
-	missing := func(i env.Info, set bool) {
-		if !set {
-			faults = append(faults, fmt.Errorf("%s is not set", i.Name))
-		}
+	switch name, _ := Launcher(); {
+	case env.Rank.IsSet() || env.Size.IsSet():
+		c = f.ubcoll()
+	case name == torchrun:
+		c = f.torchrun()
+	case name == srun:
+		c = f.slurm()
+	default:
+		c = f.ubcoll()
 	}
-	bad := func(err error) {
-		if err != nil {
-			faults = append(faults, err)
-		}
-	}
-	missing(env.Rank.Info, env.Rank.IsSet())
-	missing(env.Size.Info, env.Size.IsSet())
-	missing(env.Rendezvous.Info, env.Rendezvous.IsSet())
-	missing(env.Secret.Info, env.Secret.IsSet())
-
-	var err, err2 error
-	c.rank, err = env.Rank.Get()
-	bad(err)
-	c.size, err2 = env.Size.Get()
-	bad(err2)
-	if err == nil && err2 == nil && env.Rank.IsSet() && env.Size.IsSet() && c.rank >= c.size {
-		bad(fmt.Errorf("%s=%d does not fit %s=%d: ranks count from 0", env.Rank.Name, c.rank, env.Size.Name, c.size))
-	}
-	if where, _ := env.Rendezvous.Get(); where != "" {
-		c.network, c.addr, err = rendezvous(where)
-		bad(err)
-	}
-	if secret, _ := env.Secret.Get(); secret != "" {
-		c.secret = []byte(secret)
-		if len(c.secret) < minSecret {
-			bad(fmt.Errorf("%s has %d bytes, want at least %d", env.Secret.Name, len(c.secret), minSecret))
-		}
-	}
-	if faults != nil {
+	if f != nil {
 		var text []string
-		for _, f := range faults {
-			text = append(text, f.Error())
+		for _, err := range f {
+			text = append(text, err.Error())
 		}
 		return config{}, fmt.Errorf("bootstrap: %s: %w", strings.Join(text, "; "), fault.ErrArgument)
 	}
 	return c, nil
+}
+
+// ubcoll reads the project's own variables.
+func (f *faults) ubcoll() (c config) {
+	f.missing(env.Rank.Info, env.Rank.IsSet())
+	f.missing(env.Size.Info, env.Size.IsSet())
+	f.missing(env.Rendezvous.Info, env.Rendezvous.IsSet())
+	f.missing(env.Secret.Info, env.Secret.IsSet())
+
+	var err, err2 error
+	c.rank, err = env.Rank.Get()
+	f.bad(err)
+	c.size, err2 = env.Size.Get()
+	f.bad(err2)
+	if err == nil && err2 == nil && env.Rank.IsSet() && env.Size.IsSet() && c.rank >= c.size {
+		f.bad(fmt.Errorf("%s=%d does not fit %s=%d: ranks count from 0", env.Rank.Name, c.rank, env.Size.Name, c.size))
+	}
+	f.meet(&c)
+	c.secret = f.secret()
+	return c
 }
 
 // rendezvous splits the variable's value into the arguments of the net package.
@@ -140,5 +147,9 @@ func (c config) join(timeout time.Duration) (Bootstrap, error) {
 	if e, ok := errors.AsType[*fault.Error](err); ok { // some rank died meanwhile
 		return nil, e
 	}
-	return nil, &fault.Error{Op: "bootstrap", Rank: c.rank, Peer: -1, Step: "join at " + c.addr, Err: err}
+	step := "join at " + c.addr
+	if c.job != "" {
+		step += " of " + c.job
+	}
+	return nil, &fault.Error{Op: "bootstrap", Rank: c.rank, Peer: -1, Step: step, Err: err}
 }

@@ -21,7 +21,7 @@ const (
 	kindAbort             // rank, code: some rank called Abort
 	kindLost              // rank, text: some rank died or gave up
 	kindBye               // the sender has closed
-	kindGo                // from rank 0: all ranks are there
+	kindGo                // from rank 0: all ranks are there; the key, if rank 0 has made it
 	kindRefuse            // from rank 0: text: the job cannot start
 	kindLate              // like kindLost, by timeout; empty, to rank 0: the sender's time for AllGather seq is up
 	kindSwap              // to rank 0: the sender's part of an Exchange with rank seq; from rank 0: rank seq's part

@@ -81,8 +81,7 @@ func (c config) greet(conn net.Conn, proved func()) (answer, error) {
 	}
 	if !hmac.Equal(theirs[:], c.mac("rank", g, a)) {
 		_, _ = conn.Write(make([]byte, macSize)) // a false proof tells the visitor that its secret is wrong
-		return a, fmt.Errorf("a process that says it is rank %d has another %s: %w",
-			a.Rank, env.Secret.Name, fault.ErrMismatch)
+		return a, fmt.Errorf("a process that says it is rank %d has another %s: %w", a.Rank, c.identity(), fault.ErrMismatch)
 	}
 	proved()
 	_, err := conn.Write(c.mac("rank 0", g, a))
@@ -111,9 +110,17 @@ func (c config) introduce(conn net.Conn) error {
 		return fmt.Errorf("no proof from rank 0: %w", err)
 	}
 	if !hmac.Equal(theirs[:], c.mac("rank 0", g, a)) {
-		return fmt.Errorf("rank 0 has another %s: %w", env.Secret.Name, fault.ErrMismatch)
+		return fmt.Errorf("rank 0 has another %s: %w", c.identity(), fault.ErrMismatch)
 	}
 	return nil
+}
+
+// identity is what both sides of a handshake must have in common.
+func (c config) identity() string {
+	if c.job == "" {
+		return env.Secret.Name
+	}
+	return fmt.Sprintf("%s, or is of another job (%s gives this one another place)", env.Secret.Name, env.Rendezvous.Name)
 }
 
 // visitor is the outcome of one connection to rank 0. conn is nil if it could not be accepted.
@@ -134,6 +141,11 @@ func (v visitor) hangUp() {
 func (c config) host(ctx context.Context) (Bootstrap, error) {
 	r := newRoot(c.size)
 	r.key = c.key()
+	if c.peers {
+		r.made = make([]byte, len(r.key))
+		rand.Read(r.made)
+		r.key = r.made
+	}
 	if c.size == 1 {
 		return r, nil
 	}
@@ -192,9 +204,16 @@ func (r *root) turnAway(visitors <-chan visitor, why error) {
 
 // listen makes rank 0's socket. At a path it replaces a socket that a killed process has left and nobody listens on.
 func (c config) listen(ctx context.Context) (net.Listener, error) {
-	l, err := (&net.ListenConfig{KeepAliveConfig: alive}).Listen(ctx, c.network, c.addr)
+	at := c.addr
+	if c.bind != "" {
+		at = c.bind
+	}
+	l, err := (&net.ListenConfig{KeepAliveConfig: alive}).Listen(ctx, c.network, at)
 	if errors.Is(err, syscall.EADDRINUSE) && c.network == "unix" && c.addr[0] == '/' && c.removeStale(ctx) {
-		l, err = (&net.ListenConfig{KeepAliveConfig: alive}).Listen(ctx, c.network, c.addr)
+		l, err = (&net.ListenConfig{KeepAliveConfig: alive}).Listen(ctx, c.network, at)
+	}
+	if errors.Is(err, syscall.EADDRINUSE) && c.job != "" {
+		err = fmt.Errorf("%w: by another job, or a server; %s, the same on all ranks, gives this job another place", err, env.Rendezvous.Name)
 	}
 	return l, err
 }
@@ -233,7 +252,7 @@ func (c config) stranger(conn net.Conn) error {
 		return nil
 	}
 	err := shm.SameUser(u)
-	if errors.Is(err, fault.ErrNotSupported) { // the secret must suffice, as over TCP
+	if errors.Is(err, fault.ErrNotSupported) && !c.peers { // the secret must suffice, as over TCP
 		return nil
 	}
 	return err
@@ -530,11 +549,16 @@ func (c config) enter(ctx context.Context, conn net.Conn) (Bootstrap, error) {
 		errors.Is(err, syscall.EPIPE) {
 		err = fmt.Errorf("%w: %w", errHungUp, err)
 	}
+	var made []byte
 	if err == nil {
-		err = c.awaitGo(conn)
+		made, err = c.awaitGo(conn)
 	}
 	if err == nil && stop() {
-		return newLeaf(c.rank, c.size, c.key(), conn), nil
+		key := c.key()
+		if c.peers {
+			key = made
+		}
+		return newLeaf(c.rank, c.size, key, conn), nil
 	}
 	conn.Close()
 	if errors.Is(err, os.ErrDeadlineExceeded) || err == nil {
@@ -543,26 +567,26 @@ func (c config) enter(ctx context.Context, conn net.Conn) (Bootstrap, error) {
 	return nil, err
 }
 
-// awaitGo waits until rank 0 says that all are there.
-func (c config) awaitGo(conn net.Conn) error {
+// awaitGo waits until rank 0 says that all are there. It returns the key that rank 0 has made, if it has.
+func (c config) awaitGo(conn net.Conn) (made []byte, err error) {
 	f, err := readFrame(conn)
 	if err != nil {
 		if errors.Is(err, os.ErrDeadlineExceeded) {
-			return err
+			return nil, err
 		}
-		return lost(0, "ended while the job was starting: "+err.Error()).on(c.rank)
+		return nil, lost(0, "ended while the job was starting: "+err.Error()).on(c.rank)
 	}
 	switch f.kind {
 	case kindGo:
-		return nil
+		return f.body, nil
 	case kindRefuse:
-		return f.refused()
+		return nil, f.refused()
 	case kindLost, kindAbort:
 		cause, err := f.decode(c.size)
 		if err != nil {
-			return err
+			return nil, err
 		}
-		return cause.on(c.rank)
+		return nil, cause.on(c.rank)
 	}
-	return fmt.Errorf("rank 0 sent a frame of kind %d before the start: %w", f.kind, fault.ErrMismatch)
+	return nil, fmt.Errorf("rank 0 sent a frame of kind %d before the start: %w", f.kind, fault.ErrMismatch)
 }

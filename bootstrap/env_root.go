@@ -17,6 +17,7 @@ import (
 type root struct {
 	size  int
 	key   []byte
+	made  []byte // the key, if rank 0 has made it; nil if it comes from the secret
 	gate  gate
 	wg    sync.WaitGroup // its readers
 	swaps swaps
@@ -57,7 +58,7 @@ func (r *root) Size() int { return r.size }
 
 // letGo starts the job on the other ranks.
 func (r *root) letGo() {
-	for rank, err := range r.toAll(func(w *wire) error { return w.send(frame{kind: kindGo}) }) {
+	for rank, err := range r.toAll(func(w *wire) error { return w.send(frame{kind: kindGo, body: r.made}) }) {
 		r.fail(lost(rank, "connection failed: "+err.Error()))
 	}
 	close(r.started)

@@ -8,8 +8,31 @@ func Join(rank, size int, where, secret string, timeout time.Duration) (Bootstra
 	if err != nil {
 		return nil, err
 	}
-	return config{rank, size, network, addr, []byte(secret)}.join(timeout)
+	return config{rank: rank, size: size, network: network, addr: addr, secret: []byte(secret)}.join(timeout)
 }
+
+// Place is where Env would go.
+type Place struct {
+	Rank, Size               int
+	Network, Addr, Bind, Job string
+	Peers                    bool
+}
+
+// EnvPlace is Env without the join.
+func EnvPlace() (Place, error) {
+	c, err := envConfig()
+	return Place{c.rank, c.size, c.network, c.addr, c.bind, c.job, c.peers}, err
+}
+
+// Here is where the ranks of a launcher's job on one host meet.
+func Here(job string) string {
+	c := config{job: job}
+	new(faults).onOneHost(&c)
+	return c.addr
+}
+
+// Hostlist is what reads lists of hosts.
+var Hostlist = hostlist
 
 // LingerFor sets how long rank 0 stays after it has given up, and returns a function that restores it.
 func LingerFor(d time.Duration) (restore func()) { return set(&linger, d) }

@@ -2,11 +2,20 @@ package bootstrap
 
 import (
 	"os"
+	"slices"
 	"strconv"
+
+	"github.com/ubcoll/ubcoll/internal/env"
 )
 
-// launchers are the variables in which each launcher tells a process how many ranks the job has. The order matters: an
-// mpirun inside a Slurm job sets both, and then mpirun counts.
+// The launchers whose ranks Env reads.
+const (
+	torchrun = "torchrun"
+	srun     = "srun"
+)
+
+// launchers are the variables in which each launcher of an MPI tells a process how many ranks the job has. The order
+// matters: an mpirun inside a Slurm job sets both, and then mpirun counts.
 var launchers = []struct{ name, size string }{
 	{"mpirun of Open MPI", "OMPI_COMM_WORLD_SIZE"},
 	{"mpirun of MVAPICH2", "MV2_COMM_WORLD_SIZE"},
@@ -18,20 +27,52 @@ var launchers = []struct{ name, size string }{
 // environment alone. It returns "" and 0 if there is none, and size 0 if the launcher does not say. Local, does not
 // block.
 func Launcher() (name string, size int) {
+	// torchrun's agents may have been started by srun or mpirun, whose variables the ranks then inherit.
+	if os.Getenv(torchRun) != "" {
+		return torchrun, atoi(os.Getenv(torchSize))
+	}
+	step := slurmStep()
+	if step != "" && os.Getenv("PMI_JOBID") == step { // PMI_SIZE below is srun's, not mpirun's
+		return srun, atoi(os.Getenv(slurmSize))
+	}
 	for _, l := range launchers {
 		if s := os.Getenv(l.size); s != "" {
 			return l.name, atoi(s)
 		}
 	}
-	// SLURM_NTASKS is also there for the batch script itself, which srun did not start. The ids from 0xfffffff0 up
-	// are Slurm's own steps (batch, interactive shell), which run one plain process.
-	if id, err := strconv.ParseUint(os.Getenv("SLURM_STEP_ID"), 10, 32); err == nil && id < 0xfffffff0 {
-		return "srun", atoi(os.Getenv("SLURM_STEP_NUM_TASKS"))
+	if step != "" {
+		return srun, atoi(os.Getenv(slurmSize))
 	}
 	if os.Getenv("PMIX_RANK") != "" {
 		return "a PMIx launcher", 0
 	}
 	return "", 0
+}
+
+// EnvSource says whose variables make this process a rank by [Env]: "UBCOLL_RANK", "torchrun" or "srun". It returns ""
+// if [MPI] or nothing makes it one: torchrun and srun count only if they started several processes, and srun only if
+// the program was built without MPI or srun gives it no PMI, by which MPI would find its ranks. UBCOLL_REQUIRE=mpi
+// leaves both to MPI. Local, does not block.
+func EnvSource() string {
+	name, size := Launcher()
+	switch {
+	case env.Rank.IsSet() || env.Size.IsSet():
+		return env.Rank.Name
+	case size == 1 || env.Requires("mpi"):
+		return ""
+	case name == torchrun, name == srun && (MPILibrary() == "" || !hasPMI()):
+		return name
+	}
+	return ""
+}
+
+// pmi are variables that a process manager sets, or the user, where MPI can find its ranks under srun. PMIX_RANK and
+// PMI_RANK are there with --mpi=pmix and --mpi=pmi2, PMI_CONTROL_PORT with --mpi=cray_shasta. With I_MPI_PMI_LIBRARY
+// Intel MPI takes Slurm's own library (https://slurm.schedmd.com/mpi_guide.html).
+var pmi = []string{"PMIX_RANK", "PMI_RANK", "PMI_CONTROL_PORT", "I_MPI_PMI_LIBRARY"}
+
+func hasPMI() bool {
+	return slices.ContainsFunc(pmi, func(name string) bool { return os.Getenv(name) != "" })
 }
 
 // atoi is 0 for a string that is no count.

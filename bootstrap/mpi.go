@@ -115,8 +115,12 @@ func (w *world) start() error {
 	mendSignalHandlers()
 	w.rank, w.size = gompi.WorldRank(), gompi.WorldSize()
 	if name, n := Launcher(); n > 1 && w.size == 1 {
+		other := ""
+		if name == srun {
+			other = ", or with srun --mpi=none, which needs no MPI"
+		}
 		return fmt.Errorf("bootstrap: %s started %d ranks, but %s sees only this one, so each would run alone; "+
-			"start the program with that library's own mpirun: %w", name, n, MPILibrary(), ErrLauncher)
+			"start the program with that library's own mpirun%s: %w", name, n, MPILibrary(), other, ErrLauncher)
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), startTimeout)
 	defer cancel()

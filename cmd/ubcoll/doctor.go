@@ -75,8 +75,8 @@ func machine() *doctor.View {
 			defer cancel()
 			return net.DefaultResolver.LookupHost(ctx, name)
 		}}
-	v.Launcher, v.Ranks = bootstrap.Launcher()
-	if env.Rank.IsSet() { // UBCOLL_RANK counts more than a launcher
+	v.Job = ranksFrom()
+	if v.Launcher, v.Ranks = bootstrap.Launcher(); bootstrap.EnvSource() != "" { // MPI has no part in it
 		v.Launcher = ""
 	}
 	for _, q := range cpu.Quotas() {

@@ -2,10 +2,13 @@ package main
 
 import (
 	"encoding/json"
+	"fmt"
 	"os"
 	"strings"
+	"sync"
 	"testing"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/ubcoll/ubcoll/internal/doctor"
@@ -49,6 +52,36 @@ func TestTogether(t *testing.T) {
 	require.True(t, ok, stdout)
 	require.Contains(t, other, "UBCOLL_LOG")
 	require.NotContains(t, other, "UBCOLL_TIMEOUT")
+}
+
+// Under srun without MPI the ranks are those of Slurm's variables. No Slurm runs here: the test sets them.
+func TestUnderSrun(t *testing.T) {
+	step := []string{fmt.Sprintf("SLURM_JOB_ID=%d", os.Getpid()), "SLURM_STEP_ID=0", "SLURM_STEP_NUM_TASKS=2", "SLURM_STEP_NUM_NODES=1",
+		"SLURM_STEP_NODELIST=nn01"}
+	all := func(args ...string) string {
+		var out [2]string
+		var wg sync.WaitGroup
+		for rank := range out {
+			wg.Go(func() {
+				stdout, stderr, code := testkit.Program(t, append(step, fmt.Sprintf("SLURM_PROCID=%d", rank)), args...)
+				assert.Contains(t, []int{0, exitSupport}, code, stderr)
+				out[rank] = stdout
+			})
+		}
+		wg.Wait()
+		require.Empty(t, out[1], "rank 0 prints for all")
+		return out[0]
+	}
+	out := all("info")
+	require.Contains(t, out, "ranks 0-1:\n")
+	require.Regexp(t, `(?m)^launcher +srun, 2 ranks$`, out)
+	require.Regexp(t, `(?m)^ranks +processes, by srun's variables, without MPI$`, out)
+	out = all("doctor")
+	require.Contains(t, out, "PASS  ranks          processes, by srun's variables, without MPI\n")
+	require.NotContains(t, out, "FAIL  mpi")
+	require.NotContains(t, out, "FAIL  job")
+	require.Contains(t, all("run", "-n", "../../configs/smoke.toml"), "ranks=2\n")
+	require.Contains(t, all("bench", "all_reduce", "-b", "8", "-e", "8", "-n", "1", "-w", "0"), "Rank  1")
 }
 
 func TestGroups(t *testing.T) {

@@ -77,6 +77,7 @@ func facts(withEnv bool) (lines []pair, err error) {
 	} else {
 		line("launcher", "none")
 	}
+	line("ranks", "%s", or(ranksFrom(), "goroutines of this process"))
 	host, _ := os.Hostname()
 	line("host", "%s", host)
 	line("processors", "%d allowed, %s, last-level cache %d KiB", len(cpu.Affinity()), plural.Count(cpu.Cores(), "core"),

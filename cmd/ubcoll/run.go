@@ -116,7 +116,11 @@ func dryRun(job *sweep.Job, threads int, out io.Writer) error {
 		r, _ := env.Rank.Get()
 		ranks, first = n*threads, r == 0
 	} else if name, size := bootstrap.Launcher(); name != "" {
-		b, err := bootstrap.MPI()
+		join := bootstrap.MPI
+		if bootstrap.EnvSource() != "" {
+			join = bootstrap.Env
+		}
+		b, err := join()
 		if err != nil && size != 1 {
 			return err
 		}

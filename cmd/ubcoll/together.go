@@ -34,12 +34,26 @@ type meeting struct{ job bootstrap.Bootstrap }
 func meet() (meeting, error) {
 	var m meeting
 	var err error
-	if env.Rank.IsSet() || env.Size.IsSet() {
+	if bootstrap.EnvSource() != "" {
 		m.job, err = bootstrap.Env()
 	} else if name, n := bootstrap.Launcher(); name != "" && n != 1 {
 		m.job, err = bootstrap.MPI()
 	}
 	return m, err
+}
+
+// ranksFrom says whose variables, or what, give this process its place in a job; "" if it is no part of one.
+func ranksFrom() string {
+	name, n := bootstrap.Launcher()
+	switch by := bootstrap.EnvSource(); {
+	case by == env.Rank.Name:
+		return "processes, by " + by + " and the variables beside it"
+	case by != "":
+		return "processes, by " + by + "'s variables, without MPI"
+	case name != "" && n != 1:
+		return "processes, by MPI"
+	}
+	return ""
 }
 
 // asks gathers the answers of all ranks and returns them in groups, on every rank. It closes m's job. Collective.

@@ -43,8 +43,9 @@ type View struct {
 	Cores      int
 
 	BuiltMPI string // the linked MPI library; "" = none
-	Launcher string // what started this process; "" = none
+	Launcher string // what started this process for MPI; "" = none
 	Ranks    int    // as the launcher says
+	Job      string // whose variables give this process its place in a job; "" = it is no part of one
 	Mpirun   func() (string, error)
 
 	GPUs   []GPU
@@ -85,8 +86,8 @@ var checks = []struct {
 	name string
 	look func(v *View) Finding
 }{
-	{"mpi", mpi}, {"memlock", memlock}, {"shared-memory", shared}, {"processors", processors}, {"gpu", gpu},
-	{"rdma", rdma}, {"network", network}, {"host-name", hostName},
+	{"ranks", ranks}, {"mpi", mpi}, {"memlock", memlock}, {"shared-memory", shared}, {"processors", processors}, {"gpu", gpu},
+	{"rdma", rdma}, {"network", network}, {"host-name", hostName}, {"nccl", nccl},
 }
 
 // Examine runs all checks. Local; it starts no job.
@@ -139,6 +140,13 @@ func family(text string) string {
 
 // kin reports whether the launcher of one starts programs of the other: all but Open MPI descend from MPICH.
 func kin(a, b string) bool { return a == b || a != "Open MPI" && b != "Open MPI" }
+
+func ranks(v *View) Finding {
+	if v.Job == "" {
+		return found(Skip, "nothing started this process as a rank of a job", "")
+	}
+	return found(Pass, "%s", "", v.Job)
+}
 
 func mpi(v *View) Finding {
 	of := family(v.BuiltMPI)

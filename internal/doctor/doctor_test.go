@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"errors"
 	"io/fs"
+	"strings"
 	"testing"
 	"testing/fstest"
 
@@ -24,11 +25,30 @@ func withLock(soft string) fs.FS {
 // healthy is a machine that passes every check.
 func healthy() *View {
 	return &View{FS: withLock("unlimited"), Getenv: func(string) string { return "" }, Room: func() (int64, error) { return 1 << 30, nil },
-		Write: func(string) error { return nil }, Processors: 8, Cores: 4, BuiltMPI: "Open MPI v4.1.4",
+		Write: func(string) error { return nil }, Processors: 8, Cores: 4, BuiltMPI: "Open MPI v4.1.4", Job: "processes, by MPI",
 		Mpirun: func() (string, error) { return "mpirun (Open MPI) 4.1.4", nil },
 		GPUs:   []GPU{{"cuda:0", nil, true, true}, {"cuda:1", nil, true, true}}, RDMA: []Port{{"mlx5_0:1", true, "active"}},
 		Hostname: "a", Lookup: func(string) ([]string, error) { return []string{"10.0.0.1"}, nil },
 		Interfaces: []Interface{{"lo", true, true, []string{"127.0.0.1"}}, {"eth0", true, false, []string{"10.0.0.1"}}}}
+}
+
+// set is an environment of these assignments.
+func set(assignments ...string) func(string) string {
+	return func(name string) string {
+		for _, a := range assignments {
+			if n, v, _ := strings.Cut(a, "="); n == name {
+				return v
+			}
+		}
+		return ""
+	}
+}
+
+// many are interfaces with two addresses on the last.
+func many() []Interface {
+	one := []string{"10.0.0.1"}
+	return []Interface{{"lo", true, true, one}, {"eth0", true, false, one}, {"eth01", true, false, one}, {"eth1", false, false, one},
+		{"eth2", true, false, nil}, {"ib1", true, false, one}, {"ib2", true, false, []string{"10.0.0.2", "10.0.0.3"}}}
 }
 
 func TestHealthy(t *testing.T) {
@@ -51,6 +71,8 @@ func TestChecks(t *testing.T) {
 		status Status
 		reason string
 	}{
+		{"no job", "ranks", func(v *View) { v.Job = "" }, Skip, "nothing started this process as a rank"},
+		{"by srun", "ranks", func(v *View) { v.Job = "processes, by srun's variables" }, Pass, "by srun's variables"},
 		{"no MPI", "mpi", func(v *View) { v.BuiltMPI = "" }, Skip, "built without MPI"},
 		{"no MPI under mpirun", "mpi", func(v *View) { v.BuiltMPI, v.Launcher, v.Ranks = "", "mpirun of Open MPI", 4 }, Fail,
 			"mpirun of Open MPI started this, and this program was built without MPI"},
@@ -108,6 +130,26 @@ func TestChecks(t *testing.T) {
 		{"unknown name", "host-name", func(v *View) { v.Lookup = func(string) ([]string, error) { return nil, nothing } }, Warn, "has no address"},
 		{"Debian's name", "host-name", func(v *View) { v.Lookup = func(string) ([]string, error) { return []string{"127.0.1.1"}, nil } }, Warn,
 			"a is 127.0.1.1 here"},
+		{"NCCL's interface", "nccl", func(v *View) { v.Getenv = set("NCCL_SOCKET_IFNAME=eth0") }, Warn,
+			"NCCL_SOCKET_IFNAME=eth0 is set: UBCOLL_NET=eth0 does that here"},
+		{"and ours", "nccl", func(v *View) { v.Getenv = set("NCCL_SOCKET_IFNAME=eth0", "UBCOLL_NET=10.0.0.0/8") }, Pass, "no setting of NCCL"},
+		{"beginnings", "nccl", func(v *View) { v.Interfaces, v.Getenv = many(), set("NCCL_SOCKET_IFNAME=eth,ib1") }, Warn,
+			": UBCOLL_NET=eth0,eth01,ib1 does that here"},
+		{"a whole name", "nccl", func(v *View) { v.Interfaces, v.Getenv = many(), set("NCCL_SOCKET_IFNAME==eth0,ib") }, Warn,
+			"NCCL_SOCKET_IFNAME==eth0,ib is set: UBCOLL_NET=eth0 does that here"},
+		{"all but some", "nccl", func(v *View) { v.Interfaces, v.Getenv = many(), set("NCCL_SOCKET_IFNAME=^eth,ib2") }, Warn,
+			": UBCOLL_NET=ib1 does that here"},
+		{"all but whole names", "nccl", func(v *View) { v.Interfaces, v.Getenv = many(), set("NCCL_SOCKET_IFNAME=^=eth0,ib2") }, Warn,
+			": UBCOLL_NET=eth01,ib1 does that here"},
+		{"NCCL's interface is elsewhere", "nccl", func(v *View) { v.Getenv = set("NCCL_SOCKET_IFNAME=ib") }, Warn,
+			"NCCL_SOCKET_IFNAME=ib is set, and UBCOLL_NET has no counterpart here: no interface with an address matches it"},
+		{"too many", "nccl", func(v *View) { v.Interfaces, v.Getenv = many(), set("NCCL_SOCKET_IFNAME=^docker") }, Warn,
+			"eth0, eth01, ib1, ib2 have 5 addresses, and a rank listens on 4 at most"},
+		{"NCCL's RDMA devices", "nccl", func(v *View) { v.IB, v.Getenv = "on", set("NCCL_IB_HCA=^=mlx5_3") }, Warn,
+			"NCCL_IB_HCA=^=mlx5_3 is set: UBCOLL_IB_HCA=^=mlx5_3 does that here"},
+		{"NCCL's RDMA devices, without RDMA", "nccl", func(v *View) { v.IB, v.Getenv = "off", set("NCCL_IB_HCA=mlx5_3") }, Pass, "no setting"},
+		{"both", "nccl", func(v *View) { v.IB, v.Getenv = "auto", set("NCCL_SOCKET_IFNAME=eth0", "NCCL_IB_HCA=mlx5_3") }, Warn,
+			"NCCL_SOCKET_IFNAME=eth0 is set: UBCOLL_NET=eth0 does that here; NCCL_IB_HCA=mlx5_3 is set: UBCOLL_IB_HCA=mlx5_3 does that here"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			v := healthy()

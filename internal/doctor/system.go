@@ -158,7 +158,7 @@ func network(v *View) Finding {
 	switch {
 	case addresses == 0:
 		return found(Warn, onlyLoopback+": no job spans several hosts", "ip link set DEV up; a container wants a network")
-	case addresses > 4 && v.Getenv("UBCOLL_NET") == "":
+	case addresses > mostAddresses && v.Getenv("UBCOLL_NET") == "":
 		return found(Warn, "%d addresses, of which the first 4 are used: %s", "name those of the job's network with UBCOLL_NET", addresses,
 			strings.Join(names, ", "))
 	}

@@ -15,46 +15,37 @@ import (
 	"github.com/ubcoll/ubcoll/internal/testkit"
 )
 
-// go get accepts this tree as a module: from a proxy that has only this tree and what this machine has fetched before,
-// a program elsewhere gets the library and the tool, with the files that they embed.
-func TestGoGet(t *testing.T) {
-	testkit.Long(t)
+// release is the version that these tests give this tree, as tags would.
+const release = "v0.0.1-rc.1"
+
+// command runs a command that must succeed, and returns its output.
+func command(t *testing.T, dir string, environ []string, name string, args ...string) string {
+	t.Helper()
+	cmd := exec.Command(name, args...)
+	cmd.Dir, cmd.Env = dir, append(os.Environ(), environ...)
+	var said strings.Builder
+	cmd.Stderr = &said
+	out, err := cmd.Output()
+	require.NoError(t, err, said.String())
+	return string(out)
+}
+
+// proxy writes a module proxy of files, which has this tree's modules in that version, and returns the variables with
+// which the go command knows only these and what this machine has fetched before.
+func proxy(t *testing.T) (environ []string) {
+	t.Helper()
 	root := filepath.Join("..", "..")
-	command := func(dir string, environ []string, name string, args ...string) string {
-		cmd := exec.Command(name, args...)
-		cmd.Dir, cmd.Env = dir, append(os.Environ(), environ...)
-		var said strings.Builder
-		cmd.Stderr = &said
-		out, err := cmd.Output()
-		require.NoError(t, err, said.String())
-		return string(out)
-	}
 	if _, err := os.Stat(filepath.Join(root, ".git")); err != nil {
 		t.Skip("not a repository: git says which files are the module's")
 	}
-	const version = "v0.0.1"
-	proxy := t.TempDir()
-	at := filepath.Join(proxy, filepath.FromSlash(module), "@v")
-	require.NoError(t, os.MkdirAll(at, 0o755))
-	write := func(name, text string) {
-		require.NoError(t, os.WriteFile(filepath.Join(at, name), []byte(text), 0o644))
-	}
-	mod, err := os.ReadFile(filepath.Join(root, "go.mod"))
-	require.NoError(t, err)
-	write("list", version+"\n")
-	write(version+".mod", string(mod))
-	write(version+".info", `{"Version":"`+version+`","Time":"2026-01-01T00:00:00Z"}`)
-	f, err := os.Create(filepath.Join(at, version+".zip"))
-	require.NoError(t, err)
-	defer f.Close()
-	z := zip.NewWriter(f)
-	var nested []string // modules of their own
-	files := strings.Split(strings.TrimRight(command(root, nil, "git", "ls-files", "-z", "-co", "--exclude-standard"), "\x00"), "\x00")
+	files := strings.Split(strings.TrimRight(command(t, root, nil, "git", "ls-files", "-z", "-co", "--exclude-standard"), "\x00"), "\x00")
+	dirs := []string{""} // of the modules, the innermost last
 	for _, name := range files {
 		if dir, ok := strings.CutSuffix(name, "/go.mod"); ok {
-			nested = append(nested, dir+"/")
+			dirs = append(dirs, dir+"/")
 		}
 	}
+	of := map[string][]string{}
 	for _, name := range files {
 		info, err := os.Lstat(filepath.Join(root, name))
 		if os.IsNotExist(err) || strings.HasPrefix(name, "vendor/") { // removed, but not committed yet
@@ -62,14 +53,43 @@ func TestGoGet(t *testing.T) {
 		}
 		require.NoError(t, err)
 		require.True(t, info.Mode().IsRegular(), "%s would be left out of the module: it is no ordinary file", name)
-		inside := false
-		for _, dir := range nested {
-			inside = inside || strings.HasPrefix(name, dir)
+		in := ""
+		for _, dir := range dirs {
+			if strings.HasPrefix(name, dir) {
+				in = dir
+			}
 		}
-		if inside {
-			continue
+		of[in] = append(of[in], strings.TrimPrefix(name, in))
+	}
+	where := t.TempDir()
+	for dir, names := range of {
+		mod, err := os.ReadFile(filepath.Join(root, dir, "go.mod"))
+		require.NoError(t, err)
+		path, _, _ := strings.Cut(strings.TrimPrefix(string(mod), "module "), "\n")
+		if path != strings.TrimSuffix(module+"/"+dir, "/") {
+			continue // an example, which is not to be had by version
 		}
-		w, err := z.Create(module + "@" + version + "/" + name)
+		serve(t, filepath.Join(where, filepath.FromSlash(path), "@v"), path, filepath.Join(root, dir), string(mod), names)
+	}
+	cache, proxies, _ := strings.Cut(strings.TrimSpace(command(t, ".", nil, "go", "env", "GOMODCACHE", "GOPROXY")), "\n")
+	return []string{"GOPROXY=file://" + where + ",file://" + filepath.Join(cache, "cache", "download") + "," + proxies, "GOSUMDB=off", "GOWORK=off",
+		"GOFLAGS=-modcacherw -mod=mod -trimpath", "GOMODCACHE=" + t.TempDir(), "GOTOOLCHAIN=local"}
+}
+
+// serve writes a module's files of a proxy to the folder at.
+func serve(t *testing.T, at, path, root, mod string, names []string) {
+	t.Helper()
+	require.NoError(t, os.MkdirAll(at, 0o755))
+	for name, text := range map[string]string{"list": release + "\n", release + ".mod": mod,
+		release + ".info": `{"Version":"` + release + `","Time":"2026-01-01T00:00:00Z"}`} {
+		require.NoError(t, os.WriteFile(filepath.Join(at, name), []byte(text), 0o644))
+	}
+	f, err := os.Create(filepath.Join(at, release+".zip"))
+	require.NoError(t, err)
+	defer f.Close()
+	z := zip.NewWriter(f)
+	for _, name := range names {
+		w, err := z.Create(path + "@" + release + "/" + name)
 		require.NoError(t, err)
 		in, err := os.Open(filepath.Join(root, name))
 		require.NoError(t, err)
@@ -78,16 +98,19 @@ func TestGoGet(t *testing.T) {
 		require.NoError(t, in.Close())
 	}
 	require.NoError(t, z.Close())
+}
 
-	cache := strings.TrimSpace(command(".", nil, "go", "env", "GOMODCACHE"))
-	elsewhere := t.TempDir()
-	environ := []string{"GOPROXY=file://" + proxy + ",file://" + filepath.Join(cache, "cache", "download"), "GOSUMDB=off", "GOWORK=off",
-		"GOFLAGS=-modcacherw -mod=mod", "GOMODCACHE=" + t.TempDir(), "GOTOOLCHAIN=local"}
+// go get accepts this tree as a module: a program elsewhere gets the library and the tools, with the files that they
+// embed, and go install takes the tools by version, which it refuses where a go.mod has a replace directive. Run in full,
+// it builds and runs them, too.
+func TestGoGet(t *testing.T) {
+	testkit.Long(t)
+	environ, elsewhere := proxy(t), t.TempDir()
 	require.NoError(t, os.WriteFile(filepath.Join(elsewhere, "go.mod"), []byte("module example\n\ngo 1.26.0\n"), 0o644))
 	require.NoError(t, os.WriteFile(filepath.Join(elsewhere, "main.go"),
 		[]byte("package main\n\nimport (\n\t_ \""+module+"/coll\"\n\t_ \""+module+"/graph\"\n)\n\nfunc main() {}\n"), 0o644))
-	command(elsewhere, environ, "go", "get", module+"@"+version) // this checks names and sizes
-	out := command(elsewhere, environ, "go", "list", "-deps", "-json=ImportPath,EmbedFiles,Error,DepsErrors", ".", module+"/cmd/ubcoll",
+	command(t, elsewhere, environ, "go", "get", module+"@"+release) // this checks names and sizes
+	out := command(t, elsewhere, environ, "go", "list", "-deps", "-json=ImportPath,EmbedFiles,Error,DepsErrors", ".", module+"/cmd/ubcoll",
 		module+"/cmd/allreduce_ub")
 	embedded := 0
 	for d := json.NewDecoder(strings.NewReader(out)); d.More(); {
@@ -103,4 +126,24 @@ func TestGoGet(t *testing.T) {
 		}
 	}
 	require.Positive(t, embedded, "the programs embed files")
+
+	bin := t.TempDir()
+	environ = append(environ, "GOBIN="+bin)
+	build, install := []string{"build", "-o", "program", "."}, []string{"install"}
+	if !testkit.Full() { // a fresh module cache has other paths, so that all would be compiled anew
+		build, install = append([]string{"build", "-n"}, build[1:]...), append(install, "-n")
+	}
+	command(t, elsewhere, environ, "go", build...)
+	for _, tool := range []string{"cmd/ubcoll", "cmd/ubcoll-plot"} { // each of a module and with a version of its own
+		command(t, elsewhere, environ, "go", append(install, module+"/"+tool+"@"+release)...)
+	}
+	if !testkit.Full() {
+		return
+	}
+	command(t, elsewhere, nil, "./program")
+	out = command(t, elsewhere, nil, filepath.Join(bin, "ubcoll"), "version")
+	require.True(t, strings.HasPrefix(out, "ubcoll "+release+"\n"), out)
+	require.Contains(t, command(t, elsewhere, nil, "go", "version", "-m", filepath.Join(bin, "ubcoll-plot")),
+		"\tmod\t"+module+"/cmd/ubcoll-plot\t"+release+"\t")
+	require.Contains(t, command(t, elsewhere, nil, filepath.Join(bin, "ubcoll-plot"), "-h"), "Usage: ubcoll-plot")
 }
