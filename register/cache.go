@@ -110,7 +110,8 @@ func (c *Cache) find(ix *index, addr uintptr, n int, generation uint64) *Claim {
 // with PinRequired the Locker's limit is one.
 //
 // Errors: ErrArgument; ErrStale if m is known in a newer generation or was freed; ErrLimit; ErrClosed; with PinRequired
-// the Locker's; or the errors of all backends. Memory of an older generation, or of another ID at the same addresses, becomes stale: see Invalidate.
+// the Locker's; or the errors of all backends. Memory of an older generation, or of another ID at the same addresses,
+// becomes stale: see Invalidate.
 func (c *Cache) Register(m Memory, addr uintptr, n int) (*Ref, error) {
 	cl, err := c.join(m, addr, n, forLocal)
 	if err != nil {

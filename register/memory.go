@@ -90,9 +90,10 @@ type Config struct {
 }
 
 // Locker keeps host memory from being paged out while it is registered. It is called as a Backend is, and before the
-// backends. It counts: memory may be locked for a new registration while that before it still ends. With PinAuto a failed Lock fails no registration: its error only goes to Explain, and such memory is not
-// unlocked. With PinRequired it does, and later registrations try again. fault.ErrNotSupported says that this memory is
-// not the Locker's to lock; that never fails a registration.
+// backends. It counts: memory may be locked for a new registration while that before it still ends. With PinAuto a failed
+// Lock fails no registration: its error only goes to Explain, and such memory is not unlocked. With PinRequired it does,
+// and later registrations try again. fault.ErrNotSupported says that this memory is not the Locker's to lock; that never
+// fails a registration.
 type Locker interface {
 	Lock(m Memory) error
 	Unlock(m Memory) error
