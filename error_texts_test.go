@@ -4,15 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
-	"regexp"
-	"strings"
 	"sync"
 	"testing"
 	"time"
 	"unsafe"
-
-	"github.com/stretchr/testify/require"
 
 	"github.com/ubcoll/ubcoll"
 	"github.com/ubcoll/ubcoll/bootstrap"
@@ -21,6 +16,7 @@ import (
 	"github.com/ubcoll/ubcoll/graph"
 	"github.com/ubcoll/ubcoll/internal/conform"
 	"github.com/ubcoll/ubcoll/internal/enginetest"
+	"github.com/ubcoll/ubcoll/internal/inside"
 	"github.com/ubcoll/ubcoll/internal/testkit"
 	"github.com/ubcoll/ubcoll/p2p"
 )
@@ -29,14 +25,15 @@ import (
 type bad struct {
 	name string
 	on   conform.Layout
-	o    ubcoll.Options
+	o    ubcoll.Options // a Timeout counts from Open on
 	do   func(ctx context.Context, c *ubcoll.Comm) error
 }
 
-// ends returns the errors of the ranks.
+// errs returns the errors of the ranks.
 func (k bad) errs(t *testing.T) []error {
 	bs := enginetest.Hosts(bootstrap.Local(len(k.on)), func(rank int) string { return fmt.Sprintf("host%c", 'a'+k.on[rank]) })
-	if k.o.Timeout == 0 {
+	limit := k.o.Timeout
+	if limit >= 0 {
 		k.o.Timeout = testkit.Limit
 	}
 	var open sync.WaitGroup // no rank closes before all have their errors
@@ -44,6 +41,9 @@ func (k bad) errs(t *testing.T) []error {
 	return testkit.Each(bs, func(b bootstrap.Bootstrap) error {
 		c, err := ubcoll.Open(t.Context(), b, k.o)
 		if err == nil {
+			if limit > 0 {
+				(*inside.Comm)(c).View().SetTimeout(limit)
+			}
 			err = k.do(t.Context(), c)
 		}
 		open.Done()
@@ -55,6 +55,12 @@ func (k bad) errs(t *testing.T) []error {
 		return err
 	})
 }
+
+// varying are the errors that differ from run to run, by what comes first.
+var varying = []string{"sends in a circle", "receives in a circle", "different orders", "window: wait in vain",
+	"channel: wait in vain", "channel: peer never connects", "window: wait for one that leaves", "hosts: aborted",
+	"hosts: timeout", "hosts: timeout of the first", "timeout", "timeout of a reduction", "cancelled meanwhile",
+	"receive cancelled"}
 
 // odd makes the last rank call one thing, and the others another.
 func odd(one, others func(ctx context.Context, c *ubcoll.Comm) error) func(ctx context.Context, c *ubcoll.Comm) error {
@@ -90,7 +96,9 @@ func bcast(root int) step {
 }
 
 func send(to, n int) step {
-	return func(ctx context.Context, c *ubcoll.Comm) error { return p2p.Send(ctx, c, to, ubcoll.Of(make([]float32, n))) }
+	return func(ctx context.Context, c *ubcoll.Comm) error {
+		return p2p.Send(ctx, c, to, ubcoll.Of(make([]float32, n)))
+	}
 }
 
 func recv(from, n int) step {
@@ -171,6 +179,9 @@ func window(do func(ctx context.Context, c *ubcoll.Comm, w *ubcoll.Window) error
 		if err != nil {
 			return err
 		}
+		if err := bar(ctx, c); err != nil { // both have it before one ends it
+			return err
+		}
 		return do(ctx, c, w)
 	})
 }
@@ -179,6 +190,9 @@ func channel(do func(ctx context.Context, c *ubcoll.Comm, ch *p2p.Channel) error
 	return with(func(ctx context.Context, c *ubcoll.Comm, b *ubcoll.Buffer[float32], r *ubcoll.Registration) error {
 		ch, err := p2p.Connect(ctx, c, 1-c.Rank(), r)
 		if err != nil {
+			return err
+		}
+		if err := bar(ctx, c); err != nil { // both have it before one ends it
 			return err
 		}
 		return do(ctx, c, ch)
@@ -196,10 +210,10 @@ func freed(ctx context.Context, c *ubcoll.Comm) error {
 	return coll.AllReduce(ctx, c, b.Vec(), b.Vec(), ubcoll.Sum)
 }
 
-func bads() []bad {
+func callErrors() []bad {
 	four, two, hosts := conform.Block(4), conform.Block(2), conform.Block(2, 1)
 	one := conform.Block(1)
-	short := ubcoll.Options{Timeout: 300 * time.Millisecond}
+	short := ubcoll.Options{Timeout: 100 * time.Millisecond}
 	f := ubcoll.Of(make([]float32, 100))
 	shifted := ubcoll.Of(make([]byte, 500)).Slice(1, 401).As(dtype.Float32)
 	var no ubcoll.Options
@@ -210,7 +224,7 @@ func bads() []bad {
 		{"operation", four, no, odd(bar, reduce(100))},
 		{"operation of the others", four, no, odd(reduce(100), bar)},
 		{"root", four, no, odd(bcast(1), bcast(0))},
-		{"two against two", four, no, func(ctx context.Context, c *ubcoll.Comm) error { return reduce(100 + c.Rank()%2)(ctx, c) }},
+		{"two against two", four, no, func(ctx context.Context, c *ubcoll.Comm) error { return reduce(100+c.Rank()%2)(ctx, c) }},
 		{"two ranks", two, no, odd(reduce(99), reduce(100))},
 		{"window against barrier", two, no, by(bar, window(func(ctx context.Context, c *ubcoll.Comm, w *ubcoll.Window) error { return nil }))},
 		{"split against dup", two, no, by(
@@ -223,8 +237,8 @@ func bads() []bad {
 			return coll.AllGatherV(ctx, c, f.Slice(0, 20+c.Rank()), []int{10, 10 + c.Rank()}, f.Slice(50, 60+c.Rank()))
 		}},
 		{"counts of all_to_all_v", two, no, func(ctx context.Context, c *ubcoll.Comm) error {
-			n := []int{10, 10 + c.Rank()}
-			return coll.AllToAllV(ctx, c, f.Slice(0, 20+c.Rank()), n, f.Slice(50, 70+c.Rank()), n)
+			n := 10 + c.Rank()
+			return coll.AllToAllV(ctx, c, f.Slice(0, 20), []int{10, 10}, f.Slice(50, 60+n), []int{n, 10})
 		}},
 		{"hosts: count", hosts, no, odd(reduce(99), reduce(100))},
 		{"hosts: count on one host", hosts, no, by(reduce(100), reduce(99), reduce(100))},
@@ -301,6 +315,10 @@ func bads() []bad {
 		}, func(ctx context.Context, c *ubcoll.Comm) error {
 			return ubcoll.Group(ctx, c, func(g *ubcoll.Comm) error { return then(recv(0, 50), recv(0, 50))(ctx, g) })
 		})},
+		{"group: messages to nobody", two, no, in(ubcoll.Group, func(ctx context.Context, g *ubcoll.Comm) error {
+			return errors.Join(send(7, 1)(ctx, g), send(8, 1)(ctx, g))
+		})},
+		{"group: messages to a rank that closes", two, no, by(leave, in(ubcoll.Group, then(recv(0, 100), recv(0, 100))))},
 		{"group: count", two, no, by(in(ubcoll.Group, then(reduce(100), reduce(10))), in(ubcoll.Group, then(reduce(100), reduce(11))))},
 		{"group: refused", two, no, by(in(ubcoll.Group, then(reduce(100), reduceOf(f, f, ubcoll.Op{}))), in(ubcoll.Group, then(reduce(100), reduce(100))))},
 		{"group: fails", two, no, by(in(ubcoll.Group, then(reduce(100), func(context.Context, *ubcoll.Comm) error { return errors.New("no more") })), in(ubcoll.Group, then(reduce(100), bar)))},
@@ -317,7 +335,6 @@ func bads() []bad {
 		{"capture: slice", two, no, in(captured, reduce(100))},
 		{"capture: empty", two, no, in(captured, nothing)},
 		{"capture: different", two, no, by(in(captured, bar), in(captured, then(bar, bar)))},
-		{"capture: differs at launch", two, no, by(in(captured, bar), in(captured, in(ubcoll.Group, bar)))},
 		{"capture: closed", two, no, func(ctx context.Context, c *ubcoll.Comm) error {
 			g, err := graph.Capture(ctx, c, func(g *ubcoll.Comm) error { return bar(ctx, g) })
 			if err != nil {
@@ -330,7 +347,6 @@ func bads() []bad {
 		}},
 		{"split: cancelled", two, no, by(cancelled(func(ctx context.Context, c *ubcoll.Comm) error { return testkit.ErrOf(c.Split(ctx, 0, 0)) }),
 			func(ctx context.Context, c *ubcoll.Comm) error { return testkit.ErrOf(c.Split(ctx, 0, 0)) })},
-		{"split: negative color", two, no, func(ctx context.Context, c *ubcoll.Comm) error { return testkit.ErrOf(c.Split(ctx, -7, 0)) }},
 		{"split: no color", two, no, func(ctx context.Context, c *ubcoll.Comm) error {
 			d, err := c.Split(ctx, ubcoll.NoColor, 0)
 			if err != nil {
@@ -344,7 +360,7 @@ func bads() []bad {
 				return err
 			}
 			defer d.Close()
-			return reduce(100 + d.Rank())(ctx, d)
+			return reduce(100+d.Rank())(ctx, d)
 		}},
 		{"alloc: too much", two, no, func(ctx context.Context, c *ubcoll.Comm) error {
 			return testkit.ErrOf(ubcoll.Alloc[float64](c, ubcoll.Host, 1<<50))
@@ -453,12 +469,10 @@ func bads() []bad {
 			}
 			return errors.Join(reduce(100+c.Rank())(ctx, c.On(s)), s.Sync(ctx), s.Close())
 		}},
-		{"stream: device", two, no, func(ctx context.Context, c *ubcoll.Comm) error { return testkit.ErrOf(ubcoll.NewStream(ubcoll.CUDA(0))) }},
 		{"no device", two, no, func(ctx context.Context, c *ubcoll.Comm) error { return testkit.ErrOf(c.GPU()) }},
 		{"open: devices required", two, ubcoll.Options{Devices: ubcoll.DevicesRequired}, nothing},
 		{"open: bad algorithm", two, ubcoll.Options{Algorithm: "rign"}, nothing},
 		{"open: negative timeout", two, ubcoll.Options{Timeout: -1}, nothing},
-		{"busy", one, no, func(ctx context.Context, c *ubcoll.Comm) error { return nil }},
 		{"adopted: window", two, no, func(ctx context.Context, c *ubcoll.Comm) error {
 			x := make([]byte, 4096)
 			b, err := ubcoll.Adopt(c, ubcoll.Host, unsafe.Pointer(&x[0]), len(x))
@@ -469,26 +483,4 @@ func bads() []bad {
 			return testkit.ErrOf(c.RegisterWindow(ctx, b.Vec(), 0))
 		}},
 	}
-}
-
-func TestErrorTexts(t *testing.T) {
-	t.Setenv("UBCOLL_CUDA", "off")
-	start := time.Now()
-	var out strings.Builder
-	vary := regexp.MustCompile(`0x[0-9a-f]+|pid \d+`)
-	for _, k := range bads() {
-		began := time.Now()
-		fmt.Fprintf(&out, "== %s\n", k.name)
-		for r, err := range k.errs(t) {
-			if err != nil {
-				fmt.Fprintf(&out, "%d: %s\n", r, vary.ReplaceAllString(err.Error(), "N"))
-			}
-		}
-		if d := time.Since(began); d > 400*time.Millisecond {
-			fmt.Fprintln(os.Stderr, k.name, d)
-		}
-	}
-	os.WriteFile("/tmp/h/errors.out", []byte(out.String()), 0o644)
-	fmt.Fprintln(os.Stderr, time.Since(start))
-	require.NotEmpty(t, out)
 }

@@ -140,5 +140,8 @@ func (c config) join(timeout time.Duration) (Bootstrap, error) {
 	if e, ok := errors.AsType[*fault.Error](err); ok { // some rank died meanwhile
 		return nil, e
 	}
-	return nil, &fault.Error{Op: "bootstrap", Rank: c.rank, Peer: -1, Step: "join at " + c.addr, Err: err}
+	if !strings.Contains(err.Error(), c.addr) {
+		err = fmt.Errorf("at %s: %w", c.addr, err)
+	}
+	return nil, &fault.Error{Op: "bootstrap", Rank: c.rank, Peer: -1, Step: "join", Err: err}
 }

@@ -101,16 +101,19 @@ func (s *Stage) downError(p *peer, down *net.Down, step string) *fault.Error {
 	return s.error(step, p.rank, err)
 }
 
+// NoCall is the Op of an error that the network's goroutine has found: the call that returns it first gives it its name.
+const NoCall = "communicator"
+
 // error makes an error that may not belong to this rank's running operation.
 func (s *Stage) error(step string, about int, err error) *fault.Error {
-	w := team.WaitState{Op: "communicator", Step: step}
+	w := team.WaitState{Op: NoCall, Step: step}
 	return s.Team.ErrorOf(&w, about, err)
 }
 
 // watch checks the team on behalf of other hosts that wait for it. It returns why the communicator breaks, or nil. It
 // may be called from any goroutine.
 func (s *Stage) watch() *fault.Error {
-	return s.Team.PollHealth(&team.WaitState{Op: "communicator", Peer: s.Team.Rank(), Step: "watch", PassOn: true})
+	return s.Team.PollHealth(&team.WaitState{Op: NoCall, Peer: s.Team.Rank(), Step: "watch", PassOn: true})
 }
 
 // fail breaks the communicator and returns why it broke: another error may have broken it just before.

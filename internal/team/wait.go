@@ -153,7 +153,8 @@ func (t *Team) pollClock(s *WaitState, gap time.Duration) *fault.Error {
 		s.stopped += s.now - last
 	}
 	if err := s.Ctx.Err(); err != nil {
-		return t.errorAt(s, t.absent(s), reason.Ended(s.Ctx))
+		about := t.absent(s)
+		return t.errorAt(s, about, fmt.Errorf("waiting for rank %d: %w", about, reason.Ended(s.Ctx)))
 	}
 	p := &t.Peers[s.Peer] // this rank itself if it waits for another host's; it has not closed
 	if s.Behind {
