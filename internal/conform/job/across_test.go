@@ -555,7 +555,7 @@ func TestHostsDeathInOpen(t *testing.T) {
 			time.Sleep(2 * time.Second) // meanwhile they prove their identities to each other
 			h.do(t, "kill", string(rune('a'+k.dies)))
 			at := time.Now()
-			want := regexp.MustCompile(fmt.Sprintf(`rank %d: peer rank %d: .*: peer lost`, k.tells, k.dies))
+			want := regexp.MustCompile(fmt.Sprintf(`bootstrap: rank %d: .*\brank %d\b.*: peer lost`, k.tells, k.dies))
 			testkit.Eventually(t, func() bool { return want.MatchString(h.out.String()) }, "%v", &h.out)
 			t.Logf("known after %v: %s", time.Since(at), h.out.String())
 			require.Less(t, time.Since(at), 5*time.Second+busy)
