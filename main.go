@@ -18,6 +18,9 @@ import (
 // and the launcher passes on what was written, which MPICH's may not do any more once a job is being ended.
 const abortGrace = 500 * time.Millisecond
 
+// signalGrace is how much later than its peers a process may get a signal that all of the job get.
+const signalGrace = 100 * time.Millisecond
+
 // Main is [Run] for programs that do nothing but the job. It returns when run has succeeded. If run fails or panics, or
 // a signal (SIGINT, SIGTERM) comes, Main reports it once on standard error, with rank and host, aborts the job on all
 // ranks, and exits with [ExitCode]'s code. It reports a signal at once and ends ctx; the signal decides the exit code,
@@ -112,6 +115,12 @@ func mainRanks(ctx context.Context, bs []bootstrap.Bootstrap, o Options, run fun
 // abort reports err, ends the job, and returns its exit code. A signal that comes during abortGrace counts as if it had
 // come before err: err may be the consequence of the same signal at a peer.
 func abort(ctx context.Context, b bootstrap.Bootstrap, rank int, err error) int {
+	if follows(err) { // perhaps of a signal that this process is about to get, too
+		select {
+		case <-ctx.Done():
+		case <-time.After(signalGrace):
+		}
+	}
 	sayEnd(ctx, rank, err)
 	time.Sleep(abortGrace)
 	code := ExitCode(because(ctx, err))
