@@ -88,13 +88,13 @@ func (s *Stage) downError(p *peer, down *net.Down, step string) *fault.Error {
 	var err error
 	switch down.Kind {
 	case net.Died:
-		err = fmt.Errorf("the process of rank %d on host %s ended: %v: %w", p.rank, there, down.Err, fault.ErrPeerLost)
+		err = fmt.Errorf("the process of rank %d of host %s ended: %v: %w", p.rank, there, down.Err, fault.ErrPeerLost)
 	case net.Cut:
 		pair := [2]string{here, there}
 		slices.Sort(pair[:])
 		err = fmt.Errorf("hosts %s and %s do not reach each other: %v: %w", pair[0], pair[1], down.Err, fault.ErrPeerLost)
 	case net.Left:
-		err = fmt.Errorf("rank %d on host %s closed its communicators: %w", p.rank, there, fault.ErrPeerLost)
+		err = fmt.Errorf("rank %d of host %s closed its communicators: %w", p.rank, there, fault.ErrPeerLost)
 	default:
 		err = fmt.Errorf("the connection of hosts %s and %s: %v: %w", here, there, down.Err, fault.ErrPeerLost)
 	}
