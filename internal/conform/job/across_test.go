@@ -3,8 +3,8 @@
 package main
 
 import (
-	"cmp"
 	"bytes"
+	"cmp"
 	"errors"
 	"fmt"
 	"math/rand/v2"
