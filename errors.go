@@ -10,7 +10,7 @@ import "github.com/ubcoll/ubcoll/fault"
 //	Rank   int    // the rank that reports; -1 if it has none yet
 //	Peer   int    // the rank that the error is about; -1 if none
 //	Host   string // the reporting rank's host
-//	Step   string // where in the operation: "agree", "reduce-scatter", ...
+//	Step   string // where in the operation: "agree", "reduce-scatter", ...; not in the text
 //	Device Device // the device that reports; Host if none does
 //	Err    error  // why: what errors.Is and errors.As look at
 type Error = fault.Error

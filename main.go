@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"os/signal"
+	"slices"
 	"sync"
 	"syscall"
 	"time"
@@ -17,10 +18,13 @@ import (
 // and the launcher passes on what was written, which MPICH's may not do any more once a job is being ended.
 const abortGrace = 500 * time.Millisecond
 
+// signalGrace is how much later than its peers a process may get a signal that all of the job get.
+const signalGrace = 100 * time.Millisecond
+
 // Main is [Run] for programs that do nothing but the job. It returns when run has succeeded. If run fails or panics, or
 // a signal (SIGINT, SIGTERM) comes, Main reports it once on standard error, with rank and host, aborts the job on all
 // ranks, and exits with [ExitCode]'s code. It reports a signal at once and ends ctx; the signal decides the exit code,
-// whatever run returns. A second signal kills the process.
+// whatever run returns. Errors that only follow from the signal are not reported. A second signal kills the process.
 //
 // Main finds the ranks thus. With UBCOLL_RANK in the environment, under torchrun, and under srun where MPI has no part
 // ([bootstrap.EnvSource]), this process is one rank, by [bootstrap.Env]. Under another launcher (mpirun, srun with a
@@ -71,7 +75,7 @@ func mainJob(ctx context.Context, joined chan<- struct{}, o Options, run func(co
 	case j.whole == nil:
 		rank, err := runLocal(ctx, j.local, o, run)
 		if err = because(ctx, err); err != nil {
-			return say(rank, err)
+			return sayEnd(ctx, rank, err)
 		}
 		return 0
 	}
@@ -99,7 +103,7 @@ func mainRanks(ctx context.Context, bs []bootstrap.Bootstrap, o Options, run fun
 		}
 		once.Do(func() {
 			if err != nil {
-				codes <- say(rank, err)
+				codes <- sayEnd(ctx, rank, err)
 				return
 			}
 			codes <- 0
@@ -111,7 +115,13 @@ func mainRanks(ctx context.Context, bs []bootstrap.Bootstrap, o Options, run fun
 // abort reports err, ends the job, and returns its exit code. A signal that comes during abortGrace counts as if it had
 // come before err: err may be the consequence of the same signal at a peer.
 func abort(ctx context.Context, b bootstrap.Bootstrap, rank int, err error) int {
-	say(rank, err)
+	if follows(err) { // perhaps of a signal that this process is about to get, too
+		select {
+		case <-ctx.Done():
+		case <-time.After(signalGrace):
+		}
+	}
+	sayEnd(ctx, rank, err)
 	time.Sleep(abortGrace)
 	code := ExitCode(because(ctx, err))
 	b.Abort(code)
@@ -120,13 +130,44 @@ func abort(ctx context.Context, b bootstrap.Bootstrap, rank int, err error) int 
 
 // say prints err in one write, so that ranks' lines do not mix, and returns its exit code.
 func say(rank int, err error) int {
-	host, _ := os.Hostname()
-	who := fmt.Sprintf("host %s", host)
-	if rank >= 0 {
-		who = fmt.Sprintf("rank %d on host %s", rank, host)
-	}
-	fmt.Fprintf(os.Stderr, "ubcoll: %s: %v\n", who, err)
+	fmt.Fprintf(os.Stderr, "ubcoll: %s%v\n", who(rank, err), err)
 	return ExitCode(err)
+}
+
+// who is the rank and the host that tell err, as far as err does not name them.
+func who(rank int, err error) string {
+	e, ok := errors.AsType[*Error](err)
+	ok = ok && rank >= 0 && e.Rank == rank
+	host, _ := os.Hostname()
+	switch {
+	case ok && e.Host != "":
+		return ""
+	case ok || rank < 0:
+		return fmt.Sprintf("host %s: ", host)
+	}
+	return fmt.Sprintf("rank %d on host %s: ", rank, host)
+}
+
+// sayEnd is say for the end of a job. If a signal has ended ctx, it has been reported, and what follows from it is not.
+func sayEnd(ctx context.Context, rank int, err error) int {
+	if _, ok := errors.AsType[signalError](context.Cause(ctx)); ok && follows(err) {
+		return ExitCode(err)
+	}
+	return say(rank, err)
+}
+
+// follows reports whether all of err can be what the ranks' calls return once a context has been cancelled.
+func follows(err error) bool {
+	if err == context.Canceled || err == ErrAborted || err == ErrPeerLost {
+		return true
+	}
+	switch e := err.(type) {
+	case interface{ Unwrap() []error }:
+		return !slices.ContainsFunc(e.Unwrap(), func(err error) bool { return !follows(err) })
+	case interface{ Unwrap() error }:
+		return follows(e.Unwrap())
+	}
+	return false
 }
 
 // signalError is the cause of a context that a signal ended.

@@ -143,15 +143,15 @@ func TestRecipeScan(t *testing.T) {
 // affine is x*a+b modulo 2^16, with a in the upper half and b in the lower one.
 type affine = uint32
 
-// then is f, and after it g: an operation that is associative, but not commutative.
-func then(f, g affine) affine {
+// compose is f, and after it g: an operation that is associative, but not commutative.
+func compose(f, g affine) affine {
 	a, b := f>>16*(g>>16), f&0xffff*(g>>16)+g
 	return a<<16 | b&0xffff
 }
 
 func TestRecipeReduceBy(t *testing.T) {
 	of := func(rank, i int) affine { return affine(2*rank+3)<<16 | affine(7*rank+i)&0xffff }
-	require.NotEqual(t, then(of(0, 0), of(1, 0)), then(of(1, 0), of(0, 0)))
+	require.NotEqual(t, compose(of(0, 0), of(1, 0)), compose(of(1, 0), of(0, 0)))
 	for _, f := range []struct {
 		name   string
 		reduce func(ctx context.Context, c *ubcoll.Comm, x []affine, op func(a, b affine) affine) error
@@ -163,10 +163,10 @@ func TestRecipeReduceBy(t *testing.T) {
 					for i := range x {
 						x[i], want[i] = of(c.Rank(), i), of(0, i)
 						for r := 1; r < c.Size(); r++ {
-							want[i] = then(want[i], of(r, i))
+							want[i] = compose(want[i], of(r, i))
 						}
 					}
-					return errors.Join(f.reduce(ctx, c, x, then), sameAll(x, want))
+					return errors.Join(f.reduce(ctx, c, x, compose), sameAll(x, want))
 				})
 			}
 		})

@@ -147,9 +147,11 @@ func (c config) join(timeout time.Duration) (Bootstrap, error) {
 	if e, ok := errors.AsType[*fault.Error](err); ok { // some rank died meanwhile
 		return nil, e
 	}
-	step := "join at " + c.addr
-	if c.job != "" {
-		step += " of " + c.job
+	if !strings.Contains(err.Error(), c.addr) {
+		err = fmt.Errorf("at %s: %w", c.addr, err)
 	}
-	return nil, &fault.Error{Op: "bootstrap", Rank: c.rank, Peer: -1, Step: step, Err: err}
+	if c.job != "" {
+		err = fmt.Errorf("%s: %w", c.job, err)
+	}
+	return nil, &fault.Error{Op: "bootstrap", Rank: c.rank, Peer: -1, Step: "join", Err: err}
 }

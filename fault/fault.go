@@ -45,18 +45,16 @@ type Error struct {
 	Rank   int       // the rank that reports; -1 if it has none yet
 	Peer   int       // the rank that the error is about; -1 if none
 	Host   string    // the reporting rank's host
-	Step   string    // where in the operation: "agree", "reduce-scatter", ...
+	Step   string    // where in the operation: "agree", "reduce-scatter", ...; not in the text
 	Device hw.Device // the device that reports; the host if none does
 	Err    error     // why: what errors.Is and errors.As look at
 }
 
-// Error returns text like "all_reduce #3: rank 1 (host a): agree: peer rank 2: rank 2 called ...: ranks disagree".
+// Error returns text like "all_reduce #3: rank 1 (host a): rank 2 called ..., 3 of 4 ranks ...: ranks disagree". It says
+// each thing once: it names Peer only if the reason does not, and leaves out Step, which is for programs.
 func (e *Error) Error() string {
 	var b strings.Builder
-	b.WriteString(e.Op)
-	if e.Seq != 0 {
-		fmt.Fprintf(&b, " #%d", e.Seq)
-	}
+	b.WriteString(e.call())
 	if e.Rank >= 0 {
 		fmt.Fprintf(&b, ": rank %d", e.Rank)
 	}
@@ -66,14 +64,50 @@ func (e *Error) Error() string {
 	if !e.Device.IsHost() {
 		fmt.Fprintf(&b, " on %v", e.Device)
 	}
-	if e.Step != "" {
-		b.WriteString(": " + e.Step)
-	}
-	if e.Peer >= 0 {
+	why := e.reason()
+	if e.Peer >= 0 && e.Peer != e.Rank && !names(why, e.Peer) {
 		fmt.Fprintf(&b, ": peer rank %d", e.Peer)
 	}
-	fmt.Fprintf(&b, ": %v", e.Err)
-	return b.String()
+	return b.String() + ": " + why
+}
+
+// call is the operation and its number.
+func (e *Error) call() string {
+	if e.Seq == 0 {
+		return e.Op
+	}
+	return fmt.Sprintf("%s #%d", e.Op, e.Seq)
+}
+
+// reason is the text of Err without what stands before it: this rank, and if Err wraps an Error of this rank, its host
+// and, if it is the same, its operation.
+func (e *Error) reason() string {
+	text := fmt.Sprint(e.Err)
+	if in, ok := errors.AsType[*Error](e.Err); ok && in.Rank == e.Rank {
+		bare := *in
+		bare.Rank, bare.Host, bare.Device = -1, "", hw.Host
+		less := bare.Error()
+		if in.Op == e.Op {
+			less = in.reason()
+		}
+		text = strings.Replace(text, in.Error(), less, 1)
+	}
+	return strings.TrimPrefix(text, fmt.Sprintf("rank %d: ", e.Rank))
+}
+
+// names reports whether text has "rank" and this number.
+func names(text string, rank int) bool {
+	word := fmt.Sprintf("rank %d", rank)
+	for {
+		_, rest, found := strings.Cut(text, word)
+		if !found {
+			return false
+		}
+		if rest == "" || rest[0] < '0' || rest[0] > '9' {
+			return true
+		}
+		text = rest
+	}
 }
 
 // Unwrap returns the reason, for errors.Is and errors.As.

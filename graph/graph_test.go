@@ -216,7 +216,7 @@ func TestHoldsBeyondItsCommunicator(t *testing.T) {
 			}
 			held := a.Free()
 			return errors.Join(check(c, "held", errors.Is(held, ubcoll.ErrInUse), true),
-				check(c, "why", strings.Contains(fmt.Sprint(held), "0 local and 1 graph"), true), g.Close(), a.Free())
+				check(c, "why", strings.Contains(fmt.Sprint(held), "0 registrations and windows, and 1 graphs"), true), g.Close(), a.Free())
 		})
 		require.NoError(t, err, "abort: %v", abort)
 	}

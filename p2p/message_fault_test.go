@@ -277,10 +277,10 @@ func TestMessagesAlone(t *testing.T) {
 		call func(context.Context, *ubcoll.Comm, *ubcoll.Buffer[byte]) error
 		peer func(context.Context, *ubcoll.Comm, *ubcoll.Buffer[byte]) error
 	}{
-		{"small receive", ubcoll.ErrTimeout, "nothing from it", call(false, 100), nil},
-		{"large receive", ubcoll.ErrTimeout, "nothing from it", call(false, large), nil},
-		{"large send", ubcoll.ErrTimeout, "nothing from it", call(true, large), nil},
-		{"many small sends", ubcoll.ErrTimeout, "nothing from it", func(ctx context.Context, c *ubcoll.Comm,
+		{"small receive", ubcoll.ErrTimeout, "nothing from rank 1", call(false, 100), nil},
+		{"large receive", ubcoll.ErrTimeout, "nothing from rank 1", call(false, large), nil},
+		{"large send", ubcoll.ErrTimeout, "nothing from rank 1", call(true, large), nil},
+		{"many small sends", ubcoll.ErrTimeout, "nothing from rank 1", func(ctx context.Context, c *ubcoll.Comm,
 			b *ubcoll.Buffer[byte]) error {
 			for range 2 { // there is room for these
 				if err := call(true, 100)(ctx, c, b); err != nil {
@@ -298,7 +298,7 @@ func TestMessagesAlone(t *testing.T) {
 			defer cancel()
 			return call(false, large)(ctx, c, b)
 		}, nil},
-		{"on a stream", ubcoll.ErrTimeout, "nothing from it", func(ctx context.Context, c *ubcoll.Comm,
+		{"on a stream", ubcoll.ErrTimeout, "nothing from rank 1", func(ctx context.Context, c *ubcoll.Comm,
 			b *ubcoll.Buffer[byte]) error {
 			s, err := ubcoll.NewStream(b.Device())
 			if err != nil {

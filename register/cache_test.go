@@ -270,7 +270,7 @@ func ExampleCache() {
 	// staged: [0x100000,+1000): miss: no claim contains it
 	//   nearest claim [0x101000,+8192) of memory 1 generation 1 (arena, host) begins 3096 bytes after it
 	//   memory 1 generation 1 (arena, host) at [0x100000,+65536), 1 claims, no backends
-	// free memory 1 generation 1 (arena, host): 1 local and 0 graph references are open, close them first: in use
+	// memory at 0x100000: 1 registrations and windows, and 0 graphs are open, close them first: in use
 	// free
 	// <nil> <nil>
 }

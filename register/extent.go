@@ -119,7 +119,7 @@ func (e *extent) ask() error {
 			count.complete.Add(1)
 			count.registered.Add(1)
 		case errors.Is(err, fault.ErrNotSupported):
-			s.err = fmt.Errorf("%v cannot use %v: %w", b.Kind(), e.mem, err)
+			s.err = fmt.Errorf("memory at %#x: %w", e.mem.Base, err)
 			unsupported++
 			count.unsupported.Add(1)
 		default:

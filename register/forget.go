@@ -33,7 +33,7 @@ func (c *Cache) Leave(m Memory, last func() error, done func(failed error)) (end
 	left, err := c.forget(m, last, done, &dead)
 	c.mu.Unlock()
 	if err != nil {
-		return nil, fmt.Errorf("free %v: %w", m, err)
+		return nil, fmt.Errorf("memory at %#x: %w", m.Base, err)
 	}
 	return func() {
 		c.tell(deregister(dead))
@@ -63,8 +63,8 @@ func (c *Cache) forget(m Memory, last func() error, done func(error), dead *[]*e
 	case e.mem.Generation == m.Generation:
 		locals, graphs := c.references(e)
 		if locals+graphs > 0 {
-			return 0, fmt.Errorf("%d local and %d graph references are open, close them first: %w", locals, graphs,
-				fault.ErrInUse)
+			return 0, fmt.Errorf("%d registrations and windows, and %d graphs are open, close them first: %w", locals,
+				graphs, fault.ErrInUse)
 		}
 		if e.claims > 0 {
 			waiting = append(waiting, e)

@@ -21,8 +21,8 @@ const agentName = "launch-agent"
 
 const launchUsage = `launch [flags] -- PROGRAM [arguments]
 
-Starts PROGRAM as the ranks of a job, without MPI: on this host, or on several by ssh. Output comes by whole lines;
-standard input goes to nobody. The exit code is that of the first rank that failed, which ends the others.`
+Starts PROGRAM as the ranks of a job, without MPI: on this host, or on several by ssh. Output comes by whole lines; the
+same error of several ranks is one line. Standard input goes to nobody. The exit code is that of the first rank that failed, which ends the others.`
 
 // startRanks is the command launch.
 func startRanks(args []string, out io.Writer) error {

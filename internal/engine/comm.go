@@ -13,6 +13,7 @@ import (
 	"github.com/ubcoll/ubcoll/fault"
 	"github.com/ubcoll/ubcoll/internal/hosts"
 	"github.com/ubcoll/ubcoll/internal/mem"
+	"github.com/ubcoll/ubcoll/internal/reason"
 	"github.com/ubcoll/ubcoll/internal/team"
 	"github.com/ubcoll/ubcoll/internal/tracing"
 	"github.com/ubcoll/ubcoll/internal/turn"
@@ -197,9 +198,11 @@ func (c *Comm) Abort(cause error) {
 	if cause == nil {
 		cause = errors.New("no reason given")
 	}
-	e := &fault.Error{Op: "abort", Rank: c.rank, Peer: c.rank, Host: c.Hostname(c.rank),
-		Err: fmt.Errorf("rank %d: %w: %w", c.rank, cause, fault.ErrAborted)}
-	c.Fail(e)
+	err := fmt.Errorf("rank %d: %w", c.rank, reason.Told(reason.Text(cause, c.rank), cause))
+	if !errors.Is(cause, fault.ErrAborted) {
+		err = fmt.Errorf("%w: %w", err, fault.ErrAborted)
+	}
+	c.Fail(&fault.Error{Op: "abort", Rank: c.rank, Peer: c.rank, Host: c.Hostname(c.rank), Err: err})
 	for _, a := range c.attached {
 		a.Abort()
 	}

@@ -29,7 +29,7 @@ func (c *Comm) listen(r *roster.Roster, mine *card) (row []byte, err error) {
 	}
 	if d.network == nil {
 		if d.network, err = hosts.Listen(c.rank, r.Secret, d.log, r.Row); err != nil {
-			return nil, fmt.Errorf("the network: %w", err)
+			return nil, err
 		}
 	}
 	return d.network.Row(), nil

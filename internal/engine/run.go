@@ -10,6 +10,7 @@ import (
 
 	"github.com/ubcoll/ubcoll/fault"
 	"github.com/ubcoll/ubcoll/hw/cpu/spin"
+	"github.com/ubcoll/ubcoll/internal/hosts"
 	"github.com/ubcoll/ubcoll/internal/reason"
 	"github.com/ubcoll/ubcoll/internal/team"
 	"github.com/ubcoll/ubcoll/internal/turn"
@@ -262,6 +263,9 @@ func (c *Comm) run(ctx context.Context, w *team.Work) error {
 	err := c.perform(ctx, w)
 	if err != nil && c.stage != nil && c.broken.Load() != nil {
 		c.sever()
+		if e, ok := err.(*fault.Error); ok && e.Op == hosts.NoCall {
+			err = c.team.Errorf(e.Step, e.Peer, e.Err)
+		}
 	}
 	w.Release()
 	if err != nil && w.Path != nil && w.Path.Ended != nil {

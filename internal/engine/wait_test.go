@@ -30,13 +30,13 @@ func TestWaitEnds(t *testing.T) {
 		{"a peer's abort", func(_, o *engine.Comm, _ context.CancelCauseFunc) { o.Abort(cause) },
 			[]error{fault.ErrAborted}, "the cause", 1, fault.ErrAborted},
 		{"its own abort", func(w, _ *engine.Comm, _ context.CancelCauseFunc) { w.Abort(cause) },
-			[]error{fault.ErrAborted, cause}, "rank 0: the cause", 0, fault.ErrAborted},
+			[]error{fault.ErrAborted, cause}, "): the cause", 0, fault.ErrAborted},
 		{"an abort without a cause", func(_, o *engine.Comm, _ context.CancelCauseFunc) { o.Abort(nil) },
 			[]error{fault.ErrAborted}, "no reason given", 1, fault.ErrAborted},
 		{"a peer's close", func(_, o *engine.Comm, _ context.CancelCauseFunc) { o.Close() },
-			[]error{fault.ErrPeerLost}, "it closed its communicator", 1, fault.ErrClosed},
+			[]error{fault.ErrPeerLost}, "rank 1 closed its communicator", 1, fault.ErrClosed},
 		{"time", func(w, _ *engine.Comm, _ context.CancelCauseFunc) { w.SetTimeout(time.Millisecond) },
-			[]error{fault.ErrTimeout}, "nothing from it for 1ms", 1, fault.ErrTimeout},
+			[]error{fault.ErrTimeout}, "nothing from rank 1 for 1ms", 1, fault.ErrTimeout},
 		{"cancellation", func(_, _ *engine.Comm, cancel context.CancelCauseFunc) { cancel(nil) },
 			[]error{context.Canceled}, "context canceled", 1, fault.ErrAborted},
 		{"cancellation with a cause", func(_, _ *engine.Comm, cancel context.CancelCauseFunc) { cancel(cause) },
@@ -89,7 +89,7 @@ func TestAbortReachesAll(t *testing.T) {
 	errs[2] = comms[2].Err()
 	for _, err := range errs {
 		require.ErrorIs(t, err, fault.ErrAborted)
-		require.ErrorContains(t, err, "rank 2: stop")
+		require.ErrorContains(t, err, "stop: aborted")
 	}
 }
 

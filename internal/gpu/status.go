@@ -110,7 +110,7 @@ func (d *Device) told(code uint32) (e *fault.Error, fatal bool) {
 		return about("agree", fmt.Errorf("rank %d expects %d elements from rank %d, which sends %d: %w", peer, expected,
 			d.name(from), sent, fault.ErrMismatch)), false
 	}
-	return about(s.Broke(code, time.Duration(d.c.Team().Timeout.Load()), "")), true
+	return about(s.Broke(code, peer, time.Duration(d.c.Team().Timeout.Load()), "")), true
 }
 
 // name returns the communicator's name for a rank of the team. -1 means no rank, and stays -1.

@@ -96,15 +96,16 @@ func (s *Stage) awaitLong(ctx context.Context, p *peer, over func() bool, step s
 
 // lost returns why p will never do what is awaited, or nil.
 func (s *Stage) lost(p *peer, over func() bool, step string) error {
-	if down := p.link.Err(); down != nil {
+	down := p.link.Err()
+	if left := p.left.Load(); left != 0 && left-1 < s.seq { // says more than down, which follows it
+		return s.fail(s.Team.Errorf(step, p.rank, fmt.Errorf("rank %d closed its communicator: %w", p.rank, fault.ErrPeerLost)))
+	}
+	if down != nil {
 		p.link.Poll() // data that came before the end
 		if over() {
 			return nil
 		}
 		return s.fail(s.downError(p, down, step))
-	}
-	if left := p.left.Load(); left != 0 && left-1 < s.seq {
-		return s.fail(s.Team.Errorf(step, p.rank, fmt.Errorf("it closed its communicator: %w", fault.ErrPeerLost)))
 	}
 	return nil
 }

@@ -88,27 +88,32 @@ func (s *Stage) downError(p *peer, down *net.Down, step string) *fault.Error {
 	var err error
 	switch down.Kind {
 	case net.Died:
-		err = fmt.Errorf("its process on host %s ended: %v: %w", there, down.Err, fault.ErrPeerLost)
+		err = fmt.Errorf("the process of rank %d of host %s ended: %v: %w", p.rank, there, down.Err, fault.ErrPeerLost)
 	case net.Cut:
 		pair := [2]string{here, there}
 		slices.Sort(pair[:])
 		err = fmt.Errorf("hosts %s and %s do not reach each other: %v: %w", pair[0], pair[1], down.Err, fault.ErrPeerLost)
+	case net.Left:
+		err = fmt.Errorf("rank %d of host %s closed its communicators: %w", p.rank, there, fault.ErrPeerLost)
 	default:
 		err = fmt.Errorf("the connection of hosts %s and %s: %v: %w", here, there, down.Err, fault.ErrPeerLost)
 	}
 	return s.error(step, p.rank, err)
 }
 
+// NoCall is the Op of an error that the network's goroutine has found: the call that returns it first gives it its name.
+const NoCall = "communicator"
+
 // error makes an error that may not belong to this rank's running operation.
 func (s *Stage) error(step string, about int, err error) *fault.Error {
-	w := team.WaitState{Op: "communicator", Step: step}
+	w := team.WaitState{Op: NoCall, Step: step}
 	return s.Team.ErrorOf(&w, about, err)
 }
 
 // watch checks the team on behalf of other hosts that wait for it. It returns why the communicator breaks, or nil. It
 // may be called from any goroutine.
 func (s *Stage) watch() *fault.Error {
-	return s.Team.PollHealth(&team.WaitState{Op: "communicator", Peer: s.Team.Rank(), Step: "watch", PassOn: true})
+	return s.Team.PollHealth(&team.WaitState{Op: NoCall, Peer: s.Team.Rank(), Step: "watch", PassOn: true})
 }
 
 // fail breaks the communicator and returns why it broke: another error may have broken it just before.

@@ -54,7 +54,8 @@ const (
 // SIGHUP: the remaining ranks get SIGTERM, and SIGKILL after Grace, or at once if another such signal comes half a
 // second later or more. The error says why a job could not start.
 func Run(j Job, signals <-chan os.Signal) (code int, err error) {
-	l := &launcher{Job: j, size: sum(j.Counts), heard: make(chan news)}
+	l := &launcher{Job: j, size: sum(j.Counts), heard: make(chan news), said: chorus{to: j.Stderr}}
+	defer l.flush()
 	defer l.end()
 	if err := l.agents(); err != nil {
 		return 0, err
@@ -77,6 +78,7 @@ type launcher struct {
 	heard  chan news
 	over   chan struct{}
 	output sync.Mutex
+	said   chorus // by the ranks, on standard error
 }
 
 // remote is one host with ranks, and its agent.
@@ -181,7 +183,7 @@ func (l *launcher) listen(r *remote, from io.ReadCloser) {
 			return
 		}
 		l.write(l.Stdout, l.prefixed(e.Rank, e.Out))
-		l.write(l.Stderr, l.prefixed(e.Rank, e.Err))
+		l.add(e.Rank, e.Err)
 		if e.Ended {
 			tell(news{event: &e})
 		}
@@ -197,18 +199,45 @@ func (l *launcher) write(to io.Writer, text []byte) {
 	}
 }
 
+func (l *launcher) prefix(rank int) string {
+	if !l.Prefix {
+		return ""
+	}
+	return fmt.Sprintf("[%d] ", rank)
+}
+
 func (l *launcher) prefixed(rank int, text []byte) []byte {
-	if !l.Prefix || len(text) == 0 {
+	prefix := l.prefix(rank)
+	if prefix == "" || len(text) == 0 {
 		return text
 	}
 	var b []byte
 	for line := range bytes.Lines(text) {
-		b = fmt.Appendf(b, "[%d] %s", rank, line)
+		b = append(append(b, prefix...), line...)
 	}
 	return b
 }
 
+// add passes on what a rank has written on standard error.
+func (l *launcher) add(rank int, text []byte) {
+	if len(text) == 0 {
+		return
+	}
+	l.output.Lock()
+	defer l.output.Unlock()
+	if l.said.add(rank, text, l.prefix(rank)) {
+		time.AfterFunc(hold, l.flush)
+	}
+}
+
+func (l *launcher) flush() {
+	l.output.Lock()
+	defer l.output.Unlock()
+	l.said.flush()
+}
+
 func (l *launcher) say(format string, args ...any) {
+	l.flush()
 	l.write(l.Stderr, fmt.Appendf(nil, "ubcoll launch: "+format+"\n", args...))
 }
 

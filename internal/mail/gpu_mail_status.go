@@ -55,7 +55,7 @@ func (m *gpuMail) told(op string, s *kernels.Status) (e *fault.Error, fatal bool
 	if code == kernels.Timeout {
 		more = m.hint(peer)
 	}
-	return about(s.Broke(code, time.Duration(m.mail.team.Timeout.Load()), more)), true
+	return about(s.Broke(code, peer, time.Duration(m.mail.team.Timeout.Load()), more)), true
 }
 
 // hint says what else has come from a peer that this rank waits for.

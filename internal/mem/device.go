@@ -162,10 +162,10 @@ func pointer(a cuda.Addr) unsafe.Pointer { return *(*unsafe.Pointer)(unsafe.Poin
 // memory that cannot be shared with peers; then the text says which memory can.
 func (h *Heap) AdoptDevice(a cuda.Addr, n int) (*Allocation, error) {
 	if h.device.ctx == nil {
-		return nil, fmt.Errorf("adopt device memory: this rank uses no device: %w", fault.ErrNotSupported)
+		return nil, fmt.Errorf("device memory: this rank uses no device: %w", fault.ErrNotSupported)
 	}
 	if a == 0 || n <= 0 || a+cuda.Addr(n) < a {
-		return nil, fmt.Errorf("adopt %d bytes at %#x: %w", n, uintptr(a), fault.ErrArgument)
+		return nil, fmt.Errorf("%d bytes at %#x: %w", n, uintptr(a), fault.ErrArgument)
 	}
 	m, err := cuda.Inspect(a)
 	if err == nil {
@@ -175,7 +175,7 @@ func (h *Heap) AdoptDevice(a cuda.Addr, n int) (*Allocation, error) {
 		err = h.retainable(m)
 	}
 	if err != nil {
-		return nil, fmt.Errorf("adopt [%#x,+%d): %w", uintptr(a), n, err)
+		return nil, fmt.Errorf("[%#x,+%d): %w", uintptr(a), n, err)
 	}
 	x := &Allocation{Ptr: pointer(a), Bytes: n, Origin: DeviceAdopted, Dev: m.Device, heap: h, id: m.ID}
 	if err := h.adopt(x); err != nil {
@@ -254,7 +254,7 @@ func (h *Heap) retireDevice(a *Allocation) error {
 	if h.closed { // Close frees the memory
 		h.mu.Unlock()
 		if a.freed.Swap(true) {
-			return fmt.Errorf("free: %w", fault.ErrClosed)
+			return fmt.Errorf("the buffer has been freed: %w", fault.ErrClosed)
 		}
 		return nil
 	}

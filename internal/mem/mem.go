@@ -130,7 +130,7 @@ func (a *Allocation) Leave(last func() error) error {
 	a.leave.Lock()
 	defer a.leave.Unlock()
 	if !a.Live() {
-		return fmt.Errorf("free: %w", fault.ErrClosed)
+		return fmt.Errorf("the buffer has been freed: %w", fault.ErrClosed)
 	}
 	if err := last(); err != nil {
 		return err
@@ -381,11 +381,11 @@ func zero(p unsafe.Pointer, n int) {
 // heap. Peers cannot map it.
 func (h *Heap) Adopt(p unsafe.Pointer, n int) (*Allocation, error) {
 	if p == nil || n <= 0 || uintptr(p)+uintptr(n) < uintptr(p) {
-		return nil, fmt.Errorf("adopt %d bytes at %p: %w", n, p, fault.ErrArgument)
+		return nil, fmt.Errorf("%d bytes at %p: %w", n, p, fault.ErrArgument)
 	}
 	if h.device.ctx != nil {
 		if m, err := cuda.Inspect(cuda.Addr(p)); err == nil && m.Type == cuda.OnDevice {
-			return nil, fmt.Errorf("adopt %d bytes at %p as memory of the host: it is memory of %v: %w", n, p, m.Device,
+			return nil, fmt.Errorf("%d bytes at %p as memory of the host: it is memory of %v: %w", n, p, m.Device,
 				fault.ErrArgument)
 		}
 	}
@@ -401,12 +401,12 @@ func (h *Heap) adopt(a *Allocation) error {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if h.closed {
-		return fmt.Errorf("adopt after the rank's last communicator: %w", fault.ErrClosed)
+		return fmt.Errorf("after the rank's last communicator: %w", fault.ErrClosed)
 	}
 	i, _ := slices.BinarySearchFunc(h.live, a.Base(), byBase)
 	for _, b := range h.live[max(i-1, 0):min(i+1, len(h.live))] {
 		if b.Base() < a.Base()+uintptr(a.Bytes) && a.Base() < b.Base()+uintptr(max(b.Bytes, b.pages)) {
-			return fmt.Errorf("adopt [%p,+%d): it overlaps memory at %p that is in use (Free that buffer first): %w",
+			return fmt.Errorf("[%p,+%d): it overlaps memory at %p that is in use (Free that buffer first): %w",
 				a.Ptr, a.Bytes, b.Ptr, fault.ErrInUse)
 		}
 	}
@@ -464,7 +464,7 @@ func (h *Heap) Retire(a *Allocation) error {
 // leave undoes enter.
 func (h *Heap) leave(a *Allocation) error {
 	if a.freed.Swap(true) {
-		return fmt.Errorf("free: %w", fault.ErrClosed)
+		return fmt.Errorf("the buffer has been freed: %w", fault.ErrClosed)
 	}
 	h.dir.slots[a.At.Slot].Store(0)
 	if i, ok := slices.BinarySearchFunc(h.live, a.Base(), byBase); ok {

@@ -22,7 +22,7 @@ func (sp *Space) Connect(ctx context.Context, peer int, r *engine.Registration, 
 	case c.SpansHosts():
 		return nil, c.LocalError(op, c.BetweenHosts("a channel"))
 	case peer < 0 || peer >= c.Size() || peer == c.Rank():
-		return nil, c.LocalError(op, fmt.Errorf("rank %d has no peer %d among %d ranks: %w", c.Rank(), peer, c.Size(),
+		return nil, c.LocalError(op, fmt.Errorf("rank %d of %d ranks is no peer: %w", peer, c.Size(),
 			fault.ErrArgument))
 	}
 	e, err := sp.shows(r, remote, peer)

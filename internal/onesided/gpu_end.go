@@ -154,7 +154,7 @@ func (g *gpuEnd) look() error {
 			err = fault.ErrAborted
 		}
 	default:
-		_, err = g.status.Broke(code, c.Options().Timeout, ", which ends "+g.name)
+		_, err = g.status.Broke(code, g.rank, c.Options().Timeout, ", which ends "+g.name)
 	}
 	var e *fault.Error
 	if !errors.As(err, &e) {

@@ -139,7 +139,7 @@ func TestRegistrationsEnd(t *testing.T) {
 			require.ErrorIs(t, err, k.want)
 			err = d.Free(a)
 			require.ErrorIs(t, err, fault.ErrInUse, "the one that the parent made stays")
-			require.ErrorContains(t, err, "1 local")
+			require.ErrorContains(t, err, "1 registrations")
 			require.NoError(t, other.Close())
 			require.NoError(t, d.Free(a))
 		})

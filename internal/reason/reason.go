@@ -50,6 +50,17 @@ type told struct {
 func (e *told) Error() string { return e.text }
 func (e *told) Unwrap() error { return e.is }
 
+// Text is err's text for ranks that know which rank it comes from: without that rank and its host.
+func Text(err error, from int) string {
+	e, ok := errors.AsType[*fault.Error](err)
+	if !ok || e.Rank != from {
+		return err.Error()
+	}
+	bare := *e
+	bare.Rank, bare.Host = -1, ""
+	return strings.Replace(err.Error(), e.Error(), bare.Error(), 1)
+}
+
 // About adds to err the rank of the communicator that it is about.
 func About(rank int, err error) error { return &about{rank, err} }
 

@@ -78,8 +78,8 @@ func Measure(ctx context.Context, c *ubcoll.Comm, j *Job) (err error) {
 		return err
 	}
 	if err != nil {
-		fmt.Fprintf(os.Stderr, "ubcoll run: %d of %d measurements are in %s: the same command goes on with the rest\n",
-			len(r.store.Records), len(r.turns), j.Dir)
+		fmt.Fprintf(os.Stderr, "%d of %d measurements are in %s: the same command goes on\n", len(r.store.Records),
+			len(r.turns), j.Dir)
 		if !errors.Is(err, bench.ErrFailed) {
 			return err
 		}

@@ -18,7 +18,7 @@ func (t *Team) Publish(w *Work, bad error) {
 	slot := t.Seq & 1
 	d := &t.Me.Desc[slot]
 	if bad != nil {
-		t.Me.Refusals[slot].Set(bad.Error())
+		t.Me.Refusals[slot].Set(reason.Text(bad, t.Name(t.rank)))
 		d.Refusal = uint64(reason.Blamed(bad, -1)+1)<<32 | uint64(reason.Code(bad))
 		d.Sig = Signature(KindRefused, 0, 0, 0, 0)
 	} else {
@@ -154,8 +154,12 @@ func (t *Team) Verdict(y *Tally) *fault.Error {
 			odd = v
 		}
 	}
-	return t.Errorf(StepAgree, odd.First, fmt.Errorf("rank %d called %s, %d of %d ranks %s: %w", odd.First,
-		t.describe(odd.Sig), most.Count, all, t.describe(most.Sig), fault.ErrMismatch))
+	others := fmt.Sprintf("%d of %d ranks", most.Count, all)
+	if most.Count == 1 {
+		others = fmt.Sprintf("rank %d", most.First)
+	}
+	return t.Errorf(StepAgree, odd.First, fmt.Errorf("rank %d called %s, %s %s: %w", odd.First, t.describe(odd.Sig), others,
+		t.describe(most.Sig), fault.ErrMismatch))
 }
 
 // describe is Describe with the root as a rank of the communicator: an operation's part has the team's rank.

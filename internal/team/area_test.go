@@ -1,7 +1,6 @@
 package team
 
 import (
-	"fmt"
 	"math"
 	"strings"
 	"testing"
@@ -30,8 +29,18 @@ func TestSignature(t *testing.T) {
 		sig := Signature(k, d, r, root, count)
 		k2, d2, r2, root2, count2 := unpack(sig)
 		require.Equal(t, []int{int(k), int(d), int(r), root, count}, []int{int(k2), int(d2), int(r2), root2, count2})
-		require.Equal(t, fmt.Sprintf("%v(count %d, %v, %v, root %d)", k, count, d, r, root), Describe(sig))
 	})
+	for want, sig := range map[string]uint64{
+		"all_reduce(count 5, float32, sum)":         Signature(KindAllReduce, dtype.Float32, Sum, 0, 5),
+		"reduce(count 5, int8, max, root 0)":        Signature(KindReduce, dtype.Int8, Max, 0, 5),
+		"broadcast(count 0, float32, root 3)":       Signature(KindBroadcast, dtype.Float32, 0, 3, 0),
+		"all_to_all(count 5, float32)":              Signature(KindAllToAll, dtype.Float32, 0, 0, 5),
+		"all_reduce(count 5, float32, sum, root 3)": Signature(KindAllReduce, dtype.Float32, Sum, 3, 5),
+		"barrier": Signature(KindBarrier, 0, 0, 0, 0),
+		"split":   Signature(KindSplit, dtype.Uint8, 0, 0, 8),
+	} {
+		require.Equal(t, want, Describe(sig))
+	}
 	require.Equal(t, uint64(math.MaxUint64), Signature(31, 15, 7, 1<<12-1, MaxCount))
 	require.LessOrEqual(t, int(numKinds), 31, "a kind has 5 bits, and the last one is a group")
 	require.LessOrEqual(t, int(numReductions), 8, "a reduction has 3")

@@ -49,7 +49,7 @@ func (t *Team) lostCode(e *fault.Error) (code uint64, about int) {
 // communicator.
 func (t *Team) PublishLost(e *fault.Error) {
 	code, about := t.lostCode(e)
-	t.Me.lostText.Set(e.Err.Error())
+	t.Me.lostText.Set(reason.Text(e.Err, t.Name(t.rank)))
 	t.Me.Lost.CompareAndSwap(0, code<<32|uint64(about+1))
 }
 
@@ -58,7 +58,7 @@ func (t *Team) PublishLost(e *fault.Error) {
 func (t *Team) LostElsewhere(e *fault.Error) (text string, about int, is error) {
 	code, about := t.lostCode(e)
 	me, did := t.Name(t.rank), "failed"
-	text = e.Err.Error()
+	text = reason.Text(e.Err, me)
 	switch code {
 	case lostPeer:
 		return text, about, fault.ErrPeerLost
@@ -71,7 +71,7 @@ func (t *Team) LostElsewhere(e *fault.Error) (text string, about int, is error) 
 	case lostCancelled:
 		did = "gave up"
 	}
-	return fmt.Sprintf("rank %d %s: %s", me, did, text), me, fault.ErrAborted
+	return fmt.Sprintf("rank %d %s: %s: %v", me, did, text, fault.ErrAborted), me, fault.ErrAborted
 }
 
 // LostError turns what a peer of the team has published into this rank's error.
@@ -84,16 +84,12 @@ func (t *Team) LostError(s *WaitState, peer int, v uint64) *fault.Error {
 	}
 	switch v >> 32 {
 	case lostPeer:
-		if t.Index(about) < 0 || about == from { // about another host, or the connection between hosts
-			return t.errorAt(s, about, reason.Told(fmt.Sprintf("rank %d saw it: %s", from, text), fault.ErrPeerLost))
-		}
-		return t.errorAt(s, about, fmt.Errorf("rank %d saw it: %w", from, fault.ErrPeerLost))
+		return t.errorAt(s, about, reason.Told(text, fault.ErrPeerLost))
 	case lostTimeout:
-		whom := "it"
 		if about == me && !s.PassOn {
-			whom, about = "this rank", from
+			about, text = from, fmt.Sprintf("rank %d waited for this rank: %s", from, text)
 		}
-		return t.errorAt(s, about, reason.Told(fmt.Sprintf("rank %d waited for %s: %s", from, whom, text), fault.ErrTimeout))
+		return t.errorAt(s, about, reason.Told(text, fault.ErrTimeout))
 	case lostCancelled:
 		return t.errorAt(s, from, fmt.Errorf("rank %d gave up: %s: %w", from, text, fault.ErrAborted))
 	case lostMismatch:
@@ -145,5 +141,5 @@ func (t *Team) ClosedPeer() int {
 
 // ClosedError returns the error about a peer that has closed its communicator.
 func (t *Team) ClosedError(w *WaitState, r int) *fault.Error {
-	return t.errorAt(w, t.Name(r), fmt.Errorf("it closed its communicator: %w", fault.ErrPeerLost))
+	return t.errorAt(w, t.Name(r), fmt.Errorf("rank %d closed its communicator: %w", t.Name(r), fault.ErrPeerLost))
 }

@@ -99,9 +99,9 @@ func TestErrorsNameRanks(t *testing.T) {
 		text  string
 		do    func(*Team, *WaitState) error
 	}{
-		{"who differs", 6, fault.ErrMismatch, "rank 6 called all_reduce(count 3, int32, sum, root 0), 2 of 3 ranks barrier(",
+		{"who differs", 6, fault.ErrMismatch, "rank 6 called all_reduce(count 3, int32, sum), 2 of 3 ranks barrier:",
 			func(x *Team, s *WaitState) error { publish(x, barrier, barrier, sum); return disagree(x, s) }},
-		{"the root of a part", 1, fault.ErrMismatch, "2 of 3 ranks broadcast(count 1, int8, none, root 6)",
+		{"the root of a part", 1, fault.ErrMismatch, "2 of 3 ranks broadcast(count 1, int8, root 6)",
 			func(x *Team, s *WaitState) error {
 				x.Outer = &Outer{KindAllReduce, 3}
 				publish(x, barrier, root, root)
@@ -122,32 +122,33 @@ func TestErrorsNameRanks(t *testing.T) {
 			x.refuse(before, reason.About(all, fault.ErrArgument))
 			return disagree(x, s)
 		}},
-		{"a death", 6, fault.ErrPeerLost, "rank 1 saw it", lost(before, lostPeer, 6, "")},
-		{"a death on another host", 5, fault.ErrPeerLost, "rank 1 saw it: how", lost(before, lostPeer, 5, "how")},
-		{"whom another host does not reach", 1, fault.ErrPeerLost, "rank 1 saw it: how", lost(before, lostPeer, 1, "how")},
+		{"a death", 6, fault.ErrPeerLost, "peer rank 6: how", lost(before, lostPeer, 6, "how")},
+		{"a death on another host", 5, fault.ErrPeerLost, "peer rank 5: how", lost(before, lostPeer, 5, "how")},
+		{"whom another host does not reach", 1, fault.ErrPeerLost, "peer rank 1: how", lost(before, lostPeer, 1, "how")},
 		{"what is about nobody that there is", 1, fault.ErrPeerLost, "damaged", lost(before, lostPeer, all, "")},
-		{"who waited", 0, fault.ErrTimeout, "rank 6 waited for it: long", lost(behind, lostTimeout, 0, "long")},
+		{"who waited", 0, fault.ErrTimeout, "peer rank 0: long", lost(behind, lostTimeout, 0, "long")},
 		{"who waited for this rank", 6, fault.ErrTimeout, "rank 6 waited for this rank: long",
 			lost(behind, lostTimeout, 4, "long")},
-		{"who waited for what this rank is in its team", 1, fault.ErrTimeout, "rank 6 waited for it: long",
+		{"who waited for what this rank is in its team", 1, fault.ErrTimeout, "peer rank 1: long",
 			lost(behind, lostTimeout, me, "long")},
 		{"who gave up", 6, fault.ErrAborted, "rank 6 gave up: late", lost(behind, lostCancelled, 4, "late")},
 		{"a mismatch with this rank", 6, fault.ErrMismatch, "other", lost(behind, lostMismatch, 4, "other")},
 		{"a mismatch with another host's", 2, fault.ErrMismatch, "other", lost(behind, lostMismatch, 2, "other")},
 		{"who aborted", 3, fault.ErrAborted, "enough", lost(behind, lostAborted, 3, "enough")},
 		{"who failed", 6, fault.ErrAborted, "rank 6 failed: oh", lost(behind, lostInternal, 6, "oh")},
-		{"a dead process", 6, fault.ErrPeerLost, "its process (", func(x *Team, s *WaitState) error {
+		{"a dead process", 6, fault.ErrPeerLost, "the process of rank 6 (", func(x *Team, s *WaitState) error {
 			x.Peers[behind].Mem.(*memory).dead = true
 			return x.PollHealth(s)
 		}},
-		{"who closed", 6, fault.ErrPeerLost, "it closed", func(x *Team, s *WaitState) error {
+		{"who closed", 6, fault.ErrPeerLost, "rank 6 closed", func(x *Team, s *WaitState) error {
 			x.Peers[behind].Area.State.Store(StateClosed)
 			s.Peer = x.ClosedPeer()
 			return x.PollClock(s)
 		}},
-		{"who closed, with an error about another host's", 2, fault.ErrPeerLost, "rank 6 saw it",
+		{"who closed, with an error about another host's", 2, fault.ErrPeerLost, "peer rank 2: how",
 			func(x *Team, s *WaitState) error {
 				x.Peers[behind].Area.State.Store(StateClosed)
+				x.Peers[behind].Area.lostText.Set("how")
 				x.Peers[behind].Area.Lost.Store(lostPeer<<32 | 3)
 				s.Peer = behind
 				return x.PollClock(s)
@@ -242,8 +243,10 @@ func TestFarWait(t *testing.T) {
 		{"the deadline", 5, fault.ErrTimeout, "on this host ranks 1, 6 in no wait, rank 4 in barrier #8 for rank 5",
 			func(x *Team, _ *WaitState) { x.Timeout.Store(1) }},
 		{"the context", 5, context.Canceled, "canceled", func(_ *Team, s *WaitState) { s.Ctx = ended }},
-		{"a peer's word", 2, fault.ErrPeerLost, "rank 6 saw it",
-			func(x *Team, _ *WaitState) { x.Peers[behind].Area.Lost.Store(lostPeer<<32 | 3) }},
+		{"a peer's word", 2, fault.ErrPeerLost, "peer rank 2: how", func(x *Team, _ *WaitState) {
+			x.Peers[behind].Area.lostText.Set("how")
+			x.Peers[behind].Area.Lost.Store(lostPeer<<32 | 3)
+		}},
 		{"a dead process", 1, fault.ErrPeerLost, "died",
 			func(x *Team, _ *WaitState) { x.Peers[before].Mem.(*memory).dead = true }},
 	} {

@@ -2,6 +2,7 @@ package team
 
 import (
 	"fmt"
+	"strings"
 
 	"github.com/ubcoll/ubcoll/dtype"
 )
@@ -145,12 +146,38 @@ func Meet(mine, theirs uint64) bool {
 
 func rootOf(sig uint64) int { return int(sig >> rootShift & maxRoot) }
 
-// Describe describes a signature for people.
+// hasData reports whether users call the operation with data.
+func (k OpKind) hasData() bool { return k >= KindAllReduce && k <= KindAllToAllV && k != KindBarrier }
+
+// rooted reports whether users call the operation with a root.
+func (k OpKind) rooted() bool {
+	switch k {
+	case KindReduce, KindBroadcast, KindGather, KindScatter, KindGatherV, KindScatterV:
+		return true
+	}
+	return false
+}
+
+// Describe describes a signature for people, with what the operation has: "reduce(count 5, float32, sum, root 0)",
+// "barrier".
 func Describe(sig uint64) string {
 	k, t, r := OpKind(sig>>59), dtype.Type(sig>>55&15), Reduction(sig>>52&7)
 	if k == KindGroup {
 		return fmt.Sprintf("%v(%d all_reduce, count %d in all, %v, hash %07x)", k, Operations(sig), sig&(1<<24-1), t,
 			sig>>24&(1<<27-1))
 	}
-	return fmt.Sprintf("%v(count %d, %v, %v, root %d)", k, sig&MaxCount, t, r, rootOf(sig))
+	var has []string
+	if k.hasData() {
+		has = append(has, fmt.Sprintf("count %d", sig&MaxCount), t.String())
+	}
+	if r != noReduction {
+		has = append(has, r.String())
+	}
+	if root := rootOf(sig); k.rooted() || root != 0 {
+		has = append(has, fmt.Sprintf("root %d", root))
+	}
+	if has == nil {
+		return k.String()
+	}
+	return fmt.Sprintf("%v(%s)", k, strings.Join(has, ", "))
 }

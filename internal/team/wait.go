@@ -153,7 +153,8 @@ func (t *Team) pollClock(s *WaitState, gap time.Duration) *fault.Error {
 		s.stopped += s.now - last
 	}
 	if err := s.Ctx.Err(); err != nil {
-		return t.errorAt(s, t.absent(s), reason.Ended(s.Ctx))
+		about := t.absent(s)
+		return t.errorAt(s, about, fmt.Errorf("waiting for rank %d: %w", about, reason.Ended(s.Ctx)))
 	}
 	p := &t.Peers[s.Peer] // this rank itself if it waits for another host's; it has not closed
 	if s.Behind {
@@ -177,7 +178,7 @@ func (t *Team) pollClock(s *WaitState, gap time.Duration) *fault.Error {
 	waited := s.now - s.behind - s.stopped
 	if waited > limit {
 		text, about := t.account(s)
-		return t.errorAt(s, about, fmt.Errorf("nothing from it for %v%s: %w", limit, text, fault.ErrTimeout))
+		return t.errorAt(s, about, fmt.Errorf("nothing from rank %d for %v%s: %w", about, limit, text, fault.ErrTimeout))
 	}
 	if int64(waited) > ReportAfter.Load() && !s.reported {
 		s.reported = true
@@ -215,7 +216,8 @@ func (t *Team) lost(s *WaitState) *fault.Error {
 		if v := p.Lost(); v != 0 {
 			return t.LostError(s, r, v)
 		}
-		return t.errorAt(s, t.Name(r), fmt.Errorf("its process (%v) died: %w", p.Proc, fault.ErrPeerLost))
+		return t.errorAt(s, t.Name(r), fmt.Errorf("the process of rank %d (%v) died: %w", t.Name(r),
+			p.Proc, fault.ErrPeerLost))
 	}
 	return nil
 }

@@ -182,12 +182,12 @@ func (s *Status) About(ranks int) int {
 	return int(s.Peer)
 }
 
-// Broke returns the error for a code after which nothing works any more, and the step that failed. timeout is how long
-// kernels wait for Peer; more is added to the text about that.
-func (s *Status) Broke(code uint32, timeout time.Duration, more string) (step string, err error) {
+// Broke returns the error for a code after which nothing works any more, and the step that failed. peer is what errors
+// call Peer; timeout is how long kernels wait for it; more is added to the text about that.
+func (s *Status) Broke(code uint32, peer int, timeout time.Duration, more string) (step string, err error) {
 	switch code {
 	case Timeout:
-		return "wait", fmt.Errorf("nothing from it for %v%s: %w", timeout, more, fault.ErrTimeout)
+		return "wait", fmt.Errorf("nothing from rank %d for %v%s: %w", peer, timeout, more, fault.ErrTimeout)
 	case Aborted:
 		return "wait", fault.ErrAborted
 	case Astray:

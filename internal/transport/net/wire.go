@@ -149,7 +149,7 @@ func (w *Wire) heard(err error) {
 	case w.control.leaving():
 		w.finish(Left, errClosed)
 	default:
-		w.lost("its process has ended", err)
+		w.lost("its connection has ended", err)
 	}
 }
 
@@ -168,9 +168,9 @@ func (w *Wire) lost(what string, err error) {
 	switch {
 	case errors.Is(err, syscall.ETIMEDOUT), errors.Is(err, syscall.EHOSTUNREACH), errors.Is(err, syscall.ENETUNREACH),
 		errors.Is(err, syscall.EHOSTDOWN), errors.Is(err, syscall.ENETDOWN):
-		w.finish(Cut, fmt.Errorf("its host does not answer: %w", err))
+		w.finish(Cut, fmt.Errorf("no answer: %w", err))
 	case w.silent(time.Now()):
-		w.finish(Cut, fmt.Errorf("its host has not answered: %w", err))
+		w.finish(Cut, fmt.Errorf("no answer before: %w", err))
 	default:
 		w.finish(Died, fmt.Errorf("%s: %w", what, err))
 	}
