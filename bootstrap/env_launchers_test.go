@@ -253,7 +253,7 @@ func TestEnvOtherJob(t *testing.T) {
 	go func() { told <- hear(t, first)[0] }()
 	stranger := hear(t, stand(place(job+1, 0, 1), "x"))[0] // waits until something listens
 	require.Contains(t, stranger.Error, "rank 0 has another UBCOLL_SECRET, or is of another job")
-	require.Contains(t, stranger.Error, fmt.Sprintf("of srun's step %d.0", job+1))
+	require.Contains(t, stranger.Error, fmt.Sprintf("srun's step %d.0", job+1))
 	taken := hear(t, stand(place(job+1, 0, 0), "x"))[0]
 	require.Contains(t, taken.Error, "address already in use: by another job, or a server; UBCOLL_RENDEZVOUS")
 	second := hear(t, stand(place(job, 41, 1), "b"))[0]
