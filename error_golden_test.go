@@ -33,7 +33,7 @@ func TestErrorTexts(t *testing.T) {
 		require.NotContains(t, said, name)
 		require.NotEmpty(t, text, "%s: no error", name)
 		for line := range strings.Lines(text) {
-			if what := testkit.Clumsy(line); what != "" {
+			if what := testkit.CheckErrorText(line); what != "" {
 				t.Errorf("%s: %s: %s", name, what, line)
 			}
 		}

@@ -12,6 +12,6 @@ func choosePathBetween(c *engine.Comm, w *team.Work) {
 	case team.KindAllReduce, team.KindBroadcast:
 		choosePath(c.Team(), w)
 	default:
-		w.Err = c.BetweenHosts(w.Kind.String())
+		w.Err = c.BetweenHosts("")
 	}
 }

@@ -22,7 +22,7 @@ func placeOnDevice(v *inside.View, w *team.Work) bool {
 	onto, disagree := side(v, w)
 	switch {
 	case v.SpansHosts():
-		err, disagree = v.BetweenHosts(fmt.Sprintf("%v of memory or a stream on %v", w.Kind, onto)), nil
+		err, disagree = v.BetweenHosts(fmt.Sprintf("memory or a stream on %v", onto)), nil
 	case err != nil:
 		err = fmt.Errorf("memory or a stream on %v: %w", onto, err)
 		disagree = nil

@@ -25,8 +25,9 @@ func TestPlacesOnHosts(t *testing.T) {
 	}
 	require.True(t, c.SpansHosts())
 	require.ErrorIs(t, c.BetweenHosts("scatter"), fault.ErrNotSupported)
-	require.EqualError(t, c.BetweenHosts("scatter"), "scatter between hosts is not supported yet (ubcoll.Comm.Split by host "+
+	require.EqualError(t, c.BetweenHosts("scatter"), "scatter is not supported between hosts yet (ubcoll.Comm.Split by host "+
 		"makes communicators that have it): not supported")
+	require.ErrorContains(t, c.BetweenHosts(""), "it is not supported between hosts yet")
 	c.attach()
 	require.Empty(t, c.Attachments())
 	require.False(t, NoView.Comm.SpansHosts())
@@ -51,7 +52,7 @@ func TestSiblings(t *testing.T) {
 			made, siblings = append(made, &attachment{}), append(siblings, sibling)
 			return made[len(made)-1]
 		}}}}
-		c.attach()
+	c.attach()
 	}
 	require.Nil(t, siblings[0])
 	require.Same(t, made[0], siblings[1])

@@ -187,8 +187,8 @@ func (c *Comm) Barred(w *team.Work, op string) error {
 		return nil
 	}
 	what := k.to.what
-	err := fmt.Errorf("%s on the communicator whose collectives %s is recording: call it on the *Comm that %s passes to "+
-		"its function, or after that: %w", op, what, what, fault.ErrArgument)
+	err := fmt.Errorf("on the communicator whose collectives %s is recording: call it on the *Comm that %s passes to its "+
+		"function, or after that: %w", what, what, fault.ErrArgument)
 	k.to.failed(Called{w.Kind, w.Kernel}, err)
 	return c.LocalError(op, err)
 }

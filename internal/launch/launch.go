@@ -54,7 +54,7 @@ const (
 // SIGHUP: the remaining ranks get SIGTERM, and SIGKILL after Grace, or at once if another such signal comes half a
 // second later or more. The error says why a job could not start.
 func Run(j Job, signals <-chan os.Signal) (code int, err error) {
-	l := &launcher{Job: j, size: sum(j.Counts), heard: make(chan news), said: chorus{to: j.Stderr}}
+	l := &launcher{Job: j, size: sum(j.Counts), heard: make(chan news), errors: errorMerger{to: j.Stderr}}
 	defer l.flush()
 	defer l.end()
 	if err := l.agents(); err != nil {
@@ -78,7 +78,7 @@ type launcher struct {
 	heard  chan news
 	over   chan struct{}
 	output sync.Mutex
-	said   chorus // by the ranks, on standard error
+	errors errorMerger // standard error of the ranks
 }
 
 // remote is one host with ranks, and its agent.
@@ -225,7 +225,7 @@ func (l *launcher) add(rank int, text []byte) {
 	}
 	l.output.Lock()
 	defer l.output.Unlock()
-	if l.said.add(rank, text, l.prefix(rank)) {
+	if l.errors.add(rank, text, l.prefix(rank)) {
 		time.AfterFunc(hold, l.flush)
 	}
 }
@@ -233,7 +233,7 @@ func (l *launcher) add(rank int, text []byte) {
 func (l *launcher) flush() {
 	l.output.Lock()
 	defer l.output.Unlock()
-	l.said.flush()
+	l.errors.flush()
 }
 
 func (l *launcher) say(format string, args ...any) {

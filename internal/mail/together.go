@@ -91,7 +91,7 @@ func (m *Mail) Usable(op string) error {
 	if err := m.c.Err(); err != nil {
 		return err
 	}
-	if err := m.c.BetweenHosts(op); err != nil {
+	if err := m.c.BetweenHosts(""); err != nil {
 		return m.c.LocalError(op, err)
 	}
 	return nil

@@ -33,7 +33,7 @@ func (sp *Space) Import(handle []byte) (*Remote, error) {
 	}
 	e, domain, p, err := unmarshal(c.Domain().Identity(), handle)
 	if err == nil {
-		err = c.BetweenHosts("import")
+		err = c.BetweenHosts("")
 	}
 	if err != nil {
 		return nil, c.LocalError("import", err)

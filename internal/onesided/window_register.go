@@ -90,7 +90,7 @@ func (w *Window) offer() ([]byte, error) {
 	case given:
 		return nil, fmt.Errorf("the window was closed before its group ended: %w", fault.ErrClosed)
 	case c.SpansHosts():
-		return nil, c.BetweenHosts(team.KindWindow.String())
+		return nil, c.BetweenHosts("")
 	case w.flags&^allWindowFlags != 0:
 		return nil, fmt.Errorf("window flags %v: %w", w.flags, fault.ErrArgument)
 	}

@@ -57,7 +57,7 @@ func Refused(ctx context.Context, c *ubcoll.Comm) error {
 // refusedAlike checks that this rank, like all, has the error for operations that do not work between hosts, and that
 // the communicator still works.
 func refusedAlike(ctx context.Context, c *ubcoll.Comm, err error) error {
-	if !errors.Is(err, ubcoll.ErrNotSupported) || !strings.Contains(err.Error(), "between hosts is not supported yet") {
+	if !errors.Is(err, ubcoll.ErrNotSupported) || !strings.Contains(err.Error(), "is not supported between hosts yet") {
 		return fmt.Errorf("%v, not that it is not supported between hosts", err)
 	}
 	return errors.Join(c.Err(), conform.SumOf(ctx, c, 1, int64(c.Size())))

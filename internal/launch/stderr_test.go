@@ -8,8 +8,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// TestChorus checks what becomes of what ranks write on standard error: "3|text" is rank 3's, "flush" the launcher's.
-func TestChorus(t *testing.T) {
+// TestErrorMerger checks what becomes of what ranks write on standard error: "3|text" is rank 3's, "flush" the launcher's.
+func TestErrorMerger(t *testing.T) {
 	fails := func(rank int, host, why string) string {
 		return fmt.Sprintf("%d|ubcoll: barrier #1: rank %d (host %s): %s\n", rank, rank, host, why)
 	}
@@ -43,7 +43,7 @@ func TestChorus(t *testing.T) {
 	} {
 		t.Run(k.name, func(t *testing.T) {
 			var out strings.Builder
-			c := chorus{to: &out}
+			c := errorMerger{to: &out}
 			for _, s := range k.in {
 				var rank int
 				who, text, ok := strings.Cut(s, "|")

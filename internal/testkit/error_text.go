@@ -13,12 +13,15 @@ var inner = regexp.MustCompile(`\b(agree|hello|attach|verdict|stage|staging|lane
 // teller is the rank that tells an error.
 var teller = regexp.MustCompile(`\brank (\d+) (?:\(host |on host )`)
 
+// repeated is the call of an error and the first word of its reason.
+var repeated = regexp.MustCompile(`^(?:ubcoll: )?(\w+)(?: #\d+)?: rank \d+ \([^)]*\): (\w+)`)
+
 // longest is how many words may occur twice in an error.
 const longest = 5
 
-// Clumsy returns what is wrong with a line that tells users of an error: it says something twice, or with words that
+// CheckErrorText returns what is wrong with a line that tells users of an error: it says something twice, or with words that
 // only the library's code uses. It returns "" if nothing is.
-func Clumsy(line string) string {
+func CheckErrorText(line string) string {
 	if w := inner.FindString(line); w != "" {
 		return fmt.Sprintf("%q is an inner word", w)
 	}
@@ -30,6 +33,9 @@ func Clumsy(line string) string {
 		if strings.Contains(line, "peer rank "+t[1]+":") || strings.Contains(line, "): rank "+t[1]+": ") {
 			return fmt.Sprintf("rank %s says once more that it is rank %s", t[1], t[1])
 		}
+	}
+	if call := repeated.FindStringSubmatch(line); call != nil && call[1] == call[2] {
+		return fmt.Sprintf("it says the call %q twice", call[1])
 	}
 	parts := map[string]bool{}
 	for part := range strings.SplitSeq(line, ": ") {

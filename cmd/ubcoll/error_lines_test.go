@@ -47,7 +47,7 @@ func TestErrorsAreSaidOnce(t *testing.T) {
 			require.Regexp(t, k.stderr, stderr)
 			lines := map[string]bool{}
 			for line := range strings.Lines(stderr) {
-				require.Empty(t, testkit.Clumsy(line), "%s", stderr)
+				require.Empty(t, testkit.CheckErrorText(line), "%s", stderr)
 				line = regexp.MustCompile(`rank \d+`).ReplaceAllString(line, "")
 				require.False(t, lines[line], "a line is there twice: %s", stderr)
 				lines[line] = true

@@ -8,19 +8,19 @@ import (
 	"time"
 )
 
-// chorus is standard error of all ranks. If several ranks of the job fail with the same error, ubcoll.Main prints it on
-// each of them; chorus writes one line that says how many more there are. It holds such a line back until the rank
+// errorMerger is standard error of all ranks. If several ranks of the job fail with the same error, ubcoll.Main prints it on
+// each of them; errorMerger writes one line that says how many more there are. It holds such a line back until the rank
 // writes something else, the launcher says something, or a second is over: a rank that has printed its error ends half a
 // second later. Of the notices that a signal has come, it writes the first. Everything else it passes on at once. Its
 // caller has the launcher's lock.
-type chorus struct {
-	to    io.Writer
-	held  []voice
-	heard map[string]bool // notices
+type errorMerger struct {
+	to      io.Writer
+	held    []heldError
+	notices map[string]bool // notices
 }
 
-// voice is an error that one rank or more have printed.
-type voice struct {
+// heldError is an error that one rank or more have printed.
+type heldError struct {
 	key   string // the line without what differs between ranks
 	line  []byte // of the lowest rank, without its end
 	low   int    // that rank
@@ -38,21 +38,21 @@ const hold = time.Second
 
 // add takes what rank has written: whole lines, each with prefix before it. It reports whether lines are held back that
 // were not before.
-func (c *chorus) add(rank int, text []byte, prefix string) (holds bool) {
+func (c *errorMerger) add(rank int, text []byte, prefix string) (holds bool) {
 	c.release(rank)
 	if line := bytes.TrimSuffix(text, []byte("\n")); bytes.HasPrefix(line, []byte("ubcoll: ")) && bytes.Count(text, []byte("\n")) == 1 {
 		if at := teller.FindIndex(line); at != nil {
-			return c.sing(rank, string(line[:at[0]])+"\n"+string(line[at[1]:]), append([]byte(prefix), line...))
+			return c.merge(rank, string(line[:at[0]])+"\n"+string(line[at[1]:]), append([]byte(prefix), line...))
 		}
 	}
 	for line := range bytes.Lines(text) {
 		if at := notice.FindIndex(line); at != nil {
-			if key := string(line[at[1]:]); c.heard[key] {
+			if key := string(line[at[1]:]); c.notices[key] {
 				continue
-			} else if c.heard == nil {
-				c.heard = map[string]bool{key: true}
+			} else if c.notices == nil {
+				c.notices = map[string]bool{key: true}
 			} else {
-				c.heard[key] = true
+				c.notices[key] = true
 			}
 		}
 		c.write(append([]byte(prefix), line...))
@@ -60,8 +60,8 @@ func (c *chorus) add(rank int, text []byte, prefix string) (holds bool) {
 	return false
 }
 
-// sing adds a rank's line to the others of its key.
-func (c *chorus) sing(rank int, key string, line []byte) (holds bool) {
+// merge adds a rank's line to the others of its key.
+func (c *errorMerger) merge(rank int, key string, line []byte) (holds bool) {
 	for i := range c.held {
 		if v := &c.held[i]; v.key == key {
 			if v.ranks = append(v.ranks, rank); rank < v.low {
@@ -70,12 +70,12 @@ func (c *chorus) sing(rank int, key string, line []byte) (holds bool) {
 			return false
 		}
 	}
-	c.held = append(c.held, voice{key, line, rank, []int{rank}})
+	c.held = append(c.held, heldError{key, line, rank, []int{rank}})
 	return true
 }
 
 // release writes what is held back of a rank.
-func (c *chorus) release(rank int) {
+func (c *errorMerger) release(rank int) {
 	for _, v := range c.held {
 		for _, r := range v.ranks {
 			if r == rank {
@@ -87,7 +87,7 @@ func (c *chorus) release(rank int) {
 }
 
 // flush writes all that is held back.
-func (c *chorus) flush() {
+func (c *errorMerger) flush() {
 	for _, v := range c.held {
 		switch n := len(v.ranks) - 1; n {
 		case 0:
@@ -101,4 +101,4 @@ func (c *chorus) flush() {
 	c.held = nil
 }
 
-func (c *chorus) write(text []byte) { _, _ = c.to.Write(text) } // a reader that has closed it wants no more
+func (c *errorMerger) write(text []byte) { _, _ = c.to.Write(text) } // a reader that has closed it wants no more
