@@ -24,7 +24,8 @@ type comm = inside.Comm
 // Ranks count as on one host if they can map each other's memory. If there are several hosts, their ranks listen on the
 // network (UBCOLL_NET, UBCOLL_PORTS), and some of them connect. Each Open has memory and registrations of its own: a
 // buffer of another Comm works, but is copied. Ranks with devices, unless [Options.Devices] is off, load all kernels
-// here; the first time on a machine the driver assembles them, which takes some seconds.
+// here; the first time on a machine the driver assembles them, which takes some seconds of processor time, on all
+// processors at once.
 //
 // If one rank fails, all return an error: [ErrArgument] for bad [Options] or variables; [ErrMismatch] if they differ
 // between ranks; [ErrNotSupported] if a rank lacks a required device or, on several hosts, has no address at all, not

@@ -71,7 +71,8 @@ const (
 	AlgorithmAuto Algorithm = ""
 	// AlgorithmRing goes around all ranks.
 	AlgorithmRing Algorithm = "ring"
-	// AlgorithmOneShot has every rank combine everything; on devices up to 1 MiB.
+	// AlgorithmOneShot has every rank combine everything. On devices that is up to 256 KiB with 2 ranks, 172 KiB with 3,
+	// 128 KiB with 4 to 8, and 32 KiB with more; after Split and Dup up to 64 KiB with 2 ranks, and 32 KiB with more.
 	AlgorithmOneShot Algorithm = "one-shot"
 	// AlgorithmTwoShot has every rank combine its part and read the others'.
 	AlgorithmTwoShot Algorithm = "two-shot"

@@ -36,12 +36,12 @@ const closeTimeout = time.Minute
 // names all missing or malformed variables at once. ErrMismatch: two processes have the same rank, or ranks disagree on
 // the size or the secret. ErrTimeout, on every rank that came: some rank never came.
 //
-// All messages go through rank 0, those of an Exchange too ([Exchanger]; 64 MiB at most). The connections are
-// authenticated when they open, but not encrypted. If a rank dies, all others return ErrPeerLost with its name within 2
-// seconds; if a host dies, within 5, unless data was on its way to it just then. Over Unix sockets, rank 0 closes
-// connections of other users before it reads anything. Connections that stay silent keep no rank out. Abstract and TCP
-// rendezvous leave nothing on disk, however the job ends. A socket at a path is removed once all ranks are there, and
-// the next job removes one that a killed process has left.
+// All messages go through rank 0, those of an Exchange ([Exchanger]) too: 64 MiB of a rank at most, and 1 GiB of all
+// ranks together (ErrLimit). The connections are authenticated when they open, but not encrypted. If a rank dies, all
+// others return ErrPeerLost with its name within 2 seconds; if a host dies, within 5, unless data was on its way to it
+// just then. Over Unix sockets, rank 0 closes connections of other users before it reads anything. Connections that stay
+// silent keep no rank out. Abstract and TCP rendezvous leave nothing on disk, however the job ends. A socket at a path
+// is removed once all ranks are there, and the next job removes one that a killed process has left.
 func Env() (Bootstrap, error) {
 	c, err := envConfig()
 	if err != nil {

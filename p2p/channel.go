@@ -53,7 +53,7 @@ func (ch *Channel) nothing() bool { return ch == nil || ch.end == nil }
 // must call Connect or [NewChannel] too: the k-th call of one rank for the other matches the other's k-th call.
 // Blocking until then, for at most [ubcoll.Options.Timeout] or until ctx ends; no other rank takes part. r stays the
 // caller's and must stay open while the channel is used. A rank has at most 512 open channels (ErrLimit); in a
-// communicator that Split or Dup made, at most 32 over device memory.
+// communicator that Split or Dup made, at most 32 over device memory, or 2 for each rank if that is more.
 //
 // ErrArgument for a bad rank, or device memory on one side only. ErrNotSupported for memory that peers cannot reach
 // ([ubcoll.Adopt]), or of devices whose link has no native atomic operations. A refused call counts as any other, and

@@ -16,10 +16,10 @@ import (
 // Exchange is a set of sends and receives that start together, so their order in it cannot make ranks wait for each
 // other; between two ranks, messages match in the order of the set. The zero Exchange is empty and ready. It may be
 // done repeatedly, on any communicator; a blocking exchange of host memory then allocates nothing. All its memory is on
-// the host, or all on one device (ErrArgument); on a device it is one kernel, unless it has more than 64 messages. On a
-// stream it is queued, and a receive must have exactly as many elements as are sent (ErrMismatch). Allowed in capture
-// if it is of device memory. Not allowed in a group, which is itself an exchange (ErrArgument). One goroutine at a
-// time. Source: MPI's persistent requests (MPI-4.1, 3.9).
+// the host, or all on one device (ErrArgument); on a device it is one kernel, unless it has more than 64 messages, or
+// more than 16 pairs of a peer and a direction. On a stream it is queued, and a receive must have exactly as many
+// elements as are sent (ErrMismatch). Allowed in capture if it is of device memory. Not allowed in a group, which is
+// itself an exchange (ErrArgument). One goroutine at a time. Source: MPI's persistent requests (MPI-4.1, 3.9).
 type Exchange struct {
 	op       string // "" for "exchange"
 	calls    []mail.Call

@@ -14,8 +14,8 @@ import (
 // of what the ranks agree on. Only its own rank knows whether one of them reads what another one writes; that rank's
 // kernel then does them one by one.
 
-// groupedMost is the longest all-reduce, in bytes, that goes together with others.
-const groupedMost = 64 << 10
+// GroupedMost is the longest all-reduce, in bytes, that goes together with others.
+const GroupedMost = 64 << 10
 
 // together returns how many of the first works go together, at least one.
 func (d *Device) together(works []team.Work) int {
@@ -26,7 +26,7 @@ func (d *Device) together(works []team.Work) int {
 	for n < min(len(works), kernels.MaxGroup) {
 		w := &works[n]
 		if w.Other != nil || w.Kind != team.KindAllReduce || w.Kernel.Name != kernels.OneShot || w.Type != works[0].Type ||
-			uint(w.Count*w.Type.Size()) > groupedMost {
+			uint(w.Count*w.Type.Size()) > GroupedMost {
 			break
 		}
 		if packets += packetsOf(w); 8*packets > d.Layout.Data() {
