@@ -52,7 +52,7 @@ func TestSiblings(t *testing.T) {
 			made, siblings = append(made, &attachment{}), append(siblings, sibling)
 			return made[len(made)-1]
 		}}}}
-	c.attach()
+		c.attach()
 	}
 	require.Nil(t, siblings[0])
 	require.Same(t, made[0], siblings[1])
