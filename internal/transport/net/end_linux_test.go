@@ -3,7 +3,9 @@ package net
 import (
 	"bytes"
 	"encoding/binary"
+	"errors"
 	"fmt"
+	"os"
 	"strings"
 	"sync"
 	"syscall"
@@ -200,8 +202,12 @@ func TestCutOneWay(t *testing.T) {
 				p := newPair(t, 1)
 				if cut {
 					drop := [1]unix.SockFilter{{Code: unix.BPF_RET}} // drops what comes for the socket, so nothing is acknowledged
-					require.NoError(t, unix.SetsockoptSockFprog(p.ba.control.end.fd, unix.SOL_SOCKET, unix.SO_ATTACH_FILTER,
-						&unix.SockFprog{Len: 1, Filter: &drop[0]}))
+					err := unix.SetsockoptSockFprog(p.ba.control.end.fd, unix.SOL_SOCKET, unix.SO_ATTACH_FILTER,
+						&unix.SockFprog{Len: 1, Filter: &drop[0]})
+					if errors.Is(err, unix.EPERM) && os.Getuid() != 0 {
+						t.Skip("this machine lets users attach no filter to a socket")
+					}
+					require.NoError(t, err)
 					testkit.Eventually(t, func() bool { return p.ab.control.silent() || p.la.Err() != nil })
 					p.a.look(time.Now())
 					require.True(t, p.ab.silentAt.Load() != 0 || p.la.Err() != nil, "nobody has looked")
