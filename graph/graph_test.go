@@ -91,6 +91,40 @@ func TestReplay(t *testing.T) {
 	}
 }
 
+// TestReplayRefused launches a graph between launches that are refused: each takes and gives back its own registrations
+// and memory, not those of the launch before.
+func TestReplayRefused(t *testing.T) {
+	run(t, 2, func(ctx context.Context, c *ubcoll.Comm) error {
+		a, err := ubcoll.Alloc[float32](c, ubcoll.Host, 100000)
+		if err != nil {
+			return err
+		}
+		r, err := a.Register(c)
+		if err != nil {
+			return err
+		}
+		g, err := graph.Capture(ctx, c, func(c *ubcoll.Comm) error {
+			return coll.AllReduce(ctx, c, a.Vec(), a.Vec(), ubcoll.Max)
+		})
+		if err != nil {
+			return err
+		}
+		over, cancel := context.WithCancel(ctx)
+		cancel()
+		for range 3 {
+			if err := errors.Join(g.Launch(ctx), testkit.Wants(g.Launch(over), context.Canceled)); err != nil {
+				return err
+			}
+		}
+		return testkit.InOrder(
+			func() error { return check(c, "failures", int(c.Stats().Failures), 0) },
+			g.Close,
+			r.Close,
+			a.Free,
+			func() error { return check(c, "failures", int(c.Stats().Failures), 0) })
+	})
+}
+
 // TestRefused makes one rank fail to record: the others' errors have the same class, and name that rank.
 func TestRefused(t *testing.T) {
 	for _, class := range []error{ubcoll.ErrStale, ubcoll.ErrArgument, ubcoll.ErrLimit, context.Canceled} {

@@ -149,6 +149,36 @@ func TestGroupExact(t *testing.T) {
 	}
 }
 
+// TestGroupViewEnds makes calls on a group's view while the next group of the communicator, which has that one's memory,
+// is recorded: they are refused, and the next group is what it would be without them.
+func TestGroupViewEnds(t *testing.T) {
+	require.NoError(t, ubcoll.Local(t.Context(), 2, ubcoll.Options{}, func(ctx context.Context, c *ubcoll.Comm) error {
+		var ended *ubcoll.Comm
+		x, y := []float32{1}, []float32{0}
+		sum := func(g *ubcoll.Comm) error { return coll.AllReduce(ctx, g, ubcoll.Of(x), ubcoll.Of(x), ubcoll.Sum) }
+		exchange := func(g *ubcoll.Comm) error {
+			_, err := p2p.SendRecv(ctx, g, 1-c.Rank(), ubcoll.Of(y), 1-c.Rank(), ubcoll.Of([]float32{3}))
+			return err
+		}
+		for range 3 {
+			err := ubcoll.Group(ctx, c, func(g *ubcoll.Comm) (err error) {
+				if ended != nil {
+					err = errors.Join(testkit.Wants(sum(ended), ubcoll.ErrClosed), testkit.Wants(exchange(ended), ubcoll.ErrClosed))
+				}
+				ended = g
+				return errors.Join(err, sum(g), exchange(g))
+			})
+			if err != nil {
+				return err
+			}
+		}
+		if x[0] != 8 || y[0] != 3 || len(c.LastOp().Members) != 3 {
+			return fmt.Errorf("%v and %v after 3 groups, of %d calls", x, y, len(c.LastOp().Members))
+		}
+		return nil
+	}))
+}
+
 var errOwn = errors.New("own")
 
 // TestGroupFails has groups of which a rank runs nothing, or whose collectives differ: none of their messages is sent,

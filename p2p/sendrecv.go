@@ -37,7 +37,7 @@ func Send(ctx context.Context, c *ubcoll.Comm, peer int, src ubcoll.Vec) error {
 		return err
 	}
 	m := e.Mail
-	sent, free, err := m.SendNow("send", m.Box(peer), v, v.Bytes(), nil)
+	sent, free, err := m.SendNow("send", m.Box(peer), v, v.Bytes())
 	switch {
 	case sent || err != nil:
 		return err
@@ -72,7 +72,7 @@ func Recv(ctx context.Context, c *ubcoll.Comm, peer int, dst ubcoll.Vec) (int, e
 }
 
 func recvFrom(ctx context.Context, m *mail.Mail, op string, peer int, v *team.Vec) (int, error) {
-	if n, done, err := m.RecvNow(m.Box(peer), v, false, m.Looks, nil); done {
+	if n, done, err := m.RecvNow(m.Box(peer), v); done {
 		return n, err
 	}
 	return m.Do(ctx, op, mail.NewMessage(peer, v, true, acquire))
@@ -98,7 +98,7 @@ func SendRecv(ctx context.Context, c *ubcoll.Comm, from int, dst ubcoll.Vec, to 
 		return 0, err
 	}
 	m := e.Mail
-	sent, _, err := m.SendNow("send_recv", m.Box(to), v, v.Bytes(), nil)
+	sent, _, err := m.SendNow("send_recv", m.Box(to), v, v.Bytes())
 	switch {
 	case err != nil:
 		return 0, err

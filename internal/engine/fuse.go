@@ -18,14 +18,14 @@ func (c *Comm) runFused(ctx context.Context, works []team.Work) (n int, err erro
 		return 0, nil
 	}
 	t := &c.team
-	t.Other = &works[0]
+	t.Current = &works[0]
 	t.Seq++
 	spin.Claim(unsafe.Pointer(&t.Me.Desc[t.Seq&1]))
 	last := &works[len(works)-1]
 	t.ClaimEager(last.EagerAt + last.Path.Carries(t, last))
 	own := c.offerFused(works[:team.FirstConflict(works)])
 	t.PublishFused(works, own)
-	if err = t.Agree(ctx, t.Other, nil); err == nil {
+	if err = t.Agree(ctx, t.Current, nil); err == nil {
 		n = t.Fused(len(works))
 	} else if err == team.ErrNotFused {
 		err = nil
@@ -45,7 +45,7 @@ func (c *Comm) runFused(ctx context.Context, works []team.Work) (n int, err erro
 	if n > 1 {
 		t.Parts -= uint64(n - 1)
 	}
-	t.Other = nil
+	t.Current = nil
 	return n, err
 }
 

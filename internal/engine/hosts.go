@@ -10,6 +10,7 @@ import (
 	"github.com/ubcoll/ubcoll/internal/clock"
 	"github.com/ubcoll/ubcoll/internal/hosts"
 	"github.com/ubcoll/ubcoll/internal/mem"
+	"github.com/ubcoll/ubcoll/internal/race"
 	"github.com/ubcoll/ubcoll/internal/reason"
 	"github.com/ubcoll/ubcoll/internal/roster"
 	"github.com/ubcoll/ubcoll/internal/team"
@@ -49,14 +50,19 @@ func (c *Comm) layRows(r *roster.Roster, at mem.Location) error {
 }
 
 // connectTimeout is how long leaders wait for each other's connections, which all are made at the same time.
-const connectTimeout = 30 * time.Second
+func connectTimeout() time.Duration {
+	if race.Enabled { // handshakes take several times as long
+		return 2 * time.Minute
+	}
+	return 30 * time.Second
+}
 
 // openStage connects this rank's side of communicator id with the other hosts. on has the ranks of each host, and mine
 // is this host's index in it. Collective over the hosts' first ranks; all ranks of each host must have mapped each
 // other, and have the rows of all.
 func (c *Comm) openStage(ctx context.Context, id uint64, on [][]int, mine int) (err error) {
-	ctx, cancel := clock.WithTimeout(ctx, connectTimeout, fmt.Errorf("not connected within %v: %w", connectTimeout,
-		fault.ErrTimeout))
+	limit := connectTimeout()
+	ctx, cancel := clock.WithTimeout(ctx, limit, fmt.Errorf("not connected within %v: %w", limit, fault.ErrTimeout))
 	defer cancel()
 	names := make([]string, len(on))
 	for h, ranks := range on {
@@ -90,14 +96,14 @@ func (c *Comm) inJob(rank int) int {
 // runPart runs w within the team as a part of the running operation, on which all ranks have agreed.
 func (c *Comm) runPart(ctx context.Context, w *team.Work) error {
 	t := &c.team
-	whole := t.Other
+	whole := t.Current
 	c.outer = team.Outer{Kind: t.Running().Kind, Seq: t.Number()}
-	t.Outer, t.Other = &c.outer, w
+	t.Outer, t.Current = &c.outer, w
 	t.Seq++
 	t.Parts++
 	err := c.agreeOnPart(ctx, w)
 	w.Release()
-	t.Outer, t.Other = nil, whole
+	t.Outer, t.Current = nil, whole
 	if err != nil {
 		return c.failed(err)
 	}

@@ -242,9 +242,9 @@ func (c *Comm) runSome(ctx context.Context, ws []team.Work, fuse *int) (n int, e
 		c.team.Work = ws[0]
 		return 1, c.runOwn(ctx)
 	}
-	c.team.Other = &ws[0]
+	c.team.Current = &ws[0]
 	err = c.run(ctx, &ws[0])
-	c.team.Other = nil
+	c.team.Current = nil
 	return 1, err
 }
 

@@ -217,9 +217,9 @@ func (m *Mail) drain(b *Box, h *Message) (moved, done bool, err error) {
 	return true, h.moved == h.pieces, nil
 }
 
-// RecvNow receives a message that takes little time, if no other receive waits and the message is there at one of looks
-// looks. exact says that v must have as many elements; told, if not nil, is filled in. Like SendNow it takes the box.
-func (m *Mail) RecvNow(b *Box, v *team.Vec, exact bool, looks int, told *team.MessageNote) (n int, done bool, err error) {
+// RecvNow receives a message that takes little time, if no other receive waits and the message is there at one of
+// Mail.Looks looks. Like SendNow it takes the box.
+func (m *Mail) RecvNow(b *Box, v *team.Vec) (n int, done bool, err error) {
 	if v.Bytes() >= sharedBytes {
 		return 0, false, nil
 	}
@@ -227,7 +227,7 @@ func (m *Mail) RecvNow(b *Box, v *team.Vec, exact bool, looks int, told *team.Me
 	if err := l.Enter(); err != nil {
 		return 0, true, m.Error("recv", b.Peer, "", err)
 	}
-	n, done, err = m.recvHeld(b, v, exact, looks, told)
+	n, done, err = m.recvHeld(b, v, false, m.Looks, nil)
 	l.Unlock()
 	if err != nil && !done {
 		return 0, true, m.Fail("recv", b.Peer, err)
@@ -235,8 +235,8 @@ func (m *Mail) RecvNow(b *Box, v *team.Vec, exact bool, looks int, told *team.Me
 	return n, done, err
 }
 
-// recvHeld is RecvNow for callers that hold the lane, with a message that takes little time. An error is fatal unless the
-// message is done.
+// recvHeld is RecvNow for callers that hold the lane, with a message that takes little time. exact says that v must have
+// as many elements; told, if not nil, is filled in. An error is fatal unless the message is done.
 func (m *Mail) recvHeld(b *Box, v *team.Vec, exact bool, looks int, told *team.MessageNote) (n int, done bool, err error) {
 	if b.Recv.waiting.Head != nil || !m.quick(v) {
 		return 0, false, nil

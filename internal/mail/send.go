@@ -292,9 +292,8 @@ func (m *Mail) stage(b *Box, h *Message) (bool, error) {
 }
 
 // SendNow sends a message of n bytes that does not wait for its receive, if there is room and nothing waits before it;
-// free says so. told, if not nil, is filled in. It takes the box, not the peer, else the compiler computes the box's
-// address at every use.
-func (m *Mail) SendNow(op string, b *Box, v *team.Vec, n int, told *team.MessageNote) (sent, free bool, err error) {
+// free says so. It takes the box, not the peer, else the compiler computes the box's address at every use.
+func (m *Mail) SendNow(op string, b *Box, v *team.Vec, n int) (sent, free bool, err error) {
 	if n > m.eager {
 		return false, false, nil
 	}
@@ -302,7 +301,7 @@ func (m *Mail) SendNow(op string, b *Box, v *team.Vec, n int, told *team.Message
 	if err := l.Enter(); err != nil {
 		return false, false, m.Error(op, b.Peer, "", err)
 	}
-	sent, free, err = m.sendHeld(b, v, n, told)
+	sent, free, err = m.sendHeld(b, v, n, nil)
 	l.Unlock()
 	if err != nil {
 		err = m.Fail(op, b.Peer, err)
@@ -310,7 +309,8 @@ func (m *Mail) SendNow(op string, b *Box, v *team.Vec, n int, told *team.Message
 	return sent, free, err
 }
 
-// sendHeld is SendNow for callers that hold the lane, with a message that is small enough. An error is fatal.
+// sendHeld is SendNow for callers that hold the lane, with a message that is small enough. told, if not nil, is filled in.
+// An error is fatal.
 func (m *Mail) sendHeld(b *Box, v *team.Vec, n int, told *team.MessageNote) (sent, free bool, err error) {
 	l := &b.Send
 	free, err = m.room(b)

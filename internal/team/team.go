@@ -41,7 +41,7 @@ type Team struct {
 	all        int     // the size of the communicator
 
 	Work    Work             // for a call that runs at once; its wide stores must not cross cache lines: see TestWorkLines
-	Other   *Work            // the running operation, if it is not Work
+	Current *Work            // the running operation, if it is not Work
 	Seq     uint64           // of the running operation
 	srcs    []unsafe.Pointer // reused by Buffers
 	dsts    []unsafe.Pointer
@@ -178,8 +178,8 @@ func (t *Team) running() Outer {
 
 // Running is the running operation, or Work if none runs.
 func (t *Team) Running() *Work {
-	if t.Other != nil {
-		return t.Other
+	if t.Current != nil {
+		return t.Current
 	}
 	return &t.Work
 }
