@@ -196,7 +196,7 @@ func TestProcesses(t *testing.T) {
 func TestHosts(t *testing.T) {
 	testkit.Long(t)
 	rsh := filepath.Join(t.TempDir(), "rsh")
-	require.NoError(t, os.WriteFile(rsh, []byte("#!/bin/sh\nexport UBCOLL_HOSTID=\"$1\"\nshift\nexec sh -c \"$*\"\n"), 0o755))
+	testkit.WriteProgram(t, rsh, "#!/bin/sh\nexport UBCOLL_HOSTID=\"$1\"\nshift\nexec sh -c \"$*\"\n")
 	for _, e := range examples {
 		if !e.hosts {
 			continue

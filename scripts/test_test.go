@@ -14,6 +14,8 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/ubcoll/ubcoll/internal/testkit"
 )
 
 // What stands in for the other scripts and for go: each writes down that it ran, and fails if FAILING says so.
@@ -114,7 +116,7 @@ func TestTest(t *testing.T) {
 			dir := t.TempDir()
 			write := func(name, text string) {
 				require.NoError(t, os.MkdirAll(filepath.Dir(filepath.Join(dir, name)), 0o755))
-				require.NoError(t, os.WriteFile(filepath.Join(dir, name), []byte(text), 0o755))
+				testkit.WriteProgram(t, filepath.Join(dir, name), text)
 			}
 			write("scripts/test", string(script))
 			write("scripts/setup", setupStandIn)

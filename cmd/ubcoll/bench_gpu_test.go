@@ -69,7 +69,7 @@ func peersOf(t *testing.T) (run func(environ []string, args ...string) (stdout, 
 	} {
 		name = filepath.Join(dir, name)
 		require.NoError(t, os.MkdirAll(filepath.Dir(name), 0o755))
-		require.NoError(t, os.WriteFile(name, []byte(text), 0o755))
+		testkit.WriteProgram(t, name, text)
 	}
 	own := append(emulated.Environ(emulated.Library(t)), "UBCOLL_EMULATED_GPUS=2", "UBCOLL_EMULATE_DEVICES=2", "UBCOLL_CUDA=auto",
 		"PATH="+filepath.Join(dir, "bin")+":"+os.Getenv("PATH"), "MPICC="+filepath.Join(dir, "bin/mpicc"), "NCCL_HOME="+dir,

@@ -25,7 +25,7 @@ func rsh(t *testing.T) string {
 	name := filepath.Join(t.TempDir(), "rsh")
 	script := "#!/bin/sh\n[ \"$1\" != lost ] || exit 255\nshift\ncd /\necho welcome\n" +
 		"exec env -i PATH=\"$PATH\" " + testkit.ProgramVar + "=1 " + testkit.NoSleep + " sh -c \"$*\"\n"
-	require.NoError(t, os.WriteFile(name, []byte(script), 0o755))
+	testkit.WriteProgram(t, name, script)
 	return name
 }
 

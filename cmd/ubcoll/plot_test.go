@@ -113,7 +113,7 @@ func TestPlot(t *testing.T) {
 	require.NoFileExists(t, picture)
 	// What the drawer says reaches the user.
 	old := filepath.Join(t.TempDir(), drawer)
-	require.NoError(t, os.WriteFile(old, []byte("#!/bin/sh\necho too old >&2\nexit 6\n"), 0o755))
+	testkit.WriteProgram(t, old, "#!/bin/sh\necho too old >&2\nexit 6\n")
 	_, stderr, code = testkit.Program(t, []string{"PATH=" + filepath.Dir(old)}, "plot", plotPage, "-o", picture)
 	require.NotEqual(t, 0, code)
 	require.Contains(t, stderr, "exit status 6: too old")

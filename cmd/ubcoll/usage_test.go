@@ -23,7 +23,7 @@ import (
 func TestWrongUse(t *testing.T) {
 	dir := t.TempDir()
 	write := func(name, text string) {
-		require.NoError(t, os.WriteFile(filepath.Join(dir, name), []byte(text), 0o755))
+		testkit.WriteProgram(t, filepath.Join(dir, name), text)
 	}
 	write("prog", "")
 	write("there.json", "{}")
@@ -341,8 +341,8 @@ func TestEnv(t *testing.T) {
 	// A wrapper and a launcher that say what Open MPI's do.
 	dir := t.TempDir()
 	cc := "#!/bin/sh\ncase $1 in *version) echo Open MPI 9 ;; *compile) echo \"-I/a'b -DX\" ;; *link) echo -L/c -lmpi ;; esac\n"
-	require.NoError(t, os.WriteFile(filepath.Join(dir, "mpicc"), []byte(cc), 0o755))
-	require.NoError(t, os.WriteFile(filepath.Join(dir, "mpirun"), []byte("#!/bin/sh\necho mpirun of Open MPI\n"), 0o755))
+	testkit.WriteProgram(t, filepath.Join(dir, "mpicc"), cc)
+	testkit.WriteProgram(t, filepath.Join(dir, "mpirun"), "#!/bin/sh\necho mpirun of Open MPI\n")
 	stdout, stderr, code = testkit.Program(t, []string{"MPICC=" + filepath.Join(dir, "mpicc")}, "env")
 	require.Equal(t, 0, code, stderr)
 	out, err := exec.Command("sh", "-c", stdout+"env").Output()
@@ -362,7 +362,7 @@ func TestEnv(t *testing.T) {
 		{"a user's own", "1000", "OMPI_MCA_rmaps_base_oversubscribe=0", []string{"OMPI_MCA_rmaps_base_oversubscribe='0'"}, nil},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			require.NoError(t, os.WriteFile(filepath.Join(dir, "id"), []byte("#!/bin/sh\necho "+c.id+"\n"), 0o755))
+			testkit.WriteProgram(t, filepath.Join(dir, "id"), "#!/bin/sh\necho "+c.id+"\n")
 			stdout, stderr, code := testkit.Program(t, []string{"MPICC=" + filepath.Join(dir, "mpicc"), "PATH=" + dir + ":" + os.Getenv("PATH"),
 				"OMPI_MCA_rmaps_base_oversubscribe=", "PRTE_MCA_rmaps_default_mapping_policy=", c.set}, "env")
 			require.Equal(t, 0, code, stderr)

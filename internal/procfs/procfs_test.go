@@ -71,7 +71,7 @@ func TestDescendants(t *testing.T) {
 // A program's name does not look like a state.
 func TestName(t *testing.T) {
 	name := filepath.Join(t.TempDir(), "a) Z (b")
-	require.NoError(t, os.WriteFile(name, []byte("#!/bin/sh\nread x\n"), 0o700))
+	testkit.WriteProgram(t, name, "#!/bin/sh\nread x\n")
 	c := exec.Command(name)
 	in, err := c.StdinPipe()
 	require.NoError(t, err)

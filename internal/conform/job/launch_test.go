@@ -9,7 +9,6 @@ import (
 	"os/exec"
 	"path/filepath"
 	"sync"
-	"syscall"
 	"testing"
 	"time"
 
@@ -63,11 +62,7 @@ func TestMain(m *testing.M) {
 func script(t *testing.T, format string, args ...any) string {
 	t.Helper()
 	file := filepath.Join(t.TempDir(), "job")
-	// A process forked meanwhile would keep it open for writing, and then it could not be executed.
-	syscall.ForkLock.RLock()
-	err := os.WriteFile(file, []byte("#!/bin/sh\n"+fmt.Sprintf(format, args...)+"\n"), 0o700)
-	syscall.ForkLock.RUnlock()
-	require.NoError(t, err)
+	testkit.WriteProgram(t, file, "#!/bin/sh\n"+fmt.Sprintf(format, args...)+"\n")
 	return file
 }
 
