@@ -89,7 +89,8 @@ func Algorithms() []Algorithm {
 // DevicePolicy decides whether the ranks of a communicator, and of those that Split and Dup make of it, use their GPUs.
 type DevicePolicy int
 
-// The policies for devices. With UBCOLL_CUDA=off in the environment, auto means off, and requiring devices fails.
+// The policies for devices. With UBCOLL_CUDA=off in the environment, auto means off, and requiring devices fails. With
+// UBCOLL_CUDA=share, auto means share, and where devices are required ranks may share them.
 const (
 	// DevicesAuto uses devices if each rank has one of its own: see Comm.GPU.
 	DevicesAuto DevicePolicy = iota
@@ -98,11 +99,15 @@ const (
 	// DevicesRequired makes Open, Split and Dup fail on all ranks if devices cannot be used: ErrNotSupported names the
 	// rank and the obstacle.
 	DevicesRequired
+	// DevicesShare is DevicesAuto, but where a host has more ranks than devices, they are dealt to the devices in turn.
+	// Ranks that are goroutines of one process divide a device's multiprocessors among them, and run at the same time.
+	// Processes take turns on it, which takes milliseconds for each step of a call, unless NVIDIA's MPS runs.
+	DevicesShare
 )
 
-func (p DevicePolicy) known() bool { return p >= DevicesAuto && p <= DevicesRequired }
+func (p DevicePolicy) known() bool { return p >= DevicesAuto && p <= DevicesShare }
 
-// String is "auto", "off" or "required".
+// String is "auto", "off", "required" or "share".
 func (p DevicePolicy) String() string { return team.DevicePolicy(p).String() }
 
 // MarshalText returns String of a known policy, and [ErrArgument] for any other.
@@ -113,7 +118,7 @@ func (p DevicePolicy) MarshalText() ([]byte, error) {
 	return []byte(p.String()), nil
 }
 
-// UnmarshalText accepts "auto", "off" and "required"; anything else is [ErrArgument], which names the nearest.
+// UnmarshalText accepts "auto", "off", "required" and "share"; anything else is [ErrArgument], which names the nearest.
 func (p *DevicePolicy) UnmarshalText(text []byte) error {
 	var names []string
 	for q := DevicesAuto; q.known(); q++ {
@@ -123,7 +128,7 @@ func (p *DevicePolicy) UnmarshalText(text []byte) error {
 		}
 		names = append(names, q.String())
 	}
-	return fmt.Errorf("device policy %q is unknown, use auto, off or required%s: %w", text,
+	return fmt.Errorf("device policy %q is unknown, use auto, off, required or share%s: %w", text,
 		nearest.Hint(string(text), names), ErrArgument)
 }
 
@@ -171,8 +176,11 @@ func (o Options) fromEnvironment() Options {
 		name, _ := env.Algorithm.Get()
 		o.Algorithm = Algorithm(name)
 	}
-	if mode, _ := env.CUDA.Get(); o.Devices == DevicesAuto && mode == "off" {
+	switch mode, _ := env.CUDA.Get(); {
+	case o.Devices == DevicesAuto && mode == "off":
 		o.Devices = DevicesOff
+	case o.Devices == DevicesAuto && mode == "share":
+		o.Devices = DevicesShare
 	}
 	return o
 }

@@ -18,9 +18,9 @@ const (
 // DeviceTransport is the part of a Transport that reaches other ranks' devices.
 type DeviceTransport interface {
 	// UseDevice makes the transport export memory of ctx's device, which the heap already uses, and import memory of
-	// peers that use a device, at most peers of them. It is called once, before Card. ctx stays the caller's, and must
-	// stay open until after Close.
-	UseDevice(ctx *cuda.Context, peers int) error
+	// peers that use a device, at most peers of them. It writes tables on s. It is called once, before Card. ctx and s
+	// stay the caller's, and must stay open until after Close.
+	UseDevice(ctx *cuda.Context, s *cuda.Stream, peers int) error
 	// Export makes a device allocation reachable, until Withdraw, for all peers that use a device, also for those that
 	// Attach finds later. Local; it does not wait for the peers, which import it in the background: see Missing. extent
 	// is its number among this rank's exports. Exporting it again changes nothing. The error is fault.ErrStale if the

@@ -65,7 +65,7 @@ func Open(ctx context.Context, b bootstrap.Bootstrap, o Options, bad error, room
 		defer cancel()
 	}
 	table, agreed, terr := tuning.Load()
-	gpus, why := rooms.Accelerators.Visible(o.Devices == team.DevicesOff)
+	gpus, why := rooms.Accelerators.Visible(o.Devices)
 	agree, err := o.settings(agreed)
 	r, err := roster.Gather(ctx, b, agree, gpus, errors.Join(bad, terr, err, o.lacks(rank, why)))
 	if err != nil {

@@ -98,9 +98,9 @@ var (
 		number(0, 1<<40))
 	MaxPinned = define(Info{Name: "UBCOLL_MAX_PINNED", Kind: "bytes, as 512M or 4G", Default: "0",
 		Doc: "How many bytes a rank's registration cache may hold registered; they are locked in memory as far as ulimit -l allows. 0 is no limit."}, size(1<<60))
-	CUDA = define(Info{Name: "UBCOLL_CUDA", Kind: "auto|off", Default: "auto", JobWide: true,
-		Doc: "Whether ranks use CUDA devices, where each has one; Open then takes 10 MiB of each (8 ranks: 20), beside what the driver takes for a process, and longer."},
-		choice("auto", "off"))
+	CUDA = define(Info{Name: "UBCOLL_CUDA", Kind: "auto|share|off", Default: "auto", JobWide: true,
+		Doc: "Whether ranks use CUDA devices: where each has one, or where some share one; Open then takes 10 MiB for each rank (of 8: 20), beside what the driver takes for a process, and longer."},
+		choice("auto", "share", "off"))
 	CPU = define(Info{Name: "UBCOLL_CPU", Kind: "avx512|avx2|neon|portable|go",
 		Doc: "The instructions that reductions on host memory use; empty takes the best that this machine has."},
 		choice("avx512", "avx2", "neon", "portable", "go"))

@@ -25,7 +25,7 @@ type Device struct {
 	Domain *Domain
 	Layout kernels.Layout // layout of areas
 	Area   *mem.Allocation
-	page   *mem.Allocation // host memory of the status page
+	page   *page // the status page
 
 	staging Extra
 	making  sync.WaitGroup // goroutines that make extras
@@ -37,6 +37,8 @@ type Device struct {
 	Threads int             // per block
 	Blocks  int             // of a collective, at most
 	Room    room
+	units   int // of the device's room, taken until Close
+	waits   waits
 	own     *Stream     // for blocking calls
 	event   *cuda.Event // orders streams
 	ops     uint64      // operations queued; the turn guards it
@@ -117,6 +119,10 @@ func newDevice(c *engine.Comm, g *Domain, l kernels.Layout) *Device {
 func (d *Device) Part(c *engine.Comm, ranks []int) engine.Accelerator {
 	p := newDevice(c, d.Domain, kernels.Small(len(ranks)))
 	p.Multiprocessors, p.Atomics = d.Multiprocessors, make([]error, len(ranks))
+	p.Room = RoomOf(d.Multiprocessors, len(ranks))
+	if d.Domain.Sharers > 1 {
+		p.Room = laterShare(len(ranks))
+	}
 	for r, was := range ranks {
 		p.Atomics[r] = d.Atomics[was]
 	}
@@ -135,6 +141,7 @@ func (d *Device) Card(ctx context.Context) (card engine.DeviceCard, err error) {
 			d.clients = append(d.clients, k)
 		}
 	}
+	g.shared.enter(d.clients)
 	bytes := (statusLine*lines + 4095) &^ 4095
 	if d.Area, err = c.Domain().Heap.AllocDevicePart(d.Layout.Bytes()); err != nil {
 		return card, fmt.Errorf("area: %w", err)
@@ -142,17 +149,19 @@ func (d *Device) Card(ctx context.Context) (card engine.DeviceCard, err error) {
 	if card.Extent, card.Offset, err = export(c.Domain(), d.Area); err != nil {
 		return card, fmt.Errorf("export of the area: %w", err)
 	}
-	if d.page, err = c.Domain().Heap.Alloc(bytes); err != nil {
+	if g.Sharers > 1 {
+		if err := g.shared.takeUnits(d.Room.units(), d.Multiprocessors); err != nil {
+			return card, err
+		}
+		d.units = d.Room.units()
+	}
+	if d.page, err = g.shared.takePage(bytes); err != nil {
 		return card, err
 	}
-	at, err := g.Context.HostRegister(d.page.Ptr, bytes)
-	if err != nil {
-		return card, err
-	}
-	d.status = (*kernels.Status)(d.page.Ptr)
+	d.status = (*kernels.Status)(unsafe.Pointer(&d.page.bytes[0]))
 	// Load now whatever may be needed, because later the driver would wait for kernels, which wait for peers. If
 	// kernels run now, c was made from a communicator with more ranks, and uses that communicator's kernels.
-	if g.idle() {
+	if !g.shared.busy() {
 		if err := g.Kernels.Load(ctx, ranks, ranks > 2 || c.Options().Algorithm == "ring"); err != nil {
 			return card, err
 		}
@@ -163,13 +172,10 @@ func (d *Device) Card(ctx context.Context) (card engine.DeviceCard, err error) {
 	}
 	card.Threads = min(kernels.MaxThreads, f.MaxThreads)
 	card.Lines = d.carriesLines()
-	if d.own, err = NewStream(g.Context); err != nil {
-		return card, err
-	}
 	if d.event, err = g.Context.NewEvent(false); err != nil {
 		return card, err
 	}
-	d.Params = kernels.Params{Status: uint64(at), Rank: uint32(c.Team().Rank()), Timeout: uint64(c.Options().Timeout)}
+	d.Params = kernels.Params{Status: uint64(d.page.at), Rank: uint32(c.Team().Rank()), Timeout: uint64(c.Options().Timeout)}
 	d.Layout.Fill(&d.Params)
 	d.Params.Area[0] = uint64(d.Area.Base())
 	return card, nil
@@ -178,9 +184,8 @@ func (d *Device) Card(ctx context.Context) (card engine.DeviceCard, err error) {
 // Meet implements Accelerator: it maps the areas of the others.
 func (d *Device) Meet(ctx context.Context, cards []engine.DeviceCard) string {
 	c := d.c
-	d.Room = RoomOf(d.Multiprocessors, c.Team().Size())
 	d.Blocks = min(d.Room.Collectives, kernels.MaxBlocks)
-	d.Threads = kernels.MaxThreads
+	d.Threads = d.Room.Threads
 	lines := true
 	d.Areas, d.Tables = make([]uint64, len(cards)), make([]uint64, len(cards))
 	d.Areas[0] = d.Params.Area[0]
@@ -234,10 +239,8 @@ func (d *Device) Distance(r int) int {
 
 // Allocations implements Accelerator.
 func (d *Device) Allocations() (all []*mem.Allocation) {
-	for _, a := range []*mem.Allocation{d.Area, d.page} {
-		if a != nil {
-			all = append(all, a)
-		}
+	if d.Area != nil {
+		all = append(all, d.Area)
 	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -279,6 +282,7 @@ func (d *Device) Close() error {
 	if stopped != nil {
 		<-stopped
 	}
+	d.Domain.shared.exit(d.clients)
 	if s := d.last.Load(); s != nil {
 		s.Quiet()
 	}
@@ -307,9 +311,10 @@ func (d *Device) Close() error {
 	if d.event != nil {
 		errs = append(errs, d.event.Close())
 	}
-	if d.status != nil {
-		errs = append(errs, d.Domain.Context.HostUnregister(unsafe.Pointer(d.status)))
+	if d.page != nil {
+		d.Domain.shared.givePage(d.page)
 	}
+	d.Domain.shared.giveUnits(d.units)
 	return errors.Join(errs...)
 }
 

@@ -3,7 +3,6 @@ package gpu
 import (
 	"encoding/hex"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"sync"
 
@@ -13,7 +12,9 @@ import (
 	"github.com/ubcoll/ubcoll/internal/engine"
 	"github.com/ubcoll/ubcoll/internal/env"
 	"github.com/ubcoll/ubcoll/internal/gpu/kernels"
+	"github.com/ubcoll/ubcoll/internal/plural"
 	"github.com/ubcoll/ubcoll/internal/reason"
+	"github.com/ubcoll/ubcoll/internal/team"
 )
 
 // gpu is a device that a rank's process may use.
@@ -31,22 +32,24 @@ var Accelerators engine.Accelerators = accelerators{}
 // gpus is what a rank tells the others about its process's devices. It names all, because ranks are not assigned yet.
 type gpus struct {
 	Devices []gpu  `json:"devices,omitempty"`
-	Why     string `json:"why,omitempty"` // why there is none
+	Share   bool   `json:"share,omitempty"` // ranks may have the same one
+	Why     string `json:"why,omitempty"`   // why there is none
 }
 
 // visibleGPUs asks the driver for devices, unless they are off. To have none is no error.
-func visibleGPUs(off bool) gpus {
-	if mode, err := env.CUDA.Get(); err != nil || mode == "off" {
+func visibleGPUs(policy team.DevicePolicy) gpus {
+	mode, err := env.CUDA.Get()
+	if err != nil || mode == "off" {
 		return gpus{Why: env.CUDA.Name + " is off"}
 	}
-	if off {
+	if policy == team.DevicesOff {
 		return gpus{Why: "Options.Devices is off"}
 	}
 	infos, err := cuda.Devices()
 	if err != nil {
 		return gpus{Why: err.Error()}
 	}
-	var g gpus
+	g := gpus{Share: mode == "share" || policy == team.DevicesShare}
 	for _, i := range infos {
 		g.Devices = append(g.Devices, gpu{hex.EncodeToString(i.UUID[:]), i.Multiprocessors})
 	}
@@ -56,15 +59,22 @@ func visibleGPUs(off bool) gpus {
 	return g
 }
 
-// assignGPUs assigns each rank of a host one of the devices that it sees, in order. It returns each rank's device
-// index, and the least number of multiprocessors. If the ranks cannot have one device each, all of them get the same
-// error. name maps a rank to the communicator's name for it.
-func assignGPUs(all []gpus, name func(rank int) int) (index []int, multiprocessors int, err error) {
-	bad := func(format string, args ...any) ([]int, int, error) { // a driver's reason ends in "not supported" itself
-		return nil, 0, reason.As(fmt.Sprintf(format, args...), fault.ErrNotSupported)
+// assignment is which device each rank of a host has.
+type assignment struct {
+	index           []int // by rank, among the devices that its process sees
+	sharers         int   // most ranks that have the same device
+	multiprocessors int   // the least of all devices
+}
+
+// assignGPUs assigns each rank of a host one of the devices that it sees, in turn. If the ranks cannot have one device
+// each, and may not share, all of them get the same error. name maps a rank to the communicator's name for it.
+func assignGPUs(all []gpus, name func(rank int) int) (as assignment, err error) {
+	bad := func(format string, args ...any) (assignment, error) { // a driver's reason ends in "not supported" itself
+		return assignment{}, reason.As(fmt.Sprintf(format, args...), fault.ErrNotSupported)
 	}
-	owner := map[string]int{} // rank by UUID
+	owners := map[string][]int{} // ranks by UUID
 	seen := map[string]bool{}
+	share := true
 	for r, g := range all {
 		if len(g.Devices) == 0 {
 			return bad("rank %d has no CUDA device: %s", name(r), g.Why)
@@ -72,34 +82,37 @@ func assignGPUs(all []gpus, name func(rank int) int) (index []int, multiprocesso
 		for _, d := range g.Devices {
 			seen[d.UUID] = true
 		}
+		share = share && g.Share
 	}
 	if len(all) > kernels.MaxRanks {
 		return bad("%d ranks on a host, and devices work together for up to %d", len(all), kernels.MaxRanks)
 	}
-	if len(all) > len(seen) {
-		return bad("%d ranks and %d CUDA devices, where each rank needs one of its own", len(all), len(seen))
+	if len(all) > len(seen) && !share {
+		return bad("%d ranks and %s, where each rank needs one of its own (%s=share lets ranks share them)", len(all),
+			plural.Count(len(seen), "CUDA device"), env.CUDA.Name)
 	}
 	for r, g := range all {
 		i := r % len(g.Devices)
 		d := g.Devices[i]
-		if other, taken := owner[d.UUID]; taken {
-			return bad("ranks %d and %d have the same CUDA device (let all processes see all devices, or each its own)",
-				name(other), name(r))
+		if others := owners[d.UUID]; len(others) > 0 && !share {
+			return bad("ranks %d and %d have the same CUDA device (let all processes see all devices, or each its own; "+
+				"%s=share lets ranks share them)", name(others[0]), name(r), env.CUDA.Name)
 		}
-		owner[d.UUID] = r
-		index = append(index, i)
-		if r == 0 || d.Multiprocessors < multiprocessors {
-			multiprocessors = d.Multiprocessors
+		owners[d.UUID] = append(owners[d.UUID], r)
+		as.index = append(as.index, i)
+		as.sharers = max(as.sharers, len(owners[d.UUID]))
+		if r == 0 || d.Multiprocessors < as.multiprocessors {
+			as.multiprocessors = d.Multiprocessors
 		}
 	}
-	return index, multiprocessors, nil
+	return as, nil
 }
 
 // noAtomics returns why kernels on device mine cannot do atomics on rank r's device, or nil. If this process does not
 // see that device, it cannot ask the driver, and returns nil.
 func noAtomics(r int, mine hw.Device, seen gpus, theirs gpu) error {
 	for i, d := range seen.Devices {
-		if d.UUID != theirs.UUID {
+		if d.UUID != theirs.UUID || hw.CUDA(i) == mine {
 			continue
 		}
 		l, err := cuda.P2P(mine, hw.CUDA(i))
@@ -116,17 +129,17 @@ func noAtomics(r int, mine hw.Device, seen gpus, theirs gpu) error {
 type Domain struct {
 	Context *cuda.Context
 	Kernels *kernels.Set
+	Sharers int // most ranks that have the same device: with more than one, ranks divide a device's room
+
+	shared *shared
 
 	mu      sync.Mutex
 	streams map[*Stream]bool // see all
-
-	copying sync.Mutex   // held during copies
-	copies  *cuda.Stream // for copies between host and device; made when first used
 }
 
 // Visible implements Accelerators.
-func (accelerators) Visible(off bool) (told json.RawMessage, why string) {
-	g := visibleGPUs(off)
+func (accelerators) Visible(policy team.DevicePolicy) (told json.RawMessage, why string) {
+	g := visibleGPUs(policy)
 	told, _ = json.Marshal(g) // only strings and numbers: it cannot fail
 	return told, g.Why
 }
@@ -140,41 +153,48 @@ func (accelerators) New(c *engine.Comm, told []json.RawMessage) (engine.Accelera
 		}
 	}
 	t := c.Team()
-	index, n, err := assignGPUs(all, t.Name)
+	as, err := assignGPUs(all, t.Name)
 	if err != nil {
 		return nil, err
 	}
-	mine := index[t.Rank()]
+	first := RoomOf(as.multiprocessors, t.Size())
+	if as.sharers > 1 {
+		if first = firstShare(as.multiprocessors, as.sharers, t.Size()); first.Collectives == 0 {
+			return nil, fmt.Errorf("%d ranks share a device of %s: that leaves no room for a rank's collectives: %w", as.sharers,
+				plural.Count(as.multiprocessors, "multiprocessor"), fault.ErrLimit)
+		}
+	}
+	mine := as.index[t.Rank()]
 	layout := kernels.First(t.Size())
-	g, err := useGPU(c.Domain(), mine, t.Size()-1, layout.Bytes())
+	g, err := useGPU(c.Domain(), mine, as.sharers, t.Size()-1, layout.Bytes())
 	if err != nil {
 		return nil, fmt.Errorf("rank %d could not use cuda:%d: %w", c.Rank(), mine, err)
 	}
 	d := newDevice(c, g, layout)
-	d.Multiprocessors, d.Atomics = n, make([]error, t.Size())
+	d.Multiprocessors, d.Atomics = as.multiprocessors, make([]error, t.Size())
+	d.Room = first
 	for r := range all {
 		if r != t.Rank() {
-			d.Atomics[r] = noAtomics(t.Name(r), hw.CUDA(mine), all[t.Rank()], all[r].Devices[index[r]])
+			d.Atomics[r] = noAtomics(t.Name(r), hw.CUDA(mine), all[t.Rank()], all[r].Devices[as.index[r]])
 		}
 	}
 	return d, nil
 }
 
-// useGPU makes dom's side of device i, with room for that many peers and an area of that many bytes. After an error the
-// domain owns what was made, and frees it when it closes.
-func useGPU(dom *engine.Domain, i, peers, area int) (*Domain, error) {
-	ctx, err := cuda.Primary(hw.CUDA(i))
-	if err != nil {
+// useGPU makes dom's side of device i, which that many ranks have, with room for peers and an area of that many bytes.
+// After an error the domain owns what was made, and frees it when it closes.
+func useGPU(dom *engine.Domain, i, sharers, peers, area int) (*Domain, error) {
+	g := &Domain{Sharers: sharers, streams: map[*Stream]bool{}}
+	if err := g.join(i); err != nil {
 		return nil, err
 	}
-	g := &Domain{Context: ctx, Kernels: kernels.New(ctx), streams: map[*Stream]bool{}}
 	dom.SetDevice(g)
-	dom.Heap.UseDevice(ctx)
+	dom.Heap.UseDevice(g.Context, g.shared.chores)
 	dom.Heap.OnQuiesce(g.quiesce)
 	if err := dom.Heap.ReserveDevice(area + peers*engine.RowBytes); err != nil {
 		return g, err
 	}
-	return g, dom.Exports.UseDevice(ctx, peers)
+	return g, dom.Exports.UseDevice(g.Context, g.shared.chores, peers)
 }
 
 // quiesce waits until all work that communicators of the domain have queued has ended. Kernels end by themselves, at
@@ -224,26 +244,14 @@ func (g *Domain) Device() hw.Device { return g.Context.Device() }
 
 // Copy implements DomainDevice.
 func (g *Domain) Copy(a cuda.Addr, b []byte, in bool) error {
-	g.copying.Lock()
-	defer g.copying.Unlock()
-	if g.copies == nil {
-		s, err := g.Context.NewStream()
-		if err != nil {
-			return err
-		}
-		g.copies = s
-	}
+	s := g.shared
+	s.copying.Lock()
+	defer s.copying.Unlock()
 	if in {
-		return g.copies.Upload(a, b)
+		return s.copies.Upload(a, b)
 	}
-	return g.copies.Download(b, a)
+	return s.copies.Download(b, a)
 }
 
 // Close implements DomainDevice.
-func (g *Domain) Close() error {
-	var errs []error
-	if g.copies != nil {
-		errs = append(errs, g.copies.Close())
-	}
-	return errors.Join(append(errs, g.Kernels.Close(), g.Context.Close())...)
-}
+func (g *Domain) Close() error { return g.leave() }

@@ -10,9 +10,10 @@ import (
 )
 
 func TestAssignGPUs(t *testing.T) {
-	// sees is what a process reports that sees these devices, one letter for each
+	// sees is what a process reports that sees these devices, one letter for each; a * in front lets it share them
 	sees := func(letters string) gpus {
-		var g gpus
+		letters, share := strings.CutPrefix(letters, "*")
+		g := gpus{Share: share}
 		for _, l := range letters {
 			g.Devices = append(g.Devices, gpu{string(l), 100 + strings.IndexRune("abcdefghij", l)})
 		}
@@ -21,36 +22,51 @@ func TestAssignGPUs(t *testing.T) {
 		}
 		return g
 	}
+	times := func(n int, letters string) (all []string) {
+		for range n {
+			all = append(all, letters)
+		}
+		return all
+	}
 	for _, k := range []struct {
 		name  string
 		ranks []string
-		index []int
-		least int
+		want  assignment
 		err   string
 	}{
-		{"one", []string{"a"}, []int{0}, 100, ""},
-		{"all see all", []string{"abcd", "abcd", "abcd"}, []int{0, 1, 2}, 100, ""},
-		{"each its own", []string{"c", "b"}, []int{0, 0}, 101, ""},
-		{"eight", strings.Split(strings.Repeat("abcdefgh ", 8), " ")[:8], []int{0, 1, 2, 3, 4, 5, 6, 7}, 100, ""},
-		{"73", strings.Split(strings.Repeat("a ", 73), " ")[:73], nil, 0, "73 ranks on a host, and devices work together for up to 72"},
-		{"too many", []string{"ab", "ab", "ab"}, nil, 0, "3 ranks and 2 CUDA devices"},
-		{"the same", []string{"ab", "ca"}, []int{0, 1}, 0, "ranks 1 and 3 have the same CUDA device"},
-		{"none", []string{"a", ""}, nil, 0, "rank 3 has no CUDA device: no driver"},
+		{"one", []string{"a"}, assignment{[]int{0}, 1, 100}, ""},
+		{"all see all", []string{"abcd", "abcd", "abcd"}, assignment{[]int{0, 1, 2}, 1, 100}, ""},
+		{"each its own", []string{"c", "b"}, assignment{[]int{0, 0}, 1, 101}, ""},
+		{"eight", times(8, "abcdefgh"), assignment{[]int{0, 1, 2, 3, 4, 5, 6, 7}, 1, 100}, ""},
+		{"73", times(73, "a"), assignment{}, "73 ranks on a host, and devices work together for up to 72"},
+		{"too many", []string{"ab", "ab", "ab"}, assignment{},
+			"3 ranks and 2 CUDA devices, where each rank needs one of its own (UBCOLL_CUDA=share lets ranks share them)"},
+		{"two on one", []string{"a", "a"}, assignment{}, "2 ranks and 1 CUDA device, where"},
+		{"the same", []string{"ab", "ca"}, assignment{},
+			"ranks 1 and 3 have the same CUDA device (let all processes see all devices, or each its own; UBCOLL_CUDA=share"},
+		{"none", []string{"a", ""}, assignment{}, "rank 3 has no CUDA device: no driver"},
+		{"shared by all", times(8, "*a"), assignment{make([]int, 8), 8, 100}, ""},
+		{"shared in turn", times(5, "*ba"), assignment{[]int{0, 1, 0, 1, 0}, 3, 100}, ""},
+		{"enough for all that may share", times(2, "*ab"), assignment{[]int{0, 1}, 1, 100}, ""},
+		{"shared, each task sees one", []string{"*a", "*b", "*b", "*a"}, assignment{[]int{0, 0, 0, 0}, 2, 100}, ""},
+		{"shared, the same device has two numbers", []string{"*ab", "*ca"}, assignment{[]int{0, 1}, 2, 100}, ""},
+		{"not all share", []string{"*a", "a"}, assignment{}, "2 ranks and 1 CUDA device"},
+		{"shared by 73", times(73, "*a"), assignment{}, "73 ranks on a host"},
+		{"shared, one has none", []string{"*a", "*"}, assignment{}, "rank 3 has no CUDA device: no driver"},
 	} {
 		t.Run(k.name, func(t *testing.T) {
 			var all []gpus
 			for _, s := range k.ranks {
 				all = append(all, sees(s))
 			}
-			index, least, err := assignGPUs(all, func(r int) int { return 2*r + 1 })
+			got, err := assignGPUs(all, func(r int) int { return 2*r + 1 })
 			if k.err != "" {
 				require.ErrorIs(t, err, fault.ErrNotSupported)
 				require.ErrorContains(t, err, k.err)
 				return
 			}
 			require.NoError(t, err)
-			require.Equal(t, k.index, index)
-			require.Equal(t, k.least, least)
+			require.Equal(t, k.want, got)
 		})
 	}
 }

@@ -109,11 +109,11 @@ const (
 
 // capture records the launches of works on a stream that it makes for this.
 func (d *Device) capture(ctx context.Context, works []team.Work, part GraphPart) (_ *Graph, err error) {
-	s, err := NewStream(d.Domain.Context)
+	s, err := d.Domain.NewStream()
 	if err != nil {
 		return nil, err
 	}
-	defer s.Driver.Close()
+	defer s.End()
 	g := &Graph{d: d, part: part}
 	if part != nil {
 		defer func() {
@@ -243,15 +243,20 @@ func (g *Graph) Launch(ctx context.Context, v *engine.View) error {
 		if err := c.Enter(); err != nil {
 			return err
 		}
-		on = d.own.s
 	} else {
 		c.EnterQueue()
 	}
 	defer c.Leave()
-	if err := launchable(c, on); err != nil {
+	s := StreamOf(on)
+	if s == nil {
+		if err := d.needOwn(g.last.Kind); err != nil {
+			return err
+		}
+		s = d.own
+	}
+	if err := launchable(c, s.s); err != nil {
 		return err
 	}
-	s := StreamOf(on)
 	if ctx.Err() != nil {
 		return c.LocalError("launch", reason.Ended(ctx)) // no peer can have noticed the launch yet
 	}
@@ -301,7 +306,7 @@ func (g *Graph) queue(s *Stream) (refusal, err error) {
 		return nil, d.failed(g.last.Kind, err)
 	}
 	d.next.graph = g
-	if err := d.enqueue(s, s.captured()); err != nil {
+	if err := d.enqueue(s, s.Captured()); err != nil {
 		return nil, d.failed(g.last.Kind, err)
 	}
 	at := [2]uint64{d.ops}

@@ -59,11 +59,8 @@ func (d *Device) PerformSome(ctx context.Context, works []team.Work, group bool)
 func grouped(w *team.Work) string { return w.Kernel.Algorithm + ", grouped" }
 
 func (d *Device) performGroup(ctx context.Context, works []team.Work) error {
-	if err := launchable(d.c, d.own.s); err != nil {
-		return err
-	}
 	kind := works[0].Kind
-	if err := d.settle(ctx, kind); err != nil {
+	if err := d.begin(ctx, kind); err != nil {
 		return err
 	}
 	refusal, err := d.queueGroup(ctx, d.own, works, nil)
@@ -91,7 +88,7 @@ func (d *Device) queueGroup(ctx context.Context, s *Stream, works []team.Work, f
 	if bad == nil && ctx.Err() != nil {
 		bad, at = reason.Ended(ctx), 0
 	}
-	captured := s.captured()
+	captured := s.Captured()
 	for i := range works {
 		if bad == nil && captured {
 			bad, at = d.retain(&works[i]), i

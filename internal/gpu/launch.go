@@ -110,10 +110,7 @@ func launchable(c *engine.Comm, s *engine.Stream) error {
 // Perform does w on the communicator's own stream. Implements Accelerator.
 func (d *Device) Perform(ctx context.Context, w *team.Work) error {
 	c := d.c
-	if err := launchable(c, d.own.s); err != nil {
-		return err
-	}
-	if err := d.settle(ctx, w.Kind); err != nil {
+	if err := d.begin(ctx, w.Kind); err != nil {
 		return err
 	}
 	var began time.Time
@@ -129,6 +126,26 @@ func (d *Device) Perform(ctx context.Context, w *team.Work) error {
 		c.NoteTook(w.Kind, d.ops, time.Since(began), 0)
 	}
 	return err
+}
+
+// begin prepares for a blocking call: the communicator works, has a stream of its own, and all that was queued on other
+// streams has ended.
+func (d *Device) begin(ctx context.Context, k team.OpKind) error {
+	if err := d.needOwn(k); err != nil {
+		return err
+	}
+	if err := launchable(d.c, d.own.s); err != nil {
+		return err
+	}
+	return d.settle(ctx, k)
+}
+
+// needOwn makes the communicator's own stream at its first use. The caller has the turn.
+func (d *Device) needOwn(k team.OpKind) (err error) {
+	if d.own == nil {
+		d.own, err = d.Domain.NewStream()
+	}
+	return d.failed(k, err)
 }
 
 // outcome waits for the work that a blocking call has queued, and returns the call's error.
@@ -174,7 +191,7 @@ func (d *Device) queue(ctx context.Context, s *Stream, w *team.Work) (refusal, e
 	if bad == nil && ctx.Err() != nil {
 		bad = reason.Ended(ctx)
 	}
-	captured := s.captured()
+	captured := s.Captured()
 	if bad == nil && captured {
 		bad = d.retain(w)
 	}
@@ -367,7 +384,10 @@ func (d *Device) kernel(name string, t dtype.Type) (loaded, error) {
 	if err != nil {
 		return loaded{}, err
 	}
-	k := loaded{f, fit >= RoomBlocks}
+	if fit*RoomBlocks < d.Room.PerSM {
+		return loaded{}, fmt.Errorf("kernel %s takes the room of %d others: %w", name, d.Room.PerSM/max(fit, 1), fault.ErrLimit)
+	}
+	k := loaded{f, fit >= d.Room.PerSM}
 	d.functions[key] = k
 	return k, nil
 }

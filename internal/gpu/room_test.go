@@ -30,7 +30,6 @@ func TestRoomForEarlyKernels(t *testing.T) {
 // However many ranks and multiprocessors there are, all work that shares a device fits on it: one block of each message
 // lane, a collective and a channel, all at the same time.
 func TestRoomOf(t *testing.T) {
-
 	for _, k := range []struct {
 		name        string
 		sms, ranks  int
@@ -51,7 +50,8 @@ func TestRoomOf(t *testing.T) {
 		{"16 ranks, small", 10, 16, 8, 0, 4},
 	} {
 		t.Run(k.name, func(t *testing.T) {
-			require.Equal(t, room{k.collectives, k.messages, k.channels}, RoomOf(k.sms, k.ranks))
+			require.Equal(t, room{Threads: 512, PerSM: RoomBlocks, Collectives: k.collectives, Messages: k.messages,
+				Channels: k.channels}, RoomOf(k.sms, k.ranks))
 		})
 	}
 	for sms := 10; sms <= 200; sms++ {
@@ -79,4 +79,29 @@ func TestRoomOf(t *testing.T) {
 			}
 		}
 	}
+}
+
+// The kernels that may wait at once, of all ranks that share a device, fit together, and leave a multiprocessor free.
+func TestSharedRoom(t *testing.T) {
+	for sms := 20; sms <= 160; sms++ {
+		for sharers := 1; sharers <= 8; sharers++ {
+			for ranks := sharers; ranks <= 8; ranks++ { // the others have other devices
+				what := fmt.Sprintf("%d of %d ranks, %d multiprocessors", sharers, ranks, sms)
+				first, later := firstShare(sms, sharers, ranks), laterShare(ranks)
+				share := shareOf(sms, sharers)
+				require.LessOrEqual(t, sharers*share, sharedPerSM*(sms-1), what)
+				require.LessOrEqual(t, first.units(), share, what)
+				for _, r := range []room{first, later} {
+					require.Positive(t, r.Collectives, what)
+					require.Positive(t, r.Channels, what)
+					require.GreaterOrEqual(t, r.Messages, 2*ranks, what)
+				}
+				require.LessOrEqual(t, later.units(), needOf(ranks)+laterSpare, what)
+			}
+		}
+	}
+	// Beyond that there may be no room for messages.
+	r := firstShare(132, 72, 72)
+	require.Equal(t, room{Threads: 128, PerSM: 8, Collectives: 6, Channels: 1}, r)
+	require.Positive(t, firstShare(20, 40, 40).Collectives)
 }

@@ -49,13 +49,43 @@ func streamOn(d hw.Device, g *Stream) *Stream {
 	return g
 }
 
-// NewStream makes a stream of ctx's device.
-func NewStream(ctx *cuda.Context) (*Stream, error) {
+// newDriver makes a driver's stream, and counts it.
+func newDriver(ctx *cuda.Context) (*cuda.Stream, error) {
+	if err := countStream(ctx.Device()); err != nil {
+		return nil, err
+	}
 	cu, err := ctx.NewStream()
+	if err != nil {
+		uncountStream(ctx.Device())
+	}
+	return cu, err
+}
+
+// closeDriver closes what newDriver has made on d.
+func closeDriver(d hw.Device, cu *cuda.Stream) error {
+	uncountStream(d)
+	return cu.Close()
+}
+
+// newStream makes a stream of ctx's device.
+func newStream(ctx *cuda.Context) (*Stream, error) {
+	cu, err := newDriver(ctx)
 	if err != nil {
 		return nil, err
 	}
 	return streamOn(ctx.Device(), &Stream{Driver: cu}), nil
+}
+
+// NewStream makes a stream for a rank's own work on g's device, or takes one that idles. End closes it.
+func (g *Domain) NewStream() (*Stream, error) {
+	if s := g.shared.takeIdle(); s != nil {
+		return s, nil
+	}
+	s, err := newStream(g.Context)
+	if errors.Is(err, fault.ErrLimit) && g.shared.reclaim() {
+		return g.NewStream()
+	}
+	return s, err
 }
 
 // OpenStream makes a stream on device d.
@@ -68,10 +98,18 @@ func openStream(d hw.Device, handle *uintptr) (*engine.Stream, error) {
 		return nil, fmt.Errorf("a stream on %v: %w", d, err)
 	}
 	g := streamOn(d, &Stream{ctx: ctx, borrowed: handle != nil})
-	if handle != nil {
-		g.Driver, err = ctx.StreamFrom(*handle)
-	} else {
-		g.Driver, err = ctx.NewStream()
+	if err = countStream(d); errors.Is(err, fault.ErrLimit) && reclaim(d) {
+		err = countStream(d)
+	}
+	if err == nil {
+		if handle != nil {
+			g.Driver, err = ctx.StreamFrom(*handle)
+		} else {
+			g.Driver, err = ctx.NewStream()
+		}
+		if err != nil {
+			uncountStream(d)
+		}
 	}
 	if err != nil {
 		return nil, errors.Join(fmt.Errorf("a stream on %v: %w", d, err), ctx.Close())
@@ -112,8 +150,8 @@ func (s *Stream) TakesEarly() bool {
 	return !s.Capturing() || s.Driver.OwnCapture()
 }
 
-// captured is Capturing for callers outside of Use. Nobody captures a closed stream.
-func (s *Stream) captured() (captured bool) {
+// Captured is Capturing for callers outside of Use. Nobody captures a closed stream.
+func (s *Stream) Captured() (captured bool) {
 	if s.borrowed {
 		s.Use(func(*cuda.Stream) error {
 			captured = s.Capturing()
@@ -275,7 +313,7 @@ func (s *Stream) End() error {
 	s.using.Lock()
 	s.gone = true
 	s.using.Unlock()
-	return s.Driver.Close()
+	return closeDriver(s.s.Device(), s.Driver)
 }
 
 // Close ends the stream and returns the errors that no Sync has returned. It is fault.ErrBusy while work is queued.
@@ -298,7 +336,7 @@ func (s *Stream) Close() error {
 	for _, u := range users {
 		u.Closed(s)
 	}
-	err = errors.Join(err, s.Driver.Close())
+	err = errors.Join(err, closeDriver(s.s.Device(), s.Driver))
 	if s.ctx != nil {
 		err = errors.Join(err, s.ctx.Close())
 	}

@@ -2,11 +2,9 @@ package mail
 
 import (
 	"errors"
-	"fmt"
 	"sync"
 
 	"github.com/ubcoll/ubcoll/dtype"
-	"github.com/ubcoll/ubcoll/fault"
 	"github.com/ubcoll/ubcoll/hw/cuda"
 	"github.com/ubcoll/ubcoll/internal/engine"
 	"github.com/ubcoll/ubcoll/internal/gpu"
@@ -85,8 +83,7 @@ func (m *gpuMail) load() (*cuda.Function, error) {
 		return m.f, nil
 	}
 	if ranks := len(m.mail.boxes); m.d.Room.Messages == 0 {
-		return nil, fmt.Errorf("messages of device memory between %d ranks take %d multiprocessors of each device, where one "+
-			"has %d: %w", ranks, gpu.LeastForMessages(ranks), m.d.Multiprocessors, fault.ErrNotSupported)
+		return nil, m.d.NoRoomForMessages(ranks)
 	}
 	f, err := m.d.Domain.Kernels.Kernel(kernels.Messages, dtype.Invalid, len(m.mail.boxes))
 	if err != nil {

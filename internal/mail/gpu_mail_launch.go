@@ -188,7 +188,7 @@ func put(p *kernels.MailParams, l *kernels.Lane, x kernels.Message) {
 
 // kernel queues one kernel.
 func (m *gpuMail) kernel(cu *cuda.Stream, p *kernels.MailParams, grid int) error {
-	return m.f.Launch(cu, cuda.Launch{Grid: grid, Block: min(kernels.MaxThreads, m.f.MaxThreads)}, kernels.Bytes(p))
+	return m.f.Launch(cu, cuda.Launch{Grid: grid, Block: min(m.d.Room.Threads, m.f.MaxThreads)}, kernels.Bytes(p))
 }
 
 // fork queues messages that do not fit into one kernel, or that need copy engines. It queues first on cu and each

@@ -16,7 +16,7 @@ import (
 type device struct {
 	ctx     *cuda.Context
 	quiesce func()
-	stream  *cuda.Stream   // for zeroing memory; made by the first AllocDevice
+	stream  *cuda.Stream   // for zeroing memory
 	calls   sync.WaitGroup // AllocDevice and Retire calls under way
 
 	slicing sync.Mutex
@@ -24,9 +24,9 @@ type device struct {
 	slab    *slab // the one with the most room, or nil
 }
 
-// UseDevice makes the heap allocate on ctx's device. Call it once, before the heap is shared. The caller keeps ctx open
-// until after Close, and closes it.
-func (h *Heap) UseDevice(ctx *cuda.Context) { h.device.ctx = ctx }
+// UseDevice makes the heap allocate on ctx's device, and zero memory on s. Call it once, before the heap is shared. The
+// caller keeps both open until after Close, and closes them. Nothing on s waits for a peer.
+func (h *Heap) UseDevice(ctx *cuda.Context, s *cuda.Stream) { h.device.ctx, h.device.stream = ctx, s }
 
 // OnQuiesce sets the function that the heap calls before it frees device memory or ends an export. f must wait until
 // all work of this rank that is queued on its device has ended. The heap calls it without holding locks. Call OnQuiesce
@@ -86,11 +86,6 @@ func (h *Heap) enterDevice() (err error) {
 	defer h.mu.Unlock()
 	if h.closed {
 		return fmt.Errorf("allocate after the rank's last communicator: %w", fault.ErrClosed)
-	}
-	if h.device.stream == nil { // this is quick, and the lock ensures that it happens once
-		if h.device.stream, err = h.device.ctx.NewStream(); err != nil {
-			return fmt.Errorf("allocate: %w", err)
-		}
 	}
 	h.device.calls.Add(1)
 	return nil
@@ -278,11 +273,11 @@ func (h *Heap) retireDevice(a *Allocation) error {
 // closeDevice frees all device memory. The heap is closed, so there are no new calls.
 func (h *Heap) closeDevice() error {
 	h.device.calls.Wait()
-	if h.device.stream == nil {
+	if h.device.ctx == nil {
 		return nil
 	}
 	h.Quiesce()
-	errs := []error{h.device.stream.Close()}
+	var errs []error
 	for _, s := range h.device.slabs {
 		errs = append(errs, UnmapDevice(h.device.ctx, cuda.Addr(s.whole.Base()), s.whole.pages))
 	}

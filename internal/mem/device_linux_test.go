@@ -14,8 +14,9 @@ import (
 )
 
 func deviceHeap(t *testing.T, ctx *cuda.Context, goHeap bool) *Heap {
+	s := emulated.Stream(t, ctx)
 	h := newHeap(t, goHeap)
-	h.UseDevice(ctx)
+	h.UseDevice(ctx, s)
 	return h
 }
 

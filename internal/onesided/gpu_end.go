@@ -182,7 +182,8 @@ func (g *gpuEnd) release() error {
 	if !g.sp.gpu.remove(g) {
 		return nil
 	}
-	for s := range g.streams { // nothing is launched any more
+	g.launching.Lock() // nothing is launched any more, but others look at the streams and the peer's memory
+	for s := range g.streams {
 		s.Quiet()
 	}
 	for s := range g.streams {
@@ -192,7 +193,6 @@ func (g *gpuEnd) release() error {
 	g.look()
 	g.released = true
 	g.mu.Unlock()
-	g.launching.Lock() // guards against the watchdog
 	errs := []error{g.letGo()}
 	g.launching.Unlock()
 	for _, s := range g.own {

@@ -40,8 +40,12 @@ func (g *gpuEnd) submit(ctx context.Context, s *engine.Stream, steps []Step, all
 	}
 	own, side := on == nil, sideOf(steps)
 	g.launching.Lock()
+	var most int
 	if on, err = g.ready(on, side, steps); err == nil {
-		if err = g.queue(on, steps, all, uint32(side)); err != nil {
+		most, err = g.room(on, side, steps)
+	}
+	if err == nil {
+		if err = g.queue(on, steps, all, uint32(side), most); err != nil {
 			err = g.failedWith(err)
 		}
 	}
@@ -81,7 +85,7 @@ func (g *gpuEnd) ready(s *gpu.Stream, side int, steps []Step) (*gpu.Stream, erro
 		return s, err
 	}
 	if g.own[side] == nil {
-		own, err := gpu.NewStream(g.d.Domain.Context)
+		own, err := g.d.Domain.NewStream()
 		if err != nil {
 			return nil, err
 		}
@@ -90,9 +94,26 @@ func (g *gpuEnd) ready(s *gpu.Stream, side int, steps []Step) (*gpu.Stream, erro
 	return g.own[side], nil
 }
 
-// queue queues steps. It starts a new kernel where a step uses memory that an earlier step uses, unless both only read
+// room returns how many blocks kernels of steps may have on s. Those that wait must leave room for what their peers wait
+// for.
+func (g *gpuEnd) room(s *gpu.Stream, side int, steps []Step) (most int, err error) {
+	switch {
+	case uint32(side) == kernels.SideOut:
+		return kernels.ChannelGrid, nil
+	case g.d.Domain.Sharers > 1:
+		for i := range steps {
+			most = max(most, steps[i].blocks(g.d.Room.Channels))
+		}
+		return g.d.AdmitWait(s, most)
+	case !s.Captured() && g.d.RunsBeside(s):
+		return g.d.Room.Channels, nil
+	}
+	return kernels.ChannelGrid, nil
+}
+
+// queue queues steps as kernels of at most that many blocks. It starts a new kernel where a step uses memory that an earlier step uses, unless both only read
 // it: in a kernel, only signals wait for all blocks. The caller holds launching.
-func (g *gpuEnd) queue(s *gpu.Stream, steps []Step, all []touch, side uint32) error {
+func (g *gpuEnd) queue(s *gpu.Stream, steps []Step, all []touch, side uint32, most int) error {
 	if !g.streams[s] {
 		g.streams[s] = true
 		s.Enter(endUser{g}, g.d.Domain)
@@ -101,10 +122,6 @@ func (g *gpuEnd) queue(s *gpu.Stream, steps []Step, all []touch, side uint32) er
 	return s.Use(func(cu *cuda.Stream) error {
 		g.captured = g.captured || s.Capturing()
 		early := g.d.Domain.Context.Early() && s.TakesEarly()
-		most := kernels.ChannelGrid
-		if side != kernels.SideOut && !s.Capturing() && g.d.RunsBeside(s) {
-			most = g.d.Room.Channels
-		}
 		if err := g.order(s, cu, side); err != nil {
 			return err
 		}
@@ -228,4 +245,34 @@ func (g *gpuEnd) wait(ctx context.Context, s *gpu.Stream) error {
 		return g.failedWith(err)
 	}
 	return g.told()
+}
+
+// spare gives up those of g's own streams on which nothing is queued, and returns them.
+func (g *gpuEnd) spare() (all []*gpu.Stream) {
+	if !g.launching.TryLock() {
+		return nil
+	}
+	defer g.launching.Unlock()
+	if g.told() != nil {
+		return nil
+	}
+	for side, s := range g.own {
+		if s == nil {
+			continue
+		}
+		if done, err := s.Done(); !done || err != nil {
+			continue
+		}
+		s.Leave(endUser{g})
+		g.d.Domain.Remove(s)
+		delete(g.streams, s)
+		for k := range g.last {
+			if g.last[k] == s {
+				g.last[k] = nil
+			}
+		}
+		g.own[side] = nil
+		all = append(all, s)
+	}
+	return all
 }

@@ -144,6 +144,15 @@ var stepCodes = [...]uint64{StepPut: kernels.StepCopy, StepGet: kernels.StepCopy
 	StepRelaxedSignal: kernels.StepRelaxedSignal, StepWait: kernels.StepWait, StepPutPackets: kernels.StepPutPackets,
 	StepGetPackets: kernels.StepGetPackets}
 
+// blocks returns how many blocks, of at most that many, do s best.
+func (s *Step) blocks(most int) int {
+	block := copyBlock
+	if s.Width > 0 {
+		block, most = packetBlock, min(most, channelBlocks)
+	}
+	return max(1, min((s.N+block-1)/block, most))
+}
+
 // kernel queues one kernel, of at most `most` blocks.
 func (g *gpuEnd) kernel(on *gpu.Stream, cu *cuda.Stream, steps []Step, side uint32, most int, early bool) error {
 	p := &g.params
@@ -158,11 +167,11 @@ func (g *gpuEnd) kernel(on *gpu.Stream, cu *cuda.Stream, steps []Step, side uint
 		if s.Kind != StepWait && s.Kind != StepSignal && s.Kind != StepRelaxedSignal {
 			dst, src := g.addresses(s)
 			x = kernels.Step{What: x.What | uint64(s.Width)<<32, Dst: uint64(dst), Src: uint64(src), Bytes: uint64(s.N)}
-			each, block, limit := 16, copyBlock, most
+			each := 16
 			if s.Width > 0 {
-				each, block, limit = s.Width/2, packetBlock, min(most, channelBlocks)
+				each = s.Width / 2
 			}
-			blocks = max(blocks, min((s.N+block-1)/block, limit))
+			blocks = max(blocks, s.blocks(most))
 			threads = max(threads, min((s.N+each-1)/each, kernels.MaxThreads))
 			p.Spread = p.Steps + 1
 		}

@@ -10,12 +10,13 @@ const (
 	DevicesAuto     DevicePolicy = iota // if each rank has one
 	DevicesOff                          // never
 	DevicesRequired                     // always; otherwise the communicator is not made
+	DevicesShare                        // if each rank has one, which may be others' as well
 )
 
-// String is "auto", "off" or "required".
+// String is "auto", "off", "required" or "share".
 func (p DevicePolicy) String() string {
-	if p < DevicesAuto || p > DevicesRequired {
+	if p < DevicesAuto || p > DevicesShare {
 		return fmt.Sprintf("DevicePolicy(%d)", int(p))
 	}
-	return [...]string{"auto", "off", "required"}[p]
+	return [...]string{"auto", "off", "required", "share"}[p]
 }

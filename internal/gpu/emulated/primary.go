@@ -27,6 +27,15 @@ func Primary(t testing.TB, i int) *cuda.Context {
 	return ctx
 }
 
+// Stream returns a new stream of ctx, and closes it when the test ends.
+func Stream(t testing.TB, ctx *cuda.Context) *cuda.Stream {
+	t.Helper()
+	s, err := ctx.NewStream()
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, s.Close()) })
+	return s
+}
+
 // Only skips a test, on a real device, of something that a real driver cannot be made to do.
 func Only(t testing.TB) {
 	t.Helper()

@@ -19,6 +19,7 @@ import (
 type device struct {
 	t      *Transport
 	ctx    *cuda.Context
+	stream *cuda.Stream    // for writing rows
 	page   *mem.Allocation // memory of the ledger
 	ledger ledger
 	rows   *mem.Allocation // u64 [peers][maxExtents] on the device, for kernels: where extents are mapped; or nil
@@ -30,21 +31,20 @@ type device struct {
 	// but not for a peer's importing.
 	importing sync.Mutex
 	opened    atomic.Uint64
-	stream    *cuda.Stream // for writing rows
 	closed    bool
 
 	exports exports
 }
 
-// UseDevice implements engine.DeviceTransport. The heap already uses ctx.
-func (t *Transport) UseDevice(ctx *cuda.Context, peers int) error {
+// UseDevice implements engine.DeviceTransport. The heap already uses ctx and s.
+func (t *Transport) UseDevice(ctx *cuda.Context, s *cuda.Stream, peers int) error {
 	if t.device.Load() != nil {
 		return fmt.Errorf("use %v: this rank uses a device already: %w", ctx.Device(), fault.ErrInUse)
 	}
 	if peers < 0 || peers >= engine.MaxRanks {
 		return fmt.Errorf("use %v with %d peers, not 0 to %d: %w", ctx.Device(), peers, engine.MaxRanks-1, fault.ErrLimit)
 	}
-	d := &device{t: t, ctx: ctx, remotes: make([]atomic.Pointer[remote], peers)}
+	d := &device{t: t, ctx: ctx, stream: s, remotes: make([]atomic.Pointer[remote], peers)}
 	if err := d.open(); err != nil {
 		return fmt.Errorf("use %v: %w", ctx.Device(), errors.Join(err, d.free()))
 	}
@@ -70,15 +70,11 @@ func (d *device) open() (err error) {
 			return err
 		}
 	}
-	d.stream, err = d.ctx.NewStream()
-	return err
+	return nil
 }
 
 func (d *device) free() error {
 	var errs []error
-	if d.stream != nil {
-		errs = append(errs, d.stream.Close())
-	}
 	if d.rows != nil {
 		errs = append(errs, d.t.heap.Retire(d.rows))
 	}

@@ -198,18 +198,19 @@ func TestDeviceExportFails(t *testing.T) {
 func TestUseDeviceFails(t *testing.T) {
 	ctx := emulated.Primary(t, 0)
 	emulated.Only(t)
+	stream := emulated.Stream(t, ctx)
 	foot, memory := measure(t), emulated.Used(t, ctx)
-	for _, call := range []string{"cuMemCreate:1=2", "cuStreamCreate:1=2", "cuStreamCreate:2=2"} {
+	for _, call := range []string{"cuMemCreate:1=2", "cuMemMap:1=2"} {
 		r := newRank(t, false, secret)
-		r.heap.UseDevice(ctx)
+		r.heap.UseDevice(ctx, stream)
 		t.Setenv("UBCOLL_EMULATE_FAIL", call)
-		err := r.UseDevice(ctx, somePeers)
+		err := r.UseDevice(ctx, stream, somePeers)
 		t.Setenv("UBCOLL_EMULATE_FAIL", "")
 		require.ErrorIs(t, err, fault.ErrLimit, call)
 		require.Nil(t, r.device.Load())
-		require.ErrorIs(t, r.UseDevice(ctx, engine.MaxRanks), fault.ErrLimit)
-		require.NoError(t, r.UseDevice(ctx, somePeers), "again")
-		require.ErrorIs(t, r.UseDevice(ctx, somePeers), fault.ErrInUse)
+		require.ErrorIs(t, r.UseDevice(ctx, stream, engine.MaxRanks), fault.ErrLimit)
+		require.NoError(t, r.UseDevice(ctx, stream, somePeers), "again")
+		require.ErrorIs(t, r.UseDevice(ctx, stream, somePeers), fault.ErrInUse)
 		r.close()
 	}
 	requireFoot(t, foot)

@@ -37,9 +37,10 @@ func newGPU(t testing.TB, i int, goHeap bool) *gpu {
 func newGPUOf(t testing.TB, i int, goHeap bool, peers int) *gpu {
 	t.Helper()
 	ctx := emulated.Primary(t, i)
-	r := newRank(t, goHeap, secret) // closed before the context
-	r.heap.UseDevice(ctx)
-	require.NoError(t, r.UseDevice(ctx, peers))
+	s := emulated.Stream(t, ctx)
+	r := newRank(t, goHeap, secret) // closed before the stream and the context
+	r.heap.UseDevice(ctx, s)
+	require.NoError(t, r.UseDevice(ctx, s, peers))
 	return &gpu{r, ctx}
 }
 
@@ -149,8 +150,12 @@ func (c *childDevice) do(h *mem.Heap, tr engine.IPC, what []string) (r report, e
 		if c.ctx, err = cuda.Primary(hw.CUDA(n)); err != nil {
 			return r, err
 		}
-		h.UseDevice(c.ctx)
-		err = tr.UseDevice(c.ctx, somePeers)
+		s, err := c.ctx.NewStream()
+		if err != nil {
+			return r, err
+		}
+		h.UseDevice(c.ctx, s)
+		return r, tr.UseDevice(c.ctx, s, somePeers)
 	case "alloc", "legacy": // n bytes that begin with a text
 		c.last, err = makeDevice(h, c.ctx, n, what[2], what[0] == "legacy")
 	case "export":

@@ -1,0 +1,283 @@
+package gpu
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"strconv"
+	"sync"
+	"syscall"
+	"unsafe"
+
+	"github.com/ubcoll/ubcoll/fault"
+	"github.com/ubcoll/ubcoll/hw"
+	"github.com/ubcoll/ubcoll/hw/cuda"
+	"github.com/ubcoll/ubcoll/internal/gpu/kernels"
+)
+
+// shared is what all ranks of this process have in common on one device. They have one context there, and some calls of
+// the driver wait until no kernel of the context runs: to unload a module, to load one, to unregister host memory. The
+// kernel of one rank may wait for a rank that makes such a call. So kernels are loaded once for all, and host memory is
+// registered until the last rank ends.
+type shared struct {
+	context *cuda.Context
+	kernels *kernels.Set
+	chores  *cuda.Stream // clears memory and writes tables
+	copying sync.Mutex   // held during copies
+	copies  *cuda.Stream // for copies between host and device
+
+	reclaiming sync.Mutex      // held while streams of clients are taken back
+	clients    map[Client]bool // whose own streams are; under reclaiming
+
+	mu      sync.Mutex
+	domains map[*Domain]bool
+	idle    []*Stream       // own streams that were taken back
+	pages   map[int][]*page // free ones, by size
+	all     []*page
+	units   int // of room that communicators of ranks that share have, see shareOf
+}
+
+var devices = struct {
+	sync.Mutex
+	all     map[hw.Device]*shared
+	streams map[hw.Device]int // streams on each device that this package has made or borrowed
+}{all: map[hw.Device]*shared{}, streams: map[hw.Device]int{}}
+
+// join makes g one of the domains on device i.
+func (g *Domain) join(i int) error {
+	dev := hw.CUDA(i)
+	devices.Lock()
+	defer devices.Unlock()
+	s := devices.all[dev]
+	if s == nil {
+		ctx, err := cuda.Primary(dev)
+		if err != nil {
+			return err
+		}
+		s = &shared{context: ctx, kernels: kernels.New(ctx), domains: map[*Domain]bool{}, clients: map[Client]bool{},
+			pages: map[int][]*page{}}
+		if s.chores, err = ctx.NewStream(); err == nil {
+			s.copies, err = ctx.NewStream()
+		}
+		if err != nil {
+			return errors.Join(err, s.close())
+		}
+		devices.streams[dev] += 2
+		devices.all[dev] = s
+	}
+	g.shared, g.Context, g.Kernels = s, s.context, s.kernels
+	s.mu.Lock()
+	s.domains[g] = true
+	s.mu.Unlock()
+	return nil
+}
+
+// leave undoes join.
+func (g *Domain) leave() error {
+	devices.Lock()
+	defer devices.Unlock()
+	s := g.shared
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	delete(s.domains, g)
+	if len(s.domains) > 0 {
+		return nil
+	}
+	devices.streams[s.context.Device()] -= 2 + len(s.idle)
+	delete(devices.all, s.context.Device())
+	return s.close()
+}
+
+// close frees all. Nobody uses it any more.
+func (s *shared) close() error {
+	var errs []error
+	for _, i := range s.idle {
+		errs = append(errs, i.Driver.Close())
+	}
+	for _, cu := range []*cuda.Stream{s.chores, s.copies} {
+		if cu != nil {
+			errs = append(errs, cu.Close())
+		}
+	}
+	for _, p := range s.all {
+		errs = append(errs, s.context.HostUnregister(unsafe.Pointer(&p.bytes[0])), syscall.Munmap(p.bytes))
+	}
+	return errors.Join(append(errs, s.kernels.Close(), s.context.Close())...)
+}
+
+// busy reports whether work of any rank on the device has not ended.
+func (s *shared) busy() bool {
+	s.mu.Lock()
+	var all []*Domain
+	for g := range s.domains {
+		all = append(all, g)
+	}
+	s.mu.Unlock()
+	for _, g := range all {
+		if !g.idle() {
+			return true
+		}
+	}
+	return false
+}
+
+// page is zeroed host memory that the device reaches.
+type page struct {
+	bytes []byte
+	at    cuda.Addr // on the device
+}
+
+// takePage returns a page of that many bytes. Peers do not reach it.
+func (s *shared) takePage(bytes int) (*page, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if free := s.pages[bytes]; len(free) > 0 {
+		p := free[len(free)-1]
+		s.pages[bytes] = free[:len(free)-1]
+		clear(p.bytes)
+		return p, nil
+	}
+	b, err := syscall.Mmap(-1, 0, bytes, syscall.PROT_READ|syscall.PROT_WRITE, syscall.MAP_PRIVATE|syscall.MAP_ANON)
+	if err != nil {
+		return nil, fmt.Errorf("%d bytes of host memory: %w", bytes, err)
+	}
+	at, err := s.context.HostRegister(unsafe.Pointer(&b[0]), bytes)
+	if err != nil {
+		return nil, errors.Join(err, syscall.Munmap(b))
+	}
+	p := &page{b, at}
+	s.all = append(s.all, p)
+	return p, nil
+}
+
+// givePage gives a page back that no kernel uses any more.
+func (s *shared) givePage(p *page) {
+	s.mu.Lock()
+	s.pages[len(p.bytes)] = append(s.pages[len(p.bytes)], p)
+	s.mu.Unlock()
+}
+
+// takeUnits takes room for a communicator of a rank that shares its device.
+func (s *shared) takeUnits(units, multiprocessors int) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if all := shareOf(multiprocessors, 1); s.units+units > all {
+		return fmt.Errorf("kernels of this process's communicators wait in up to %d blocks at the same time, %d more are too many "+
+			"for %v, which has room for %d: %w", s.units, units, s.context.Device(), all, fault.ErrLimit)
+	}
+	s.units += units
+	return nil
+}
+
+func (s *shared) giveUnits(units int) {
+	s.mu.Lock()
+	s.units -= units
+	s.mu.Unlock()
+}
+
+// shares reports whether ranks share device d in this process, which must not have more streams there than queues.
+func shares(d hw.Device) bool {
+	s := devices.all[d]
+	if s == nil {
+		return false
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for g := range s.domains {
+		if g.Sharers > 1 {
+			return true
+		}
+	}
+	return false
+}
+
+// countStream counts a stream that is about to be made on d. The device's queues take streams in turn. What waits in a
+// queue keeps back all that is behind it, of other streams too, so that ranks which share a device could wait for each
+// other forever.
+func countStream(d hw.Device) error {
+	devices.Lock()
+	defer devices.Unlock()
+	if n := connections(); devices.streams[d] >= n && shares(d) {
+		return fmt.Errorf("%d streams of ranks that share %v: each needs a queue of its own, and there are %d "+
+			"(CUDA_DEVICE_MAX_CONNECTIONS): %w", devices.streams[d]+1, d, n, fault.ErrLimit)
+	}
+	devices.streams[d]++
+	return nil
+}
+
+// uncountStream undoes countStream.
+func uncountStream(d hw.Device) {
+	devices.Lock()
+	devices.streams[d]--
+	devices.Unlock()
+}
+
+// connections is how many queues the driver makes of a device.
+// https://docs.nvidia.com/cuda/cuda-c-programming-guide/#env-vars
+func connections() int {
+	if n, err := strconv.Atoi(os.Getenv("CUDA_DEVICE_MAX_CONNECTIONS")); err == nil && n >= 1 && n <= 32 {
+		return n
+	}
+	return 32 // package cuda asks for that
+}
+
+// takeIdle returns a stream that idles, or nil.
+func (s *shared) takeIdle() *Stream {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	n := len(s.idle)
+	if n == 0 {
+		return nil
+	}
+	i := s.idle[n-1]
+	s.idle = s.idle[:n-1]
+	return i
+}
+
+// reclaim takes back streams of clients on which nothing is queued, and reports whether there were any.
+func (s *shared) reclaim() bool {
+	s.reclaiming.Lock()
+	defer s.reclaiming.Unlock()
+	var idle []*Stream
+	for k := range s.clients {
+		idle = append(idle, k.Spare()...)
+	}
+	s.mu.Lock()
+	s.idle = append(s.idle, idle...)
+	s.mu.Unlock()
+	return len(idle) > 0
+}
+
+// reclaim closes the streams on d that reclaim takes back, so that others can be made, and reports whether there were any.
+func reclaim(d hw.Device) bool {
+	devices.Lock()
+	s := devices.all[d]
+	devices.Unlock()
+	if s == nil {
+		return false
+	}
+	s.reclaim()
+	n := 0
+	for i := s.takeIdle(); i != nil; i = s.takeIdle() {
+		i.End() // nothing is queued on it
+		n++
+	}
+	return n > 0
+}
+
+// enter makes clients known whose own streams can be taken back; exit ends that.
+func (s *shared) enter(all []Client) {
+	s.reclaiming.Lock()
+	defer s.reclaiming.Unlock()
+	for _, k := range all {
+		s.clients[k] = true
+	}
+}
+
+func (s *shared) exit(all []Client) {
+	s.reclaiming.Lock()
+	defer s.reclaiming.Unlock()
+	for _, k := range all {
+		delete(s.clients, k)
+	}
+}
