@@ -35,9 +35,9 @@ func TestDevicePolicyText(t *testing.T) {
 	}
 	var p ubcoll.DevicePolicy
 	require.Zero(t, ubcoll.DevicesAuto)
-	require.EqualError(t, p.UnmarshalText([]byte("require")), `device policy "require" is unknown, use auto, off or `+
-		`required: did you mean required?: invalid argument`)
-	for _, p := range []ubcoll.DevicePolicy{-1, 3} {
+	require.EqualError(t, p.UnmarshalText([]byte("require")), `device policy "require" is unknown, use auto, off, required or `+
+		`share: did you mean required?: invalid argument`)
+	for _, p := range []ubcoll.DevicePolicy{-1, 4} {
 		_, err := p.MarshalText()
 		require.ErrorIs(t, err, ubcoll.ErrArgument)
 		require.ErrorIs(t, ubcoll.Options{Devices: p}.Validate(), ubcoll.ErrArgument)
@@ -128,7 +128,7 @@ func TestDevicesRequiredSplit(t *testing.T) {
 	emulated.Only(t)
 	t.Setenv("UBCOLL_EMULATE_FAIL", "")
 	gputest.Run(t, 3, ubcoll.Options{Devices: ubcoll.DevicesRequired}, func(ctx context.Context, c *ubcoll.Comm, _ ubcoll.Device) error {
-		for _, call := range []string{"cuStreamCreate", "cuEventCreate"} {
+		for _, call := range []string{"cuMemCreate", "cuEventCreate"} {
 			if err := coll.Barrier(ctx, c); err != nil {
 				return err
 			}

@@ -35,7 +35,7 @@ func TestMailRoom(t *testing.T) {
 				left := sms - room.Collectives
 				require.LessOrEqual(t, room.Messages+room.Channels, gpu.RoomBlocks*left)
 				if sms < gpu.LeastForMessages(ranks) {
-					_, err := newGPUMail(newMail(0, ranks), &gpu.Device{Room: room, Multiprocessors: sms}).load()
+					_, err := newGPUMail(newMail(0, ranks), &gpu.Device{Domain: &gpu.Domain{Sharers: 1}, Room: room, Multiprocessors: sms}).load()
 					require.ErrorIs(t, err, fault.ErrNotSupported)
 					require.ErrorContains(t, err, fmt.Sprintf("between %d ranks take %d multiprocessors", ranks,
 						gpu.LeastForMessages(ranks)))

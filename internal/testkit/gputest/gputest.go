@@ -2,6 +2,7 @@
 package gputest
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -20,25 +21,24 @@ import (
 )
 
 // Main is for the TestMain of a package whose tests have devices only where they ask for them by Run, so that tests of
-// host memory are the same everywhere. It calls emulated.Main, whose emulated driver has this many devices, with run.
+// host memory are the same everywhere. It calls emulated.Main, whose emulated driver has this many devices, or as many
+// as UBCOLL_TEST_DEVICES says, with run.
 func Main(devices int, run func() int) {
-	os.Setenv("UBCOLL_EMULATE_DEVICES", strconv.Itoa(devices))
+	os.Setenv("UBCOLL_EMULATE_DEVICES", cmp.Or(os.Getenv("UBCOLL_TEST_DEVICES"), strconv.Itoa(devices)))
 	emulated.Main(func() int {
 		os.Setenv(env.CUDA.Name, "off")
 		return run()
 	})
 }
 
-// Run runs f on n goroutine ranks that have a device each. Without devices it skips the test, or fails it if
-// UBCOLL_REQUIRE has cuda. With fewer than n it skips the test in any case. No wait lasts longer than testkit.Limit
-// unless o says so.
+// Run runs f on n goroutine ranks that have a device each, or share devices where there are fewer. Without devices it
+// skips the test, or fails it if UBCOLL_REQUIRE has cuda. No wait lasts longer than testkit.Limit unless o says so.
 func Run(t *testing.T, n int, o ubcoll.Options, f func(context.Context, *ubcoll.Comm, ubcoll.Device) error) {
 	t.Helper()
-	t.Setenv(env.CUDA.Name, "auto")
+	t.Setenv(env.CUDA.Name, "share")
 	if o.Timeout == 0 {
 		o.Timeout = testkit.Limit
 	}
-	Enough(t, n)
 	var missing error
 	err := ubcoll.Local(t.Context(), n, o, func(ctx context.Context, c *ubcoll.Comm) error {
 		dev, err := c.GPU()
@@ -56,7 +56,7 @@ func Run(t *testing.T, n int, o ubcoll.Options, f func(context.Context, *ubcoll.
 	}
 }
 
-// Enough skips the test if there are devices, but fewer than n.
+// Enough skips the test if there are devices, but fewer than n: it shows what ranks with a device each do.
 func Enough(t *testing.T, n int) {
 	t.Helper()
 	if d := cuda.Have(); d.Err == nil {
