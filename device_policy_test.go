@@ -96,6 +96,7 @@ func TestDevicesRequiredOff(t *testing.T) {
 // TestDevicesRequired opens communicators on a machine with four devices.
 func TestDevicesRequired(t *testing.T) {
 	emulated.Only(t)
+	gputest.Enough(t, 4)
 	t.Setenv(env.CUDA.Name, "auto")
 	o := ubcoll.Options{Devices: ubcoll.DevicesRequired}
 	for _, err := range opened(t, o, o, o, o) {

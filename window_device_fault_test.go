@@ -75,6 +75,7 @@ func TestWindowOnDevicesRefused(t *testing.T) {
 
 // TestWindowOnDevicesMisused passes bad arguments, which must change nothing.
 func TestWindowOnDevicesMisused(t *testing.T) {
+	gputest.Enough(t, 2)
 	gputest.Run(t, 2, ubcoll.Options{}, func(ctx context.Context, c *ubcoll.Comm, dev ubcoll.Device) error {
 		p, err := openPart(ctx, c, dev, 1000, 0)
 		if err != nil {

@@ -29,7 +29,7 @@ func TestDeviceSetup(t *testing.T) {
 		"cuMemsetD8Async", "cuPointerGetAttribute"} {
 		for _, k := range testkit.Sample(4, []int{1, 2, 3, 4}) {
 			t.Run(fmt.Sprintf("%s:%d", call, k), func(t *testing.T) {
-				t.Setenv(env.CUDA.Name, "auto")
+				t.Setenv(env.CUDA.Name, "share")
 				t.Setenv("UBCOLL_EMULATE_FAIL", fmt.Sprintf("%s:%d", call, k))
 				have := [2]bool{}
 				err := ubcoll.Local(t.Context(), 2, ubcoll.Options{Timeout: testkit.Limit}, func(ctx context.Context, c *ubcoll.Comm) error {
@@ -64,7 +64,7 @@ func TestDeviceFails(t *testing.T) {
 	emulated.Only(t)
 	for _, call := range []string{"cuLaunchKernelEx", "cuStreamQuery", "cuStreamWaitEvent", "cuEventRecord"} {
 		t.Run(call, func(t *testing.T) {
-			t.Setenv(env.CUDA.Name, "auto")
+			t.Setenv(env.CUDA.Name, "share")
 			t.Setenv("UBCOLL_EMULATE_FAIL", "")
 			err := ubcoll.Local(t.Context(), 2, ubcoll.Options{}, func(ctx context.Context, c *ubcoll.Comm) error {
 				dev, err := c.GPU()

@@ -132,6 +132,7 @@ func TestBesideCollectives(t *testing.T) {
 // refused, messages work.
 func TestNoAtomics(t *testing.T) {
 	emulated.Only(t)
+	gputest.Enough(t, 2)
 	t.Setenv("UBCOLL_EMULATE_ATOMICS", "0")
 	gputest.Run(t, 2, ubcoll.Options{}, func(ctx context.Context, c *ubcoll.Comm, dev ubcoll.Device) error {
 		b, err := ubcoll.Alloc[byte](c, dev, 2000)

@@ -196,6 +196,7 @@ func TestMessagesDisagreeInGroup(t *testing.T) {
 
 // TestMessagesRefused makes calls that fail before anything is sent.
 func TestMessagesRefused(t *testing.T) {
+	gputest.Enough(t, 2)
 	gputest.Run(t, 2, ubcoll.Options{}, func(ctx context.Context, c *ubcoll.Comm, dev ubcoll.Device) error {
 		peer := 1 - c.Rank()
 		b, err1 := ubcoll.Alloc[byte](c, dev, 200<<10)

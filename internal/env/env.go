@@ -99,7 +99,7 @@ var (
 	MaxPinned = define(Info{Name: "UBCOLL_MAX_PINNED", Kind: "bytes, as 512M or 4G", Default: "0",
 		Doc: "How many bytes a rank's registration cache may hold registered; they are locked in memory as far as ulimit -l allows. 0 is no limit."}, size(1<<60))
 	CUDA = define(Info{Name: "UBCOLL_CUDA", Kind: "auto|share|off", Default: "auto", JobWide: true,
-		Doc: "Whether ranks use CUDA devices: where each has one, or where some share one; Open then takes 10 MiB for each rank (of 8: 20), beside what the driver takes for a process, and longer."},
+		Doc: "Whether ranks use CUDA devices: auto, where each has one; share, where they may share them. Open then takes 10 MiB of each (8 ranks: 20) for a rank, beside what the driver takes for a process, and longer."},
 		choice("auto", "share", "off"))
 	CPU = define(Info{Name: "UBCOLL_CPU", Kind: "avx512|avx2|neon|portable|go",
 		Doc: "The instructions that reductions on host memory use; empty takes the best that this machine has."},

@@ -247,16 +247,16 @@ func (g *Graph) Launch(ctx context.Context, v *engine.View) error {
 		c.EnterQueue()
 	}
 	defer c.Leave()
-	s := StreamOf(on)
-	if s == nil {
+	if on == nil {
 		if err := d.needOwn(g.last.Kind); err != nil {
 			return err
 		}
-		s = d.own
+		on = d.own.s
 	}
-	if err := launchable(c, s.s); err != nil {
+	if err := launchable(c, on); err != nil {
 		return err
 	}
+	s := StreamOf(on)
 	if ctx.Err() != nil {
 		return c.LocalError("launch", reason.Ended(ctx)) // no peer can have noticed the launch yet
 	}

@@ -76,7 +76,7 @@ struct device {
 	std::shared_ptr<stream> legacy; // stream 0
 	std::atomic<int> room;          // occupied by blocks, of all multiprocessors, if room_counts
 };
-const int whole = 12; // the room of a multiprocessor
+const int whole = 48; // the room of a multiprocessor
 int device_count(void);
 device *device_at(int ordinal); // null if there is none
 uint64_t device_memory(void);

@@ -295,7 +295,8 @@ static int launched(device *d, uintptr_t handle, const unsigned *grid, const uns
 		memcpy(copy.data(), from, n);
 	auto *k = f.k;
 	unsigned resident = fit(bx, shared) * multiprocessors();
-	room r = {d, std::max(1, whole / (f.grids ? f.grids : fit(bx, shared))), 0, room_counts() ? whole * multiprocessors() : 0};
+	// .minnctapersm is of the largest blocks; smaller ones take a part.
+	room r = {d, std::max(1, f.grids ? whole / f.grids * (int)bx / f.threads : whole / fit(bx, shared)), 0, room_counts() ? whole * multiprocessors() : 0};
 	*work = [=] { run(d, k, copy, gx, bx, resident, r); };
 	return 0;
 }
