@@ -2,11 +2,11 @@
 // that replaces libcuda.so.1 and runs the kernels' own source on the host's processors and memory, each thread of a
 // grid as a fiber. Processes share its memory as they share a GPU's, also under mpirun.
 //
-// Like the driver of a real device (580, on an H100), it makes those wait who must not:
+// Calls and work wait where they do with a real driver (580, on an H100):
 //
 //   - cuMemFree, cuMemHostUnregister, the first cuKernelGetFunction of a library on a device, cuLibraryUnload after
-//     that, and the last cuDevicePrimaryCtxRelease wait until the work that the context has by then is done. All other
-//     calls return while kernels run.
+//     that, and the last cuDevicePrimaryCtxRelease wait until the work that the context has by then is done. Besides
+//     them, only calls that wait for a stream or an event do.
 //   - A context has CUDA_DEVICE_MAX_CONNECTIONS hardware queues (1 to 32, 8 if it is not set; read at cuInit). A
 //     stream that gets work and has none takes the queue that the fewest streams with work have, and keeps it until
 //     all its work is done. A queue passes on kernels, copies, fills, launches of graphs and records of events with
