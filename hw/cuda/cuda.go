@@ -10,6 +10,16 @@
 // one. Calls return when the driver does; those that queue work on a Stream return before the work is done. As in the
 // driver, any later call may return an error of queued work.
 //
+// Free, HostUnregister, the first Function of a Module and then its Close wait until what is queued in the context is
+// done, in all its streams. While they wait the driver also holds up launches, copies, records, allocations and new
+// streams of other threads. So nobody may make these calls while a kernel runs that waits for what this process has yet
+// to queue.
+//
+// The streams of a context that have work share its hardware queues. A queue passes work on in the order in which it
+// was queued, so a kernel may stand behind another stream's work that has to wait. The driver makes 8 queues, or as
+// many as CUDA_DEVICE_MAX_CONNECTIONS says. If that is not set, this package sets it to 32, the most there are, before
+// it starts the driver. That has no effect if someone else in the process has started the driver before.
+//
 // Errors of the driver have type *Error. They wrap hw.ErrNotSupported if this device or driver cannot do the call,
 // fault.ErrLimit if memory ran out, and fault.ErrArgument and fault.ErrClosed for these causes. In builds without cgo
 // or not for 64-bit Linux, every call returns an error that wraps hw.ErrNotSupported.

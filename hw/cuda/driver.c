@@ -1,9 +1,11 @@
 //go:build linux && cgo && (amd64 || arm64)
 
 // Loading the driver, and calls that need no current context.
+#define _POSIX_C_SOURCE 200112L // setenv
 #include "call.h"
 #include <dlfcn.h>
 #include <stdio.h>
+#include <stdlib.h>
 
 ubc_driver ubc;
 
@@ -27,6 +29,7 @@ int ubc_load(const char *path, char *why, size_t len, const char **missing) {
 ubc_result ubc_init(void) {
 	ubc_result r = {0};
 	int n = 0, version = 0;
+	setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 0); // cuInit reads it
 	TRY(cuInit, 0);
 	TRY(cuDeviceGetCount, &n);
 	TRY(cuDriverGetVersion, &version);

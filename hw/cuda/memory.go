@@ -69,7 +69,7 @@ func (c *Context) Alloc(n int) (Addr, error) {
 	return Addr(r.a), nil
 }
 
-// Free frees what Alloc allocated. It may wait for work that is queued on the device.
+// Free frees what Alloc allocated. It waits until the work that is queued in the context is done.
 func (c *Context) Free(a Addr) error { return c.at(a, C.ubc_free(C.uintptr_t(c.h), C.uintptr_t(a))) }
 
 // at adds the address to the error of a failed call.
@@ -93,7 +93,8 @@ func (c *Context) HostRegister(p unsafe.Pointer, n int) (Addr, error) {
 	return Addr(r.a), nil
 }
 
-// HostUnregister undoes HostRegister; p is the same address.
+// HostUnregister undoes HostRegister; p is the same address. It waits until the work that is queued in the context is
+// done.
 func (c *Context) HostUnregister(p unsafe.Pointer) error {
 	return check(C.ubc_host_unregister(C.uintptr_t(c.h), p))
 }

@@ -35,7 +35,8 @@ func (c *Context) LoadModule(ptx string) (*Module, error) {
 	return &Module{c, uintptr(r.a)}, nil
 }
 
-// Close unloads the module. None of its kernels may be running.
+// Close unloads the module. If a function of it was asked for, it waits until the work that is queued in the context is
+// done.
 func (m *Module) Close() error {
 	c := m.c
 	m.c = nil
@@ -46,7 +47,7 @@ func (m *Module) Close() error {
 }
 
 // Function finds a kernel by its name and loads it, so that its first launch waits for nothing. For the module's first
-// function the driver may wait until no kernel runs on the device.
+// function the driver waits until the work that is queued in the context is done.
 func (m *Module) Function(name string) (*Function, error) {
 	text := C.CString(name)
 	defer C.free(unsafe.Pointer(text))

@@ -2,6 +2,23 @@
 // that replaces libcuda.so.1 and runs the kernels' own source on the host's processors and memory, each thread of a
 // grid as a fiber. Processes share its memory as they share a GPU's, also under mpirun.
 //
+// Calls and work wait where they do with a real driver (580, on an H100):
+//
+//   - cuMemFree, cuMemHostUnregister, the first cuKernelGetFunction of a library on a device, cuLibraryUnload after
+//     that, and the last cuDevicePrimaryCtxRelease wait until the work that the context has by then is done. Besides
+//     them, only calls that wait for a stream or an event do.
+//   - A context has CUDA_DEVICE_MAX_CONNECTIONS hardware queues (1 to 32, 8 if it is not set; read at cuInit). A
+//     stream that gets work and has none takes the queue that the fewest streams with work have, and keeps it until
+//     all its work is done. A queue passes on kernels, copies, fills, launches of graphs and records of events with
+//     timing, in the order of the calls. Each leaves the queue when it may begin: the stream's work before it has
+//     ended, and so has what the stream was told to wait for. What is behind it in the queue waits until then. The
+//     nodes of a graph use no queue, and neither do waits for events and records without timing.
+//   - Not emulated: that driver also holds up launches, copies, records, allocations and new streams of other threads
+//     in a context where such a call waits. The first launch of a kernel that needs more local memory than any before
+//     waits there, and so may the first launches of many graphs.
+//
+// TestQueues, TestWaits and TestReturns show this, on a real device where there is one.
+//
 // It can show that the logic of the kernels, and of everything above them, is right in whatever order threads and ranks
 // run, because fibers take turns at random; that errors of the driver are handled; that nobody touches freed memory,
 // because that faults. It says nothing about the speed of a GPU, about its memory ordering (the host's is stricter), or

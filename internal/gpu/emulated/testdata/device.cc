@@ -30,6 +30,8 @@ device *device_at(int i) {
 	return i >= 0 && i < device_count() ? &all[i] : 0;
 }
 
+int connections = 8;
+
 bool room_counts(void) { return number("UBCOLL_EMULATE_SMS", 0) != 0; }
 int multiprocessors(void) { return (int)number("UBCOLL_EMULATE_SMS", 10); }
 uint64_t device_memory(void) { return number("UBCOLL_EMULATE_MEMORY", 4ull << 30); }
@@ -131,6 +133,10 @@ int cuInit(unsigned flags) {
 	START("cuInit");
 	if (flags)
 		return INVALID_VALUE;
+	static bool first = true;
+	if (first)
+		connections = std::max(1, std::min(most_connections, (int)number("CUDA_DEVICE_MAX_CONNECTIONS", connections)));
+	first = false;
 	return device_count() ? 0 : NO_DEVICE;
 }
 
@@ -280,8 +286,10 @@ int cuCtxPopCurrent_v2(uintptr_t *ctx) {
 int cuCtxEnablePeerAccess(uintptr_t peer, unsigned flags) {
 	BEGIN("cuCtxEnablePeerAccess");
 	device *p = context(peer);
-	if (!p || p == d)
+	if (!p)
 		return INVALID_CONTEXT;
+	if (p == d)
+		return PEER_ACCESS_UNSUPPORTED;
 	if (flags)
 		return INVALID_VALUE;
 	return d->peers.insert(p->index).second ? 0 : PEER_ACCESS_ALREADY_ENABLED;

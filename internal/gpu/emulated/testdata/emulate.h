@@ -32,6 +32,7 @@ enum {
 	INVALID_DEVICE = 101,
 	INVALID_CONTEXT = 201,
 	ALREADY_MAPPED = 208,
+	PEER_ACCESS_UNSUPPORTED = 217,
 	INVALID_PTX = 218,
 	UNSUPPORTED_PTX_VERSION = 222,
 	INVALID_HANDLE = 400,
@@ -66,6 +67,16 @@ extern std::condition_variable &progressed; // some queued work has completed
 
 struct stream;
 
+// A context's work goes to the device through hardware queues. A queue passes work on in the order of submission,
+// whichever stream it is of. Work leaves its queue when it may begin, so whatever is behind it waits until then. A
+// stream has a queue while it has work.
+struct hardware_queue {
+	std::deque<stream *> waiting; // the streams of the work in it
+	int streams = 0;              // that have it
+};
+const int most_connections = 32;
+extern int connections; // CUDA_DEVICE_MAX_CONNECTIONS at cuInit: how many queues a context has
+
 // A device and its primary context; the context's handle is the address of this struct.
 struct device {
 	int index;
@@ -75,6 +86,7 @@ struct device {
 	std::set<int> peers;    // enabled by its context
 	std::shared_ptr<stream> legacy; // stream 0
 	std::atomic<int> room;          // occupied by blocks, of all multiprocessors, if room_counts
+	hardware_queue queues[most_connections];
 };
 const int whole = 48; // the room of a multiprocessor
 int device_count(void);
@@ -102,13 +114,28 @@ int unsafe(void); // an error if a capture forbids unsafe calls
 
 uint64_t new_handle(void); // never reused
 
+// step is what was queued on a stream: work, or a wait for an event, or its record. Only work goes through a hardware
+// queue: as in the driver, waits belong to the work behind them, and records to the work before them.
+struct event_state;
+struct step {
+	std::function<void()> work; // for the stream's thread
+	std::shared_ptr<event_state> of;
+	uint64_t n = 0;      // number of the record of that event
+	bool wait = false;   // for it
+	bool queues = false; // it goes through a hardware queue: work, and a record that takes the time
+};
+
 // A stream's thread does the work queued on it. The first work starts the thread, which ends with the stream.
 struct capture;
-struct stream {
+struct stream : std::enable_shared_from_this<stream> {
 	uint64_t handle;
 	device *d;
-	std::deque<std::function<void()>> queue;
-	uint64_t queued = 0, done = 0;
+	std::deque<step> steps;                  // not done, in order; the first one may have begun
+	uint64_t queued = 0, done = 0;           // numbers of steps
+	uint64_t submitted = 0, finished = 0;    // numbers of those that go through a hardware queue
+	hardware_queue *queue = nullptr;         // while finished < submitted
+	bool begun = false;                      // the first step: the thread has it
+	std::function<void()> work;              // for the thread to take
 	bool started = false, closing = false, ended = false; // states of its thread
 	std::condition_variable wake;
 	std::shared_ptr<capture> capturing;
@@ -117,7 +144,7 @@ struct stream {
 int stream_of(device *d, uintptr_t handle, std::shared_ptr<stream> *s);
 int enqueue(const std::shared_ptr<stream> &s, std::function<void()> work); // or captures it; work runs without the lock
 int set_node(uintptr_t exec, uintptr_t node, std::function<void()> work);  // replaces a node's work in a graph
-void drain(std::unique_lock<std::mutex> &locked, device *d);               // waits for everything queued on d
+void drain(std::unique_lock<std::mutex> &locked, device *d);               // waits until no work runs that d has by now
 void close_streams(device *d);                                             // also closes events: the context ends
 void close_graphs(device *d);
 void close_libraries(device *d); // forgets what the device has of libraries

@@ -180,7 +180,8 @@ void drop(mapping *m) {
 	give_addresses(at, size);
 }
 
-// It waits for the device, as the driver does.
+// Calls that take something away from the device wait, as the driver does, even if a kernel never ends. Meanwhile another
+// thread may do the same call, so they look again then.
 int cuMemFree_v2(uintptr_t p) {
 	BEGIN("cuMemFree_v2");
 	mapping *m = find(p);
@@ -190,8 +191,8 @@ int cuMemFree_v2(uintptr_t p) {
 	if (d->error)
 		return d->error;
 	m = find(p);
-	if (!m)
-		return INVALID_VALUE; // another thread has freed it meanwhile
+	if (!m || m->what != LINEAR || m->user != p)
+		return INVALID_VALUE;
 	drop(m);
 	return 0;
 }
@@ -235,6 +236,12 @@ int cuMemHostGetDevicePointer_v2(uintptr_t *q, void *p, unsigned flags) {
 int cuMemHostUnregister(void *p) {
 	BEGIN("cuMemHostUnregister");
 	mapping *m = find((uintptr_t)p);
+	if (!m || m->what != REGISTERED || m->user != (uintptr_t)p)
+		return HOST_MEMORY_NOT_REGISTERED;
+	drain(locked, d);
+	if (d->error)
+		return d->error;
+	m = find((uintptr_t)p);
 	if (!m || m->what != REGISTERED || m->user != (uintptr_t)p)
 		return HOST_MEMORY_NOT_REGISTERED;
 	mappings.erase(m->at);

@@ -76,7 +76,12 @@ int cuLibraryLoadData(uintptr_t *handle, const void *code, int *options, void **
 
 int cuLibraryUnload(uintptr_t handle) {
 	START("cuLibraryUnload");
-	if (!libraries.erase(handle))
+	auto l = libraries.find(handle);
+	if (l == libraries.end())
+		return INVALID_HANDLE;
+	for (device *d : std::set<device *>(l->second.on))
+		drain(locked, d);
+	if (!libraries.erase(handle)) // unloaded meanwhile
 		return INVALID_HANDLE;
 	drop(functions, [&](const function &f) { return kernels[f.kernel].in == handle; });
 	drop(kernels, [&](const kernel &k) { return k.in == handle; });

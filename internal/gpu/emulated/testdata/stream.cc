@@ -3,10 +3,11 @@
 #include "stream.h"
 #include <signal.h>
 
-// An event's state may outlive it, for waiting threads.
+// An event's state may outlive it, for waiting threads and streams.
 struct event_state {
 	uint64_t recorded = 0, completed = 0; // numbers of records
 	uint64_t at = 0;                      // when the last one completed
+	std::vector<std::shared_ptr<stream>> waiting; // streams whose first step waits for it
 };
 struct event {
 	device *d;
@@ -17,8 +18,81 @@ struct event {
 };
 
 static std::map<uintptr_t, std::shared_ptr<stream>> &streams = *new std::map<uintptr_t, std::shared_ptr<stream>>;
-static std::set<std::shared_ptr<stream>> &working = *new std::set<std::shared_ptr<stream>>; // those with a thread
+static std::set<std::shared_ptr<stream>> &busy = *new std::set<std::shared_ptr<stream>>; // those with steps
 static std::map<uintptr_t, event> &events = *new std::map<uintptr_t, event>;
+
+static void submit(stream &s) {
+	s.submitted++;
+	if (!s.queue) { // the driver takes a queue that the fewest streams with work have
+		s.queue = s.d->queues;
+		for (hardware_queue &q : s.d->queues)
+			if (&q < s.d->queues + connections && q.streams < s.queue->streams)
+				s.queue = &q;
+		s.queue->streams++;
+	}
+	s.queue->waiting.push_back(&s);
+}
+
+// finish ends the first step of s.
+static void finish(stream &s) {
+	if (s.steps.front().queues && ++s.finished == s.submitted) {
+		s.queue->streams--;
+		s.queue = nullptr;
+	}
+	s.steps.pop_front();
+	s.begun = false;
+	s.done++;
+}
+
+// step_of does, or begins, the first step of s if that may begin. Where this lets other streams go on, it adds these.
+static bool step_of(const std::shared_ptr<stream> &s, std::vector<std::shared_ptr<stream>> &others) {
+	if (s->steps.empty() || s->begun)
+		return false;
+	step &x = s->steps.front();
+	if (x.wait && x.of->completed < x.n) {
+		x.of->waiting.push_back(s);
+		return false;
+	}
+	if (x.queues) {
+		auto &waiting = s->queue->waiting;
+		if (waiting.front() != s.get())
+			return false;
+		waiting.pop_front();
+		if (!waiting.empty())
+			others.push_back(waiting.front()->shared_from_this());
+	}
+	if (x.work) {
+		s->begun = true;
+		s->work = std::move(x.work);
+		s->wake.notify_one();
+		return false;
+	}
+	if (!x.wait) {
+		x.of->completed = std::max(x.of->completed, x.n);
+		x.of->at = emu_now();
+		others.insert(others.end(), x.of->waiting.begin(), x.of->waiting.end());
+		x.of->waiting.clear();
+		progressed.notify_all();
+	}
+	finish(*s);
+	return true;
+}
+
+// go_on does what can be done now of s, and of streams that wait for it.
+static void go_on(const std::shared_ptr<stream> &s) {
+	std::vector<std::shared_ptr<stream>> all = {s};
+	while (!all.empty()) {
+		auto next = all.back();
+		all.pop_back();
+		while (step_of(next, all))
+			;
+		if (!next->steps.empty())
+			continue;
+		busy.erase(next);
+		if (next->closing)
+			next->wake.notify_one();
+	}
+}
 
 static void *work(void *arg) {
 	std::shared_ptr<stream> s = *(std::shared_ptr<stream> *)arg;
@@ -26,22 +100,22 @@ static void *work(void *arg) {
 	emu_guard();
 	std::unique_lock<std::mutex> locked(lock);
 	for (;;) {
-		while (s->queue.empty() && !s->closing)
+		while (!s->work && !(s->closing && s->steps.empty()))
 			s->wake.wait(locked);
-		if (s->queue.empty())
+		if (!s->work)
 			break;
-		std::function<void()> f = std::move(s->queue.front());
-		s->queue.pop_front();
+		std::function<void()> f = std::move(s->work);
+		s->work = nullptr;
 		locked.unlock();
 		f();
 		f = nullptr;
 		locked.lock();
-		s->done++;
+		finish(*s);
+		go_on(s);
 		progressed.notify_all();
 	}
 	emu_unguard();
 	s->ended = true;
-	working.erase(s);
 	progressed.notify_all();
 	return 0;
 }
@@ -72,8 +146,18 @@ static int start(const std::shared_ptr<stream> &s) {
 		return OUT_OF_MEMORY;
 	}
 	s->started = true;
-	working.insert(s);
 	return 0;
+}
+
+static void push(const std::shared_ptr<stream> &s, step x) {
+	if (s->steps.empty())
+		busy.insert(s);
+	if (x.queues)
+		submit(*s);
+	s->steps.push_back(std::move(x));
+	s->queued++;
+	if (s->steps.size() == 1)
+		go_on(s);
 }
 
 int enqueue(const std::shared_ptr<stream> &s, std::function<void()> f) {
@@ -89,9 +173,7 @@ int enqueue(const std::shared_ptr<stream> &s, std::function<void()> f) {
 	if (!s->started)
 		if (int code = start(s))
 			return code;
-	s->queue.push_back(std::move(f));
-	s->queued++;
-	s->wake.notify_one();
+	push(s, {std::move(f), nullptr, 0, false, true});
 	return 0;
 }
 
@@ -119,11 +201,11 @@ int stream_of(device *d, uintptr_t handle, std::shared_ptr<stream> *s) {
 
 void drain(std::unique_lock<std::mutex> &locked, device *d) {
 	std::vector<std::pair<std::shared_ptr<stream>, uint64_t>> all;
-	for (auto &s : working)
+	for (auto &s : busy)
 		if (s->d == d)
-			all.push_back({s, s->queued});
+			all.push_back({s, s->submitted});
 	for (auto &s : all)
-		while (s.first->done < s.second)
+		while (s.first->finished < s.second)
 			progressed.wait(locked);
 }
 
@@ -232,12 +314,8 @@ int cuEventRecord(uintptr_t handle, uintptr_t on) {
 		return s->capturing->broken ? CAPTURE_INVALIDATED : 0;
 	auto state = e.state;
 	uint64_t n = ++state->recorded;
-	return enqueue(s, [state, n] {
-		std::lock_guard<std::mutex> locked(lock);
-		if (n > state->completed)
-			state->completed = n;
-		state->at = emu_now();
-	});
+	push(s, {nullptr, state, n, false, e.timing});
+	return 0;
 }
 
 int cuEventQuery(uintptr_t handle) {
@@ -299,11 +377,7 @@ int cuStreamWaitEvent(uintptr_t handle, uintptr_t what, unsigned flags) {
 	}
 	auto state = e.state;
 	uint64_t n = state->recorded;
-	if (!n)
-		return 0;
-	return enqueue(s, [state, n] {
-		std::unique_lock<std::mutex> locked(lock);
-		while (state->completed < n)
-			progressed.wait(locked);
-	});
+	if (n)
+		push(s, {nullptr, state, n, true, false});
+	return 0;
 }
