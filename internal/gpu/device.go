@@ -39,7 +39,8 @@ type Device struct {
 	Room    room
 	units   int // of the device's room, taken until Close
 	waits   waits
-	own     *Stream     // for blocking calls
+	owning  sync.Mutex  // held during blocking calls
+	own     *Stream     // for blocking calls; nil until the first
 	event   *cuda.Event // orders streams
 	ops     uint64      // operations queued; the turn guards it
 
@@ -141,7 +142,7 @@ func (d *Device) Card(ctx context.Context) (card engine.DeviceCard, err error) {
 			d.clients = append(d.clients, k)
 		}
 	}
-	g.shared.enter(d.clients)
+	g.shared.enter(d)
 	bytes := (statusLine*lines + 4095) &^ 4095
 	if d.Area, err = c.Domain().Heap.AllocDevicePart(d.Layout.Bytes()); err != nil {
 		return card, fmt.Errorf("area: %w", err)
@@ -282,7 +283,7 @@ func (d *Device) Close() error {
 	if stopped != nil {
 		<-stopped
 	}
-	d.Domain.shared.exit(d.clients)
+	d.Domain.shared.exit(d)
 	if s := d.last.Load(); s != nil {
 		s.Quiet()
 	}

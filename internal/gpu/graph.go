@@ -248,6 +248,8 @@ func (g *Graph) Launch(ctx context.Context, v *engine.View) error {
 	}
 	defer c.Leave()
 	if on == nil {
+		d.owning.Lock()
+		defer d.owning.Unlock()
 		if err := d.needOwn(g.last.Kind); err != nil {
 			return err
 		}

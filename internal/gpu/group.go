@@ -60,6 +60,8 @@ func grouped(w *team.Work) string { return w.Kernel.Algorithm + ", grouped" }
 
 func (d *Device) performGroup(ctx context.Context, works []team.Work) error {
 	kind := works[0].Kind
+	d.owning.Lock()
+	defer d.owning.Unlock()
 	if err := d.begin(ctx, kind); err != nil {
 		return err
 	}

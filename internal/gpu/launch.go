@@ -110,6 +110,8 @@ func launchable(c *engine.Comm, s *engine.Stream) error {
 // Perform does w on the communicator's own stream. Implements Accelerator.
 func (d *Device) Perform(ctx context.Context, w *team.Work) error {
 	c := d.c
+	d.owning.Lock()
+	defer d.owning.Unlock()
 	if err := d.begin(ctx, w.Kind); err != nil {
 		return err
 	}
@@ -129,7 +131,7 @@ func (d *Device) Perform(ctx context.Context, w *team.Work) error {
 }
 
 // begin prepares for a blocking call: the communicator works, has a stream of its own, and all that was queued on other
-// streams has ended.
+// streams has ended. The caller holds owning until the call has ended.
 func (d *Device) begin(ctx context.Context, k team.OpKind) error {
 	if err := d.needOwn(k); err != nil {
 		return err
@@ -140,12 +142,32 @@ func (d *Device) begin(ctx context.Context, k team.OpKind) error {
 	return d.settle(ctx, k)
 }
 
-// needOwn makes the communicator's own stream at its first use. The caller has the turn.
+// needOwn makes the communicator's own stream at its first use. The caller holds owning.
 func (d *Device) needOwn(k team.OpKind) (err error) {
 	if d.own == nil {
 		d.own, err = d.Domain.NewStream()
 	}
 	return d.failed(k, err)
+}
+
+// spare gives up the communicator's own stream if nothing is queued on it, and returns it; or nil.
+func (d *Device) spare() *Stream {
+	if !d.owning.TryLock() {
+		return nil
+	}
+	defer d.owning.Unlock()
+	s := d.own
+	if s == nil {
+		return nil
+	}
+	if done, err := s.Done(); !done || err != nil {
+		return nil
+	}
+	d.own = nil
+	d.last.CompareAndSwap(s, nil)
+	s.remove(d)
+	d.Domain.Remove(s)
+	return s
 }
 
 // outcome waits for the work that a blocking call has queued, and returns the call's error.

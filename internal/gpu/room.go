@@ -60,7 +60,7 @@ func RoomOf(multiprocessors, ranks int) room {
 const (
 	sharedThreads = 128
 	sharedPerSM   = RoomBlocks * kernels.MaxThreads / sharedThreads
-	laterSpare    = 8 // units that communicators of Split and Dup have beyond what they need
+	laterSpare    = 2 // units that communicators of Split and Dup have beyond what they need
 )
 
 // shareOf returns how many units a rank has on a device that it shares. One multiprocessor is left to kernels that wait

@@ -26,12 +26,11 @@ type shared struct {
 	copying sync.Mutex   // held during copies
 	copies  *cuda.Stream // for copies between host and device
 
-	reclaiming sync.Mutex      // held while streams of clients are taken back
-	clients    map[Client]bool // whose own streams are; under reclaiming
+	reclaiming sync.Mutex       // held while own streams of communicators are taken back
+	devices    map[*Device]bool // these; under reclaiming
 
 	mu      sync.Mutex
 	domains map[*Domain]bool
-	idle    []*Stream       // own streams that were taken back
 	pages   map[int][]*page // free ones, by size
 	all     []*page
 	units   int // of room that communicators of ranks that share have, see shareOf
@@ -54,7 +53,7 @@ func (g *Domain) join(i int) error {
 		if err != nil {
 			return err
 		}
-		s = &shared{context: ctx, kernels: kernels.New(ctx), domains: map[*Domain]bool{}, clients: map[Client]bool{},
+		s = &shared{context: ctx, kernels: kernels.New(ctx), domains: map[*Domain]bool{}, devices: map[*Device]bool{},
 			pages: map[int][]*page{}}
 		if s.chores, err = ctx.NewStream(); err == nil {
 			s.copies, err = ctx.NewStream()
@@ -83,7 +82,7 @@ func (g *Domain) leave() error {
 	if len(s.domains) > 0 {
 		return nil
 	}
-	devices.streams[s.context.Device()] -= 2 + len(s.idle)
+	devices.streams[s.context.Device()] -= 2
 	delete(devices.all, s.context.Device())
 	return s.close()
 }
@@ -91,9 +90,6 @@ func (g *Domain) leave() error {
 // close frees all. Nobody uses it any more.
 func (s *shared) close() error {
 	var errs []error
-	for _, i := range s.idle {
-		errs = append(errs, i.Driver.Close())
-	}
 	for _, cu := range []*cuda.Stream{s.chores, s.copies} {
 		if cu != nil {
 			errs = append(errs, cu.Close())
@@ -191,22 +187,31 @@ func shares(d hw.Device) bool {
 	return false
 }
 
-// countStream counts a stream that is about to be made on d. The device's queues take streams in turn. What waits in a
+// takeQueue counts a stream that is about to be made on d. The device's queues take streams in turn. What waits in a
 // queue keeps back all that is behind it, of other streams too, so that ranks which share a device could wait for each
 // other forever.
-func countStream(d hw.Device) error {
-	devices.Lock()
-	defer devices.Unlock()
-	if n := connections(); devices.streams[d] >= n && shares(d) {
-		return fmt.Errorf("%d streams of ranks that share %v: each needs a queue of its own, and there are %d "+
-			"(CUDA_DEVICE_MAX_CONNECTIONS): %w", devices.streams[d]+1, d, n, fault.ErrLimit)
+func takeQueue(d hw.Device) error {
+	for {
+		n := connections()
+		devices.Lock()
+		streams := devices.streams[d] + 1
+		fits := streams <= n || !shares(d)
+		if fits {
+			devices.streams[d]++
+		}
+		devices.Unlock()
+		if fits {
+			return nil
+		}
+		if !reclaim(d) {
+			return fmt.Errorf("%d streams of ranks that share %v: each needs a queue of its own, and there are %d "+
+				"(CUDA_DEVICE_MAX_CONNECTIONS): %w", streams, d, n, fault.ErrLimit)
+		}
 	}
-	devices.streams[d]++
-	return nil
 }
 
-// uncountStream undoes countStream.
-func uncountStream(d hw.Device) {
+// giveQueue undoes takeQueue.
+func giveQueue(d hw.Device) {
 	devices.Lock()
 	devices.streams[d]--
 	devices.Unlock()
@@ -221,34 +226,8 @@ func connections() int {
 	return 32 // package cuda asks for that
 }
 
-// takeIdle returns a stream that idles, or nil.
-func (s *shared) takeIdle() *Stream {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	n := len(s.idle)
-	if n == 0 {
-		return nil
-	}
-	i := s.idle[n-1]
-	s.idle = s.idle[:n-1]
-	return i
-}
-
-// reclaim takes back streams of clients on which nothing is queued, and reports whether there were any.
-func (s *shared) reclaim() bool {
-	s.reclaiming.Lock()
-	defer s.reclaiming.Unlock()
-	var idle []*Stream
-	for k := range s.clients {
-		idle = append(idle, k.Spare()...)
-	}
-	s.mu.Lock()
-	s.idle = append(s.idle, idle...)
-	s.mu.Unlock()
-	return len(idle) > 0
-}
-
-// reclaim closes the streams on d that reclaim takes back, so that others can be made, and reports whether there were any.
+// reclaim closes own streams of communicators on d on which nothing is queued, so that others can be made, and reports
+// whether there were any.
 func reclaim(d hw.Device) bool {
 	devices.Lock()
 	s := devices.all[d]
@@ -256,28 +235,34 @@ func reclaim(d hw.Device) bool {
 	if s == nil {
 		return false
 	}
-	s.reclaim()
+	s.reclaiming.Lock()
+	defer s.reclaiming.Unlock()
 	n := 0
-	for i := s.takeIdle(); i != nil; i = s.takeIdle() {
-		i.End() // nothing is queued on it
-		n++
+	for d := range s.devices {
+		all := []*Stream{}
+		if own := d.spare(); own != nil {
+			all = append(all, own)
+		}
+		for _, k := range d.clients {
+			all = append(all, k.Spare()...)
+		}
+		for _, own := range all {
+			own.End() // an error would be of work that is not queued
+		}
+		n += len(all)
 	}
 	return n > 0
 }
 
-// enter makes clients known whose own streams can be taken back; exit ends that.
-func (s *shared) enter(all []Client) {
+// enter makes d known, whose own streams can be taken back. exit ends that.
+func (s *shared) enter(d *Device) {
 	s.reclaiming.Lock()
-	defer s.reclaiming.Unlock()
-	for _, k := range all {
-		s.clients[k] = true
-	}
+	s.devices[d] = true
+	s.reclaiming.Unlock()
 }
 
-func (s *shared) exit(all []Client) {
+func (s *shared) exit(d *Device) {
 	s.reclaiming.Lock()
-	defer s.reclaiming.Unlock()
-	for _, k := range all {
-		delete(s.clients, k)
-	}
+	delete(s.devices, d)
+	s.reclaiming.Unlock()
 }

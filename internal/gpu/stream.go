@@ -51,19 +51,19 @@ func streamOn(d hw.Device, g *Stream) *Stream {
 
 // newDriver makes a driver's stream, and counts it.
 func newDriver(ctx *cuda.Context) (*cuda.Stream, error) {
-	if err := countStream(ctx.Device()); err != nil {
+	if err := takeQueue(ctx.Device()); err != nil {
 		return nil, err
 	}
 	cu, err := ctx.NewStream()
 	if err != nil {
-		uncountStream(ctx.Device())
+		giveQueue(ctx.Device())
 	}
 	return cu, err
 }
 
 // closeDriver closes what newDriver has made on d.
 func closeDriver(d hw.Device, cu *cuda.Stream) error {
-	uncountStream(d)
+	giveQueue(d)
 	return cu.Close()
 }
 
@@ -76,17 +76,8 @@ func newStream(ctx *cuda.Context) (*Stream, error) {
 	return streamOn(ctx.Device(), &Stream{Driver: cu}), nil
 }
 
-// NewStream makes a stream for a rank's own work on g's device, or takes one that idles. End closes it.
-func (g *Domain) NewStream() (*Stream, error) {
-	if s := g.shared.takeIdle(); s != nil {
-		return s, nil
-	}
-	s, err := newStream(g.Context)
-	if errors.Is(err, fault.ErrLimit) && g.shared.reclaim() {
-		return g.NewStream()
-	}
-	return s, err
-}
+// NewStream makes a stream for a rank's own work on g's device. End closes it.
+func (g *Domain) NewStream() (*Stream, error) { return newStream(g.Context) }
 
 // OpenStream makes a stream on device d.
 func OpenStream(d hw.Device) (*engine.Stream, error) { return openStream(d, nil) }
@@ -98,17 +89,11 @@ func openStream(d hw.Device, handle *uintptr) (*engine.Stream, error) {
 		return nil, fmt.Errorf("a stream on %v: %w", d, err)
 	}
 	g := streamOn(d, &Stream{ctx: ctx, borrowed: handle != nil})
-	if err = countStream(d); errors.Is(err, fault.ErrLimit) && reclaim(d) {
-		err = countStream(d)
-	}
-	if err == nil {
-		if handle != nil {
-			g.Driver, err = ctx.StreamFrom(*handle)
-		} else {
-			g.Driver, err = ctx.NewStream()
-		}
-		if err != nil {
-			uncountStream(d)
+	if handle == nil {
+		g.Driver, err = newDriver(ctx)
+	} else if err = takeQueue(d); err == nil {
+		if g.Driver, err = ctx.StreamFrom(*handle); err != nil {
+			giveQueue(d)
 		}
 	}
 	if err != nil {
@@ -294,18 +279,23 @@ func (s *Stream) Enter(u StreamUser, g *Domain) {
 
 // Leave ends u's use of the stream. Nothing of u is queued any more. The stream keeps u's errors.
 func (s *Stream) Leave(u StreamUser) {
-	s.mu.Lock()
-	i := slices.Index(s.users, u)
-	if i >= 0 {
-		s.users = slices.Delete(s.users, i, i+1)
-	}
-	s.mu.Unlock()
-	if i < 0 {
+	if !s.remove(u) {
 		return
 	}
 	for _, err := range u.Collect() {
 		s.s.AddError(u.Comm(), err)
 	}
+}
+
+// remove is Leave for a stream that no caller knows: u keeps its errors. It reports whether u had entered.
+func (s *Stream) remove(u StreamUser) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	i := slices.Index(s.users, u)
+	if i >= 0 {
+		s.users = slices.Delete(s.users, i, i+1)
+	}
+	return i >= 0
 }
 
 // End closes the driver's stream. Nobody queues on it any more, but somebody may still wait for it, as quiesce does.
