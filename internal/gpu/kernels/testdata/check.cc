@@ -168,7 +168,7 @@ static void data(unsigned long operations) {
 	int type = 0;
 	while (total < operations) {
 		reset();
-		for (int batch = 0; batch < 4; batch++) {
+		for (int batch = 0; batch < 4 && total < operations; batch++) {
 			std::vector<operation> ops;
 			for (rank &r : ranks)
 				r.used = 0, r.next = 0;
