@@ -59,6 +59,8 @@ var taken = regexp.MustCompile(`(?m)^(?:       of it)? +\d+ s +(\d+) s of proces
 func TestTest(t *testing.T) {
 	script, err := os.ReadFile("test")
 	require.NoError(t, err)
+	differ, err := os.ReadFile("differ")
+	require.NoError(t, err)
 	const (
 		tests = "go test -vet=off -p <n+1> -parallel <2n> -timeout 1h"
 		race  = tests + " -race -short ./internal/conform/job ./..."
@@ -130,6 +132,7 @@ func TestTest(t *testing.T) {
 				testkit.WriteProgram(t, filepath.Join(dir, name), text)
 			}
 			write("scripts/test", string(script))
+			write("scripts/differ", string(differ))
 			write("scripts/setup", setupStandIn)
 			write("bin/go", goStandIn)
 			write("examples/09-mlp/go.mod", "")
