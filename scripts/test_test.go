@@ -63,7 +63,7 @@ func TestTest(t *testing.T) {
 	require.NoError(t, err)
 	const (
 		tests = "go test -vet=off -p <n+1> -parallel <2n> -timeout 1h"
-		race  = tests + " -race -short ./internal/conform/job ./..."
+		race  = tests + " -race -short ./internal/conform/job ./hw"
 	)
 	// How many packages and tests run at a time depends on the machine.
 	cores := []string{"<n+1>", fmt.Sprint(runtime.NumCPU() + 1), "<2n>", fmt.Sprint(2 * runtime.NumCPU())}
@@ -123,7 +123,8 @@ func TestTest(t *testing.T) {
 			t.Parallel()
 			told := cores
 			if k.full == "1" {
-				told = append([]string{"-timeout 1h", "-timeout 6h", " -short", ""}, cores...)
+				told = append([]string{"-timeout 1h", "-timeout 6h", " -race -short ./internal/conform/job ./hw",
+					" -race ./internal/conform/job ./...", " -short", ""}, cores...)
 			}
 			fill := strings.NewReplacer(told...).Replace
 			dir := t.TempDir()
@@ -133,6 +134,7 @@ func TestTest(t *testing.T) {
 			}
 			write("scripts/test", string(script))
 			write("scripts/differ", string(differ))
+			write("scripts/concurrent", "#!/bin/sh\necho ./hw\n")
 			write("scripts/setup", setupStandIn)
 			write("bin/go", goStandIn)
 			write("examples/09-mlp/go.mod", "")
