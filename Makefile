@@ -45,7 +45,7 @@ verify-gpu: ## every operation and type on 2, 3 and 4 GPUs, element by element; 
 kernels: ## rebuild the device kernels' PTX, with clang 19
 	@scripts/kernels
 
-lint: ## formatting, vet, also with MPI and for another system, and staticcheck; FULL=1: for all of these systems
+lint: ## formatting, vet, also with MPI and without cgo, and staticcheck; FULL=1: vet for other systems, too
 	@scripts/lint
 
 clean: ## what make has built

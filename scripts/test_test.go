@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"runtime"
 	"slices"
 	"strings"
@@ -42,15 +43,27 @@ case $FAILING in *"<setup $1>"*) exit 1 ;; esac
 echo "mpicc.$1"
 `
 	without = "\nexit 77\n"
+	// works until it has used a processor for more than half a second, which rounds to one.
+	works = `
+until times >"$RAN.$$" && read -r user system <"$RAN.$$" && case $user in 0m0.[0-5]*) false ;; esac; do
+	i=0
+	while [ $i -lt 10000 ]; do i=$((i + 1)); done
+done
+`
 )
+
+// taken is a line of a stage: the clock's seconds and those of processors.
+var taken = regexp.MustCompile(`(?m)^(?:       of it)? +\d+ s +(\d+) s of processors  (.*)$`)
 
 // A stage that fails keeps no later one from running. All that failed is listed at the end, each with a command.
 func TestTest(t *testing.T) {
 	script, err := os.ReadFile("test")
 	require.NoError(t, err)
+	differ, err := os.ReadFile("differ")
+	require.NoError(t, err)
 	const (
 		tests = "go test -vet=off -p <n+1> -parallel <2n> -timeout 1h"
-		race  = tests + " -race -short ./internal/conform/job ./..."
+		race  = tests + " -race -short ./internal/conform/job ./hw"
 	)
 	// How many packages and tests run at a time depends on the machine.
 	cores := []string{"<n+1>", fmt.Sprint(runtime.NumCPU() + 1), "<2n>", fmt.Sprint(2 * runtime.NumCPU())}
@@ -73,7 +86,7 @@ func TestTest(t *testing.T) {
 		without []string          // what does not run
 		want    []string          // lines at the end
 	}{
-		{name: "nothing fails"},
+		{name: "nothing fails", change: map[string]string{"lint": works, "conform-a": works}},
 		{name: "the first stage", failing: "<lint>", want: []string{"lint", "    scripts/lint"}},
 		{name: "every stage", failing: "<lint><first-hour><test-rdma><conform-b mpicc.mpich><" + race + ">", says: "panic: no test",
 			want: []string{"lint", "    scripts/lint", "what README prints, from clone to plot",
@@ -110,7 +123,8 @@ func TestTest(t *testing.T) {
 			t.Parallel()
 			told := cores
 			if k.full == "1" {
-				told = append([]string{"-timeout 1h", "-timeout 6h", " -short", ""}, cores...)
+				told = append([]string{"-timeout 1h", "-timeout 6h", " -race -short ./internal/conform/job ./hw",
+					" -race ./internal/conform/job ./...", " -short", ""}, cores...)
 			}
 			fill := strings.NewReplacer(told...).Replace
 			dir := t.TempDir()
@@ -119,6 +133,8 @@ func TestTest(t *testing.T) {
 				testkit.WriteProgram(t, filepath.Join(dir, name), text)
 			}
 			write("scripts/test", string(script))
+			write("scripts/differ", string(differ))
+			write("scripts/concurrent", "#!/bin/sh\necho ./hw\n")
 			write("scripts/setup", setupStandIn)
 			write("bin/go", goStandIn)
 			write("examples/09-mlp/go.mod", "")
@@ -152,6 +168,9 @@ func TestTest(t *testing.T) {
 			if !failed {
 				require.NoError(t, err, "%s", out)
 				require.Contains(t, string(out), "\ntest: all passed in ")
+				if k.name == "nothing fails" {
+					requireTaken(t, string(out))
+				}
 				return
 			}
 			var exit *exec.ExitError
@@ -166,4 +185,20 @@ func TestTest(t *testing.T) {
 			require.Equal(t, k.want, lines)
 		})
 	}
+}
+
+// requireTaken requires the seconds of each stage, and of processors those that the stand-ins have used.
+func requireTaken(t *testing.T, out string) {
+	t.Helper()
+	_, end, _ := strings.Cut(out, "=== stages")
+	var titles, worked []string
+	for _, line := range taken.FindAllStringSubmatch(end, -1) {
+		titles = append(titles, line[2])
+		if line[1] != "0" {
+			worked = append(worked, line[2])
+		}
+	}
+	require.Len(t, titles, 15, "%s", out)
+	require.Subset(t, worked, []string{"lint", "scripts/conform-a, mpicc.openmpi", "scripts/conform-a, mpicc.mpich", "both MPIs"}, "%s", out)
+	require.NotContains(t, worked, "scripts/conform-b, mpicc.mpich", "%s", out)
 }

@@ -29,7 +29,11 @@ func TestDeviceProcesses(t *testing.T) {
 	environ := gpus(t)
 	for _, n := range []int{2, 4} {
 		t.Run(fmt.Sprintf("ranks=%d", n), func(t *testing.T) {
-			start(t, n, environ, "device", "device").succeed(t)
+			suites := []string{"device", "device"} // the second finds what the first has left
+			if n > 2 && !testkit.Full() {
+				suites = suites[:1]
+			}
+			start(t, n, environ, suites...).succeed(t)
 		})
 	}
 }

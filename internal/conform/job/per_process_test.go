@@ -9,6 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/ubcoll/ubcoll/internal/race"
+	"github.com/ubcoll/ubcoll/internal/testkit"
 )
 
 // severalRanks are suites for processes with several ranks each: some peers are goroutines, others processes. The suite
@@ -30,6 +31,9 @@ func TestRanksPerProcess(t *testing.T) {
 			if n > 2 && testing.Short() || race.Enabled && (n > 2 || suites[0] == "device") {
 				continue // slow
 			}
+			if short := testing.Short() || race.Enabled; !testkit.Full() && !short && (n > 2) == (suites[0] == "device") {
+				continue // one number for each: both have peers of both kinds
+			}
 			t.Run(fmt.Sprintf("%s,ranks=%d", suites[0], 2*n), func(t *testing.T) {
 				j := start(t, 2, perProcess(t, n, suites), suites...)
 				j.succeed(t)
@@ -42,18 +46,31 @@ func TestRanksPerProcess(t *testing.T) {
 	}
 }
 
+// underOther reports whether the tests under the other MPI have what needs a launcher, but runs the same under each: host
+// memory under Open MPI, devices under MPICH. Full runs have both under both.
+func underOther(device bool) bool {
+	return !testkit.Full() && device != (os.Getenv("MPI_NAME") == "mpich")
+}
+
 func TestMPIRanksPerProcess(t *testing.T) {
 	for _, suites := range severalRanks {
 		t.Run(suites[0], func(t *testing.T) {
+			mpiJob(t, 2) // skips without one
+			if underOther(suites[0] == "device") {
+				t.Skip("the other MPI's run has it")
+			}
 			runMPI(t, 2, 4, perProcess(t, 2, suites), suites...)
 		})
 	}
 }
 
-// TestMPIBench measures and verifies with processes of several ranks, on host memory and on devices. Rank 0 writes one
+// TestMPIBench measures and verifies with processes of several ranks, on host memory or on devices. Rank 0 writes one
 // table, and the exit code says what went wrong.
 func TestMPIBench(t *testing.T) {
 	for _, device := range []string{"host", "cuda"} {
+		if underOther(device == "cuda") {
+			continue
+		}
 		for _, k := range []struct {
 			name, args string
 			code       int

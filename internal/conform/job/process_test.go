@@ -10,7 +10,7 @@ import (
 
 func TestProcesses(t *testing.T) {
 	testkit.SkipRace(t)
-	sizes := []int{3, 8} // TestMPI uses more
+	sizes := divided([]int{2, 8}, 3)
 	suites := []string{"matrix", "random", "moves", "bad", "order", "imports", "p2p", "programs", "mixed", "exit-early"}
 	if testing.Short() || race.Enabled {
 		sizes, suites = []int{3}, []string{"random", "moves", "bad", "order", "p2p", "programs", "mixed", "exit-early"}

@@ -1,7 +1,6 @@
 package kernels
 
 import (
-	"context"
 	"fmt"
 	"math/rand/v2"
 	"os"
@@ -37,23 +36,30 @@ func TestCheck(t *testing.T) {
 	}{{program, 1, 500}, {program, 2, 500}, {program, 3, 500}, {program, 4, 500}, {program, 8, 500},
 		{wide, 3, 300}, {wide, 9, 300}, {wide, 16, 200}, {wide, 72, 20}} {
 		ranks, program := fmt.Sprint(run.ranks), run.program
-		for _, what := range []string{fmt.Sprint(testkit.Often(run.operations)), "errors"} {
+		for what, times := range map[string]int{"data": testkit.Often(run.operations), "errors": testkit.Often(200)} {
 			if what == "errors" && (ranks == "1" || ranks == "16" || ranks == "72") {
 				continue // with one rank nobody can be missing; many ranks would need as many runs
 			}
 			t.Run(filepath.Base(program)+" "+ranks+" ranks "+what, func(t *testing.T) {
 				t.Parallel()
 				seed := fmt.Sprint(rand.Uint32())
-				limit := 4 * time.Minute // many times what a busy machine needs; then the program prints where it is
-				ctx, stop := context.WithTimeout(t.Context(), limit+time.Minute)
-				defer stop()
-				seconds := fmt.Sprint(int(limit.Seconds()))
-				out, err := exec.CommandContext(ctx, program, seed, ranks, what, seconds).CombinedOutput()
-				require.NoError(t, err, "check %s %s %s: %s", seed, ranks, what, out)
+				args := []string{seed, ranks, what, fmt.Sprint(times), fmt.Sprint(left(t))}
+				out, err := exec.CommandContext(t.Context(), program, args...).CombinedOutput()
+				require.NoError(t, err, "check %v: %s", args, out)
 				t.Logf("seed %s: %s", seed, out)
 			})
 		}
 	}
+}
+
+// left returns the seconds after which a program prints where it is and fails, which is before this test binary's own
+// limit. 0: that has none.
+func left(t *testing.T) int {
+	end, ok := t.Deadline()
+	if !ok {
+		return 0
+	}
+	return max(1, int(time.Until(end).Seconds()*9/10))
 }
 
 // TestLanes reduces vectors of integers of every type, many lanes of a word at a time, against the same reference.

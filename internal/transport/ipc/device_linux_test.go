@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"math"
 	"math/rand/v2"
+	"slices"
 	"testing"
 	"time"
 	"unsafe"
@@ -375,9 +376,14 @@ func TestDeviceAll(t *testing.T) {
 	}
 	text := func(i int) string { return fmt.Sprintf("of %02d", i) }
 	var extents []uint32
+	// The time goes into pairs of ranks. Outside of full runs these three attach all others, and the others only these.
+	three := []int{0, engine.MaxRanks / 2, engine.MaxRanks - 1}
+	reaches := func(i, j int) bool {
+		return i != j && (testkit.Full() || slices.Contains(three, i) || slices.Contains(three, j))
+	}
 	for i, a := range all {
 		for j, b := range all {
-			if i != j {
+			if reaches(i, j) {
 				peers[i] = append(peers[i], a.attach(t, b.card(t)))
 			} else {
 				peers[i] = append(peers[i], nil)
@@ -402,7 +408,9 @@ func TestDeviceAll(t *testing.T) {
 			require.Equal(t, text(j), a.take(t, a.row(t, p, extents[j]), 5))
 			require.Len(t, p.remote.maps, 1, "no more than the peer has exported")
 		}
-		require.Len(t, at, engine.MaxRanks-1)
+		if testkit.Full() || slices.Contains(three, i) {
+			require.Len(t, at, engine.MaxRanks-1)
+		}
 	}
 	for _, a := range all {
 		a.close()

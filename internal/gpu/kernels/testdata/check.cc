@@ -1,5 +1,6 @@
-// Runs random operations of the kernels against a separately written reference: check SEED RANKS OPERATIONS SECONDS, or
-// check SEED RANKS errors SECONDS. Prints errors and fails. After so many seconds it prints its state and fails.
+// Runs random operations of the kernels against a separately written reference: check SEED RANKS data OPERATIONS SECONDS, or
+// check SEED RANKS errors ROUNDS SECONDS. Prints errors and fails. After so many seconds it prints its state and fails; 0 is
+// no limit.
 #include "operations.h"
 
 #include <signal.h>
@@ -167,7 +168,7 @@ static void data(unsigned long operations) {
 	int type = 0;
 	while (total < operations) {
 		reset();
-		for (int batch = 0; batch < 4; batch++) {
+		for (int batch = 0; batch < 4 && total < operations; batch++) {
 			std::vector<operation> ops;
 			for (rank &r : ranks)
 				r.used = 0, r.next = 0;
@@ -239,8 +240,8 @@ static void behind(std::vector<operation> &ops) {
 			FAIL("rank %u's area has changed behind a failure: %s", r, describe(ops[0]).c_str());
 }
 
-static void errors() {
-	for (int i = 0; i < 60; i++) {
+static void errors(unsigned long rounds) {
+	while (rounds-- > 0) {
 		reset();
 		std::vector<operation> ops{random(0)};
 		absent = (int)below(N);
@@ -293,16 +294,16 @@ static void errors() {
 }
 
 int main(int argc, char **argv) {
-	if (argc != 5)
-		FAIL("check SEED RANKS OPERATIONS|errors SECONDS");
+	if (argc != 6)
+		FAIL("check SEED RANKS data|errors TIMES SECONDS");
 	arguments = argv;
 	signal(SIGALRM, late);
-	alarm((unsigned)atoi(argv[4]));
+	alarm((unsigned)atoi(argv[5]));
 	S.random.seed(strtoull(argv[1], nullptr, 0));
 	N = (unsigned)atoi(argv[2]);
 	if (strcmp(argv[3], "errors") == 0)
-		errors();
+		errors(strtoul(argv[4], nullptr, 0));
 	else
-		data(strtoul(argv[3], nullptr, 0));
+		data(strtoul(argv[4], nullptr, 0));
 	return 0;
 }

@@ -10,8 +10,9 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <ucontext.h>
 #include <vector>
+
+#include "../../emulated/testdata/context.h" // ucontext.h makes a system call for each switch
 
 extern "C" {
 #include "../src/abi.h"
@@ -22,7 +23,7 @@ typedef void kernel(const ubc_params *);
 struct launch;
 
 struct coroutine {
-	ucontext_t context;
+	context at;
 	std::vector<char> stack;
 	launch *of = nullptr;
 	unsigned thread = 0, block = 0;
@@ -46,7 +47,7 @@ struct launch {
 
 struct scheduler {
 	std::mt19937_64 random;
-	ucontext_t main;
+	context main;
 	coroutine *current = nullptr;
 	uint64_t now = 1;
 	std::vector<std::unique_ptr<coroutine>> idle;
@@ -56,8 +57,8 @@ struct scheduler {
 
 	unsigned below(unsigned n) { return n ? (unsigned)(random() % n) : 0; }
 
-	static void enter(unsigned hi, unsigned lo) {
-		coroutine *f = (coroutine *)((uintptr_t)hi << 32 | lo);
+	static void enter() {
+		coroutine *f = self().current;
 		f->of->f(&f->of->params.p);
 		f->done = true;
 		self().yield();
@@ -68,7 +69,7 @@ struct scheduler {
 		return s;
 	}
 
-	void yield() { swapcontext(&current->context, &main); }
+	void yield() { swap(&current->at, &main); }
 
 	void start(launch *l, kernel *f, const ubc_vector_params &p, unsigned blocks, unsigned threads) {
 		l->f = f;
@@ -80,7 +81,7 @@ struct scheduler {
 			coroutine *c;
 			if (idle.empty()) {
 				c = new coroutine;
-				c->stack.resize(1 << 16);
+				c->stack.resize(stack_bytes);
 			} else {
 				c = idle.back().release();
 				idle.pop_back();
@@ -90,11 +91,7 @@ struct scheduler {
 			c->thread = i % threads;
 			c->done = false;
 			c->barrier = -1;
-			getcontext(&c->context);
-			c->context.uc_stack.ss_sp = c->stack.data();
-			c->context.uc_stack.ss_size = c->stack.size();
-			c->context.uc_link = nullptr;
-			makecontext(&c->context, (void (*)())enter, 2, (unsigned)((uintptr_t)c >> 32), (unsigned)(uintptr_t)c);
+			prepare(&c->at, c->stack.data(), enter);
 			live.push_back(c);
 		}
 	}
@@ -111,7 +108,7 @@ struct scheduler {
 			return;
 		f->barrier = -1;
 		current = f;
-		swapcontext(&main, &f->context);
+		swap(&main, &f->at);
 		if (!f->done)
 			return;
 		b.ended++;
