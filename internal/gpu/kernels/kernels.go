@@ -109,7 +109,8 @@ func entry(name string, t dtype.Type, up int) (module, kernel string, err error)
 }
 
 // Load loads all kernels that communicators of that many ranks use, rings only on request, so that none must be loaded
-// while kernels run. The first time on a machine, the driver's assembler takes some tenths of a second for each module;
+// while kernels run. Of one rank, whose kernels wait for nobody, reductions are loaded when they are first used: most are
+// mere copies then. The first time on a machine, the driver's assembler takes some tenths of a second for each module;
 // they are assembled on all processors. Later it finds them in its cache. After ctx has ended, no more modules are
 // started.
 func (s *Set) Load(ctx context.Context, ranks int, rings bool) error {
@@ -132,7 +133,11 @@ func (s *Set) Load(ctx context.Context, ranks int, rings bool) error {
 			all = append(all, wanted{module, kernel})
 			return err
 		}
-		for _, t := range dtype.All() { // first, since they take longest
+		types := dtype.All()
+		if ranks == 1 {
+			types = nil
+		}
+		for _, t := range types { // first, since they take longest
 			for _, name := range reductions {
 				if err := add(name, t); err != nil {
 					return err
