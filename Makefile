@@ -3,7 +3,7 @@
 SHELL := /bin/sh
 export MPI MPI_HOME MPICC FULL
 
-.PHONY: build run test test-rdma check race fuzz bench bench-peers bench-hosts bench-gpu verify-gpu kernels lint clean help
+.PHONY: build run test test-rdma check race fuzz bench bench-peers bench-hosts bench-gpu verify-gpu test-gpu kernels lint clean help
 
 build: ## programs into bin/, with MPI where it is found
 	@scripts/build
@@ -41,6 +41,9 @@ bench-gpu: ## against NCCL and PyTorch's symmetric memory on GPUs; ARGS="-op all
 
 verify-gpu: ## every operation and type on 2, 3 and 4 GPUs, element by element; ARGS="-np 2 all_reduce"
 	@scripts/verify-gpu $(ARGS)
+
+test-gpu: ## the tests of devices on real GPUs, which ranks share where there are fewer; ARGS="-run Device ./coll"
+	@scripts/test-gpu $(ARGS)
 
 kernels: ## rebuild the device kernels' PTX, with clang 19
 	@scripts/kernels

@@ -25,7 +25,8 @@ type comm = inside.Comm
 // network (UBCOLL_NET, UBCOLL_PORTS), and some of them connect. Each Open has memory and registrations of its own: a
 // buffer of another Comm works, but is copied. Ranks with devices, unless [Options.Devices] is off, load all kernels
 // here; the first time on a machine the driver assembles them, which takes some seconds of processor time, on all
-// processors at once.
+// processors at once. Where ranks share a device, the communicator takes half of its rank's part of the multiprocessors,
+// until it is closed.
 //
 // If one rank fails, all return an error: [ErrArgument] for bad [Options] or variables; [ErrMismatch] if they differ
 // between ranks; [ErrNotSupported] if a rank lacks a required device or, on several hosts, has no address at all, not
@@ -66,8 +67,9 @@ func (c *Comm) LocalSize() int { return c.view().LocalSize() }
 func (c *Comm) Hostname(rank int) string { return c.view().Hostname(rank) }
 
 // GPU is this rank's device: of the devices that its process sees, the one that belongs to its local rank. The ranks of
-// a host use devices if each of them has a device of its own, up to 72 ranks. Otherwise the error wraps
-// [ErrNotSupported] and names the obstacle, and the ranks use host memory only. On a communicator with ranks on several
+// a host use devices if each of them has a device of its own, up to 72 ranks, or may share one ([DevicesShare]). Otherwise
+// the error wraps [ErrNotSupported] and names the obstacle, and the ranks use host memory only. So it does on a
+// communicator of Split or Dup for which ranks that share a device have no room left there. On a communicator with ranks on several
 // hosts, devices have memory and streams; operations on them need a communicator of one host's ranks. Local.
 func (c *Comm) GPU() (Device, error) {
 	d, err := c.view().GPU()

@@ -15,7 +15,9 @@ const NoColor = -1
 // closes; a registration lives until the communicator that made it closes. The new communicator has its own order of
 // operations, its own errors (Err), and c's [Options]; c may be closed before it. If Split fails on one rank, it fails
 // on all; it breaks c in the same cases as a collective does. For one communicator per host, use as color the lowest
-// rank that has this rank's Hostname. Source: MPI_Comm_split (MPI-4.1, 7.4.2), ncclCommSplit.
+// rank that has this rank's Hostname. Where ranks share a device, each new communicator takes a small part of it until it
+// is closed; where none is left, the new one has no device, which GPU explains, or Split fails with [ErrNotSupported] if
+// devices are required. Source: MPI_Comm_split (MPI-4.1, 7.4.2), ncclCommSplit.
 func (c *Comm) Split(ctx context.Context, color, key int) (*Comm, error) {
 	child, err := c.view().Split(ctx, color, key)
 	return (*Comm)(child), err

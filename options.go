@@ -22,7 +22,7 @@ type Options struct {
 	Register  Policy        // which buffers the library registers
 	Pin       Pin           // whether registered host memory must be locked in memory
 	Algorithm Algorithm     // of all-reduces on one host, where it is possible
-	Devices   DevicePolicy  // whether the ranks use their GPUs
+	Devices   DevicePolicy  // whether the ranks use GPUs, and may share them
 
 	// Logger takes the log of this rank for this communicator and for those that Split and Dup make of it. Its handler
 	// alone decides what is written, whatever UBCOLL_LOG says. Nil logs text to standard error, from UBCOLL_LOG's level
@@ -101,7 +101,10 @@ const (
 	DevicesRequired
 	// DevicesShare is DevicesAuto, but where a host has more ranks than devices, they are dealt to the devices in turn.
 	// Ranks that are goroutines of one process divide a device's multiprocessors among them, and run at the same time.
-	// Processes take turns on it, which takes milliseconds for each step of a call, unless NVIDIA's MPS runs.
+	// Processes take turns on it, which takes milliseconds for each step of a call, unless NVIDIA's MPS runs. A device has
+	// room for a limited number of such communicators ([Comm.GPU]) and streams ([NewStream]). Calls of CUDA that wait until
+	// no kernel of the process runs, as cudaFree and cudaDeviceSynchronize, make ranks of one process wait for each other
+	// until the timeout if a rank makes one while another rank's kernel waits for it.
 	DevicesShare
 )
 

@@ -226,14 +226,24 @@ func TestHosts(t *testing.T) {
 	}
 }
 
-// Emulated GPUs, of which each rank has one.
+// Emulated GPUs: each rank has one, or both share one. 09-mlp, which uses host memory, must do as without.
 func TestGPU(t *testing.T) {
 	testkit.Long(t)
-	e := example{name: "08-gpu"}
-	environ := append(emulated.Environ(emulated.Library(t)), "UBCOLL_CUDA=auto", "UBCOLL_EMULATE_DEVICES=2", "NTHREADS=2")
-	stdout, stderr := run(t, environ, e.program(t))
-	require.Empty(t, stderr)
-	require.Equal(t, e.golden(t, "gpu2.golden"), stdout)
+	for _, k := range []struct {
+		name, mode, devices string
+	}{{"two", "auto", "2"}, {"shared", "share", "1"}} {
+		t.Run(k.name, func(t *testing.T) {
+			environ := append(emulated.Environ(emulated.Library(t)), "UBCOLL_CUDA="+k.mode, "UBCOLL_EMULATE_DEVICES="+k.devices)
+			e := example{name: "08-gpu"}
+			stdout, stderr := run(t, append(environ, "NTHREADS=2"), e.program(t))
+			require.Empty(t, stderr)
+			require.Equal(t, e.golden(t, "gpu2.golden"), stdout)
+			e = example{name: "09-mlp", own: true}
+			stdout, stderr = run(t, append(environ, "NTHREADS=4"), e.program(t))
+			require.Empty(t, stderr)
+			require.Equal(t, e.golden(t, "ranks4.golden"), stdout)
+		})
+	}
 }
 
 // What 12-metrics serves is in Prometheus' text format, version 0.0.4, and in JSON.

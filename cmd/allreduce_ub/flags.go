@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/ubcoll/ubcoll"
 	"github.com/ubcoll/ubcoll/internal/env"
 	"github.com/ubcoll/ubcoll/internal/experiment"
 	"github.com/ubcoll/ubcoll/internal/usage"
@@ -25,6 +26,7 @@ var flags = []struct{ name, short, key, help string }{
 	{"registration", "", "allreduce.registration",
 		"explicit: the job registers its buffers; auto: the library does; off: all is staged"},
 	{"device", "", "allreduce.device", "auto: each rank's GPU where all have one, else the host; host; cuda"},
+	{"devices", "", "options.devices", "auto: ranks use GPUs if each has one of its own; share: they may share them; required; off"},
 	{"timeout", "", "options.timeout", "the longest wait inside one operation, as in 90s"},
 	{"algorithm", "", "options.algorithm", "which algorithm (the plan chooses if empty)"},
 	{"pin", "", "options.pin", "auto: registered memory is locked as far as ulimit -l allows; required: else registering fails"},
@@ -74,7 +76,9 @@ func configure(args []string, help io.Writer) (*experiment.Experiment, error) {
 		is        bool
 		name, key string
 	}{{env.Algorithm.IsSet(), env.Algorithm.Name, "options.algorithm"}, {env.Timeout.IsSet(), env.Timeout.Name, "options.timeout"},
-		{env.Register.IsSet(), env.Register.Name, "allreduce.registration"}, {env.Pin.IsSet(), env.Pin.Name, "options.pin"}} {
+		{env.Register.IsSet(), env.Register.Name, "allreduce.registration"}, {env.Pin.IsSet(), env.Pin.Name, "options.pin"},
+		// Devices that the file requires stay required: the variable says whether ranks may share them.
+		{env.CUDA.IsSet() && e.Options.Devices != ubcoll.DevicesRequired, env.CUDA.Name, "options.devices"}} {
 		if _, flagged := given[v.key]; v.is && !flagged && *config != "" {
 			_ = e.Set(v.key, os.Getenv(v.name)) // Open reports malformed values
 		}

@@ -34,7 +34,7 @@ func main() {
 		os.Exit(exitUsage)
 	}
 	o := ubcoll.Options{Timeout: time.Duration(e.Options.Timeout), Register: e.AllReduce.Registration,
-		Algorithm: ubcoll.Algorithm(e.Options.Algorithm), Pin: e.Options.Pin}
+		Algorithm: ubcoll.Algorithm(e.Options.Algorithm), Pin: e.Options.Pin, Devices: e.Options.Devices}
 	if !env.Threads.IsSet() {
 		os.Setenv(env.Threads.Name, strconv.Itoa(defaultRanks(e)))
 	}

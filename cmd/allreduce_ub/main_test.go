@@ -3,6 +3,7 @@ package main
 import (
 	"bytes"
 	"fmt"
+	"io"
 	"math"
 	"os"
 	"path/filepath"
@@ -11,7 +12,9 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/ubcoll/ubcoll"
 	"github.com/ubcoll/ubcoll/dtype"
+	"github.com/ubcoll/ubcoll/internal/env"
 	"github.com/ubcoll/ubcoll/internal/gpu/emulated"
 	"github.com/ubcoll/ubcoll/internal/testkit"
 )
@@ -122,6 +125,42 @@ func TestPin(t *testing.T) {
 		"../../configs/allreduce_ub.toml")
 	require.Equal(t, 0, code, stderr)
 	require.Equal(t, 4, strings.Count(stderr, " pin=required "), stderr)
+}
+
+// Which devices policy the job opens with: flags count more than the environment, and that more than the file.
+func TestDevices(t *testing.T) {
+	for _, c := range []struct {
+		name, file, variable, flag string
+		want                       ubcoll.DevicePolicy
+	}{
+		{"by default", "", "", "", ubcoll.DevicesAuto},
+		{"the file's", "share", "", "", ubcoll.DevicesShare},
+		{"the environment's", "share", "off", "", ubcoll.DevicesOff},
+		{"the flag's", "off", "auto", "share", ubcoll.DevicesShare},
+		{"required stays", "required", "share", "", ubcoll.DevicesRequired},
+		{"required by a flag", "", "share", "required", ubcoll.DevicesRequired},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			file := filepath.Join(t.TempDir(), "job.toml")
+			text := ""
+			if c.file != "" {
+				text = "[options]\ndevices = \"" + c.file + "\"\n"
+			}
+			require.NoError(t, os.WriteFile(file, []byte(text), 0o644))
+			t.Setenv(env.CUDA.Name, "")
+			os.Unsetenv(env.CUDA.Name)
+			if c.variable != "" {
+				t.Setenv(env.CUDA.Name, c.variable)
+			}
+			args := []string{"-config", file}
+			if c.flag != "" {
+				args = append(args, "-devices", c.flag)
+			}
+			e, err := configure(args, io.Discard)
+			require.NoError(t, err)
+			require.Equal(t, c.want, e.Options.Devices)
+		})
+	}
 }
 
 func TestEveryTypeAndOperation(t *testing.T) {
@@ -286,6 +325,7 @@ func TestWrongUse(t *testing.T) {
 		{"switch", "-in-place=maybe", "--in-place: allreduce.in_place", `must be true or false, not "maybe"`},
 		{"registration", "-registration on", `registration policy "on" is unknown`, "use auto, explicit or off"},
 		{"pin", "-pin require", "--pin: options.pin: " + `pinning "require" is unknown`, "did you mean required?"},
+		{"devices", "-devices shared", "--devices: options.devices: " + `device policy "shared" is unknown`, "did you mean share?"},
 		{"device", "-device gpu", `allreduce.device: unknown value "gpu"`, "did you mean cuda?"},
 		{"timeout", "-timeout 5", `--timeout: options.timeout: invalid duration "5"`, "as in 90s"},
 		{"file", "-config jb.toml", "jb.toml: no such file", "did you mean job.toml?"},

@@ -55,6 +55,8 @@ var flags = []struct {
 		number(func(o *options) *int { return &o.config.Root })},
 	{"", "device", "where the buffers are: auto (each rank's GPU where all have one and OP runs there), host, cuda (auto)",
 		setDevice},
+	{"", "devices", "auto: ranks use GPUs if each has one of its own; share: they may share them; required; off (auto)",
+		func(o *options, value string) error { return o.job.Devices.UnmarshalText([]byte(value)) }},
 	{"G", "cudagraph", "launches of a graph that holds the timed calls, a quarter of them from 64M on; 0 = no graph (0)",
 		number(func(o *options) *int { return &o.config.Graphs })},
 	{"R", "local_register", "buffers: 0 not registered (on the host Go slices), 1 registered, 3 of Alloc, which the library registers or not (1)",
@@ -89,7 +91,8 @@ var benchGroups = []flagGroup{
 	{"The ten that matter first", []string{"b minbytes", "e maxbytes", "f stepfactor", "n iters", "d datatype", "o op", "device",
 		"t nthreads", "R local_register", "J output_file output"}},
 	{"Sizes and data", []string{"i stepbytes", "also", "r root", "seed"}},
-	{"Calls", []string{"w warmup_iters", "G cudagraph", "m agg_iters", "W window-size", "N run_cycles", "loop", "overlap", "algorithm"}},
+	{"Calls", []string{"w warmup_iters", "G cudagraph", "m agg_iters", "W window-size", "N run_cycles", "loop", "overlap", "algorithm",
+		"devices"}},
 	{"Checks and limits", []string{"c check", "min-busbw", "T timeout"}},
 	{"Statistics and output", []string{"a average", "K per_iter_skip", "I per_iter_timing", "S report_timestamps", "paths", "append"}},
 }

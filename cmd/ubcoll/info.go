@@ -34,13 +34,13 @@ func info(args []string, out io.Writer) error {
 	if err := noArguments(fs); err != nil {
 		return err
 	}
-	lines, err := facts(*withEnv)
+	m, alone := meet()
+	lines, err := facts(*withEnv, m)
 	if err != nil {
-		return err
+		return errors.Join(err, m.close())
 	}
-	m, err := meet()
-	if err != nil { // each process then answers for itself
-		lines = append(lines, pair{"job", err.Error()})
+	if alone != nil { // each process then answers for itself
+		lines = append(lines, pair{"job", alone.Error()})
 	}
 	groups, err := asks(m, lines)
 	switch {
@@ -62,8 +62,9 @@ func info(args []string, out io.Writer) error {
 	})
 }
 
-// facts returns the lines that info prints.
-func facts(withEnv bool) (lines []pair, err error) {
+// facts returns the lines that info prints. Collective over m's job.
+func facts(withEnv bool, m meeting) (lines []pair, err error) {
+	held, why := holders(m)
 	line := func(name, format string, args ...any) {
 		lines = append(lines, pair{name, fmt.Sprintf(format, args...)})
 	}
@@ -90,7 +91,7 @@ func facts(withEnv bool) (lines []pair, err error) {
 		name, state, _ := strings.Cut(probe.String(), ": ")
 		line(name, "%s", state)
 	}
-	if err := devices(line); err != nil {
+	if err := devices(line, held, why); err != nil {
 		return nil, err
 	}
 	rdma(line)
@@ -103,8 +104,8 @@ func facts(withEnv bool) (lines []pair, err error) {
 	return lines, nil
 }
 
-// devices lists the CUDA devices, if there is a driver.
-func devices(line func(name, format string, args ...any)) error {
+// devices lists the CUDA devices, if there is a driver. held has the ranks that have each; unused is why ranks have none.
+func devices(line func(name, format string, args ...any), held [][]int, unused error) error {
 	if cuda.Have().Err != nil {
 		return nil
 	}
@@ -113,12 +114,18 @@ func devices(line func(name, format string, args ...any)) error {
 		return err
 	}
 	line("CUDA driver", "%d.%d", major, minor)
+	if unused != nil {
+		line("ranks' devices", "none: %v", unused)
+	}
 	all, err := cuda.Devices()
 	if err != nil {
 		return err
 	}
-	for _, d := range all {
+	for i, d := range all {
 		_, rest, _ := strings.Cut(d.String(), " ")
+		if i < len(held) {
+			rest += ofRanks(held[i])
+		}
 		line(d.Device.String(), "%s", rest)
 		var can []string
 		for _, c := range []struct {
@@ -127,6 +134,7 @@ func devices(line func(name, format string, args ...any)) error {
 		}{
 			{"VMM", d.VMM}, {"export as descriptor", d.PosixFD}, {"fabric handles", d.Fabric}, {"RDMA", d.DirectRDMA},
 			{"dma-buf", d.DMABuf}, {"host atomics", d.HostAtomics}, {"multicast", d.Multicast},
+			{"MPS", d.MPS},
 		} {
 			if c.has {
 				can = append(can, c.name)

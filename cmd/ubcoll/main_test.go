@@ -231,13 +231,17 @@ func TestVerifyArguments(t *testing.T) {
 		{"all -b 1K -t 3", nil},
 		{"all_reduce,all -b 1K -t 3", nil},
 	} {
-		v, _, threads, err := parseVerify(strings.Fields(c.args), io.Discard)
+		v, job, threads, err := parseVerify(strings.Fields(c.args), io.Discard)
 		require.NoError(t, err, c.args)
 		require.Equal(t, c.ops, v.Ops, c.args)
+		require.Equal(t, ubcoll.Options{Timeout: time.Minute, Register: ubcoll.RegisterExplicit}, job)
 		if c.args != "" {
 			require.Equal(t, []int{1 << 10, 3}, []int{v.MinBytes, threads}, c.args)
 		}
 	}
+	_, job, _, err := parseVerify([]string{"-devices", "share", "-T", "9s"}, io.Discard)
+	require.NoError(t, err)
+	require.Equal(t, ubcoll.Options{Timeout: 9 * time.Second, Register: ubcoll.RegisterExplicit, Devices: ubcoll.DevicesShare}, job)
 }
 
 // Two processes of a job, of two ranks each, have one table, and one exit code.
@@ -420,7 +424,7 @@ func TestInfo(t *testing.T) {
 func TestParse(t *testing.T) {
 	o, err := parse(strings.Fields("reduce -b 8 --maxbytes 1G -i 3 -f 2 -n 7 -w 0 -m 2 -W 7 -N 0 -c 3 -o max -d half -r -1 -R 0 "+
 		"-a 1 -I 1 -K 4 -S 1 -t 3 -T 90 --output a.csv --paths 1 --min-busbw 2.5 --algorithm ring --seed 9 -g 1 -z 0 "+
-		"-device host -append --also 1K,12"),
+		"-device host -append --also 1K,12 --devices share"),
 		io.Discard)
 	require.NoError(t, err)
 	require.True(t, o.add)
@@ -429,7 +433,8 @@ func TestParse(t *testing.T) {
 		Skip: 4, Aggregate: 2, Window: 7, Checks: 3, Types: []dtype.Type{dtype.Float16}, Reductions: []ubcoll.Op{ubcoll.Max}, Root: -1,
 		Average: measure.Mean, MinBusBW: 2.5, Seed: 9, PerCall: true, Timestamps: true, Paths: true, Cache: true,
 		Device: measure.Host, MinTime: 50 * time.Millisecond}, o.configs[0])
-	require.Equal(t, ubcoll.Options{Timeout: 90 * time.Second, Algorithm: "ring", Register: ubcoll.RegisterExplicit}, o.job)
+	require.Equal(t, ubcoll.Options{Timeout: 90 * time.Second, Algorithm: "ring", Register: ubcoll.RegisterExplicit,
+		Devices: ubcoll.DevicesShare}, o.job)
 	require.Equal(t, 3, o.threads)
 	require.Equal(t, "a.csv", o.output)
 

@@ -39,6 +39,7 @@ var sweepFlags = []struct{ name, key, help string }{
 	{"iterations", "run.iterations", "timed calls of a point; 0 = by size and time"},
 	{"min-time", "run.min_time", "how long those of a point take at least, as 50ms; less makes fewer calls"},
 	{"max-time", "run.max_time", "how long all calls of a point take at most, as 2s; 0 = no limit"},
+	{"devices", "run.devices", "auto, share, required, off: whether ranks use GPUs, and may share them"},
 	{"timeout", "run.timeout", "longest wait inside one operation, as 90s"},
 }
 
@@ -47,7 +48,7 @@ var runGroups = []flagGroup{
 	{"The ten that matter first", []string{"o", "n dry-run", "quick", "operation", "bytes", "type", "ranks", "device", "registration",
 		"repeats"}},
 	{"Other lists", []string{"reduction", "algorithm", "graph", "in-place"}},
-	{"How each point is measured", []string{"iterations", "min-time", "max-time", "seed", "timeout"}},
+	{"How each point is measured", []string{"iterations", "min-time", "max-time", "seed", "devices", "timeout"}},
 	{"The run", []string{"t", "force"}},
 }
 
@@ -95,7 +96,8 @@ func runSweep(args []string, out io.Writer) error {
 		return dryRun(&o.job, threads, out)
 	}
 	o.job.Program = measure.Program{Version: version(), Args: os.Args, Threads: threads}
-	ubcoll.Main(ubcoll.Options{Timeout: time.Duration(o.job.Spec.Run.Timeout)}, func(ctx context.Context, c *ubcoll.Comm) error {
+	options := ubcoll.Options{Timeout: time.Duration(o.job.Spec.Run.Timeout), Devices: o.job.Spec.Run.Devices}
+	ubcoll.Main(options, func(ctx context.Context, c *ubcoll.Comm) error {
 		if err := measure.Required(c); err != nil {
 			return err
 		}

@@ -42,6 +42,14 @@ func meet() (meeting, error) {
 	return m, err
 }
 
+// close ends this process's part of the job.
+func (m meeting) close() error {
+	if m.job == nil {
+		return nil
+	}
+	return m.job.Close()
+}
+
 // ranksFrom says whose variables, or what, give this process its place in a job; "" if it is no part of one.
 func ranksFrom() string {
 	name, n := bootstrap.Launcher()
@@ -68,7 +76,7 @@ func asks[T any](m meeting, mine T) ([]group[T], error) {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
 	all, err := m.job.AllGather(ctx, text)
-	if err := errors.Join(err, m.job.Close()); err != nil {
+	if err := errors.Join(err, m.close()); err != nil {
 		return nil, err
 	}
 	return grouped[T](all)

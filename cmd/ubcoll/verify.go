@@ -16,14 +16,13 @@ import (
 
 // verify is the command verify. It does not return if verification fails: ubcoll.Main ends the job.
 func verify(args []string, out io.Writer) error {
-	v, timeout, threads, err := parseVerify(args, out)
+	v, o, threads, err := parseVerify(args, out)
 	if err != nil {
 		return err
 	}
 	if _, err := ranksHere(threads); err != nil {
 		return err
 	}
-	o := ubcoll.Options{Timeout: timeout, Register: ubcoll.RegisterExplicit}
 	ubcoll.Main(o, func(ctx context.Context, c *ubcoll.Comm) error {
 		if err := measure.Required(c); err != nil {
 			return err
@@ -39,19 +38,21 @@ func verify(args []string, out io.Writer) error {
 
 // parseVerify parses "[OP ...] [flags]"; flags may also come before operations. The error names every fault. If the user
 // asks for help, parseVerify writes the usage to help and returns flag.ErrHelp. threads is 0 if no flag gives it.
-func parseVerify(args []string, help io.Writer) (v measure.Verification, timeout time.Duration, threads int, err error) {
+func parseVerify(args []string, help io.Writer) (v measure.Verification, o ubcoll.Options, threads int, err error) {
+	o.Register = ubcoll.RegisterExplicit
 	fs := newFlags("verify")
 	fs.StringVar(&v.Device, "device", measure.Auto, "auto: GPUs where all ranks have one; host; cuda")
+	fs.TextVar(&o.Devices, "devices", o.Devices, "auto: ranks use GPUs if each has one of its own; share: they may share them; required; off")
 	least := fs.String("b", "8", "the smallest `size` of a rank's larger buffer, in bytes")
 	most := fs.String("e", "40M", "the largest `size`; from 40M on, sums only")
 	types := fs.String("d", "all", "element `types`: int8 ... uint64, half, bfloat16, float, double, bool, several with commas, or all")
 	fs.Uint64Var(&v.Seed, "seed", 1, "of the data, below 2^32")
 	fs.IntVar(&threads, "t", 0,
 		"goroutine ranks of each process, or of the only one (1 under a launcher, else NTHREADS, or 2)")
-	fs.DurationVar(&timeout, "T", time.Minute, "longest wait inside one operation")
+	fs.DurationVar(&o.Timeout, "T", time.Minute, "longest wait inside one operation")
 	ops, err := parseMixed(fs, args, verifyUsage(), help)
 	if err != nil {
-		return v, 0, 0, err
+		return v, o, 0, err
 	}
 	if named, every := operations(ops, nil); len(ops) > 0 && !every {
 		v.Ops = named
@@ -80,13 +81,13 @@ func parseVerify(args []string, help io.Writer) (v measure.Verification, timeout
 	if v.Seed >= 1<<32 {
 		bad(fmt.Errorf("-seed %d: want less than 2^32", v.Seed))
 	}
-	if timeout <= 0 {
-		bad(fmt.Errorf("-T %v: want more than 0", timeout))
+	if o.Timeout <= 0 {
+		bad(fmt.Errorf("-T %v: want more than 0", o.Timeout))
 	}
 	if err := errors.Join(faults...); err != nil {
-		return v, 0, 0, usageError("verify: %w", err)
+		return v, o, 0, usageError("verify: %w", err)
 	}
-	return v, timeout, threads, nil
+	return v, o, threads, nil
 }
 
 func verifyUsage() string {

@@ -2,6 +2,7 @@
 // the same.
 //
 //	NTHREADS=4 go run ./examples/08-gpu
+//	UBCOLL_CUDA=share NTHREADS=4 go run ./examples/08-gpu # also on one GPU, which the ranks share
 package main
 
 import (
@@ -18,7 +19,8 @@ const n = 1 << 20
 func main() { ubcoll.Main(ubcoll.Options{}, run) }
 
 func run(ctx context.Context, c *ubcoll.Comm) error {
-	// A rank uses one GPU, which no other rank of its host uses. Either all ranks of a host have one, or none has.
+	// A rank uses one GPU. Either all ranks of a host have one, or none has. By default each has one of its own; with
+	// UBCOLL_CUDA=share, or Options.Devices DevicesShare, several may have the same.
 	device, err := c.GPU()
 	switch {
 	case errors.Is(err, ubcoll.ErrNotSupported):
@@ -29,7 +31,7 @@ func run(ctx context.Context, c *ubcoll.Comm) error {
 	case err != nil:
 		return err
 	case c.Rank() == 0:
-		fmt.Println("each rank uses a GPU of its own")
+		fmt.Println("each rank uses a GPU, rank 0", device)
 	}
 
 	// The program cannot read device memory through a Go slice (Slice is nil there). CopyFrom and CopyTo work everywhere.

@@ -65,6 +65,7 @@ type Info struct {
 	DMABuf        bool // its memory can be exported as a dma-buf
 	HostAtomics   bool // the link to the host carries atomic operations
 	Multicast     bool // multicast objects can be made; this package makes none
+	MPS           bool // NVIDIA's MPS lets processes run on it at the same time; drivers before CUDA 12.3 do not tell
 }
 
 // String is "cuda:0 NVIDIA H200, 0000:1b:00.0, compute 9.0, 139 GiB".

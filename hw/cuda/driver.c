@@ -81,6 +81,7 @@ ubc_result ubc_describe(int ordinal, ubc_device *d) {
 	d->dma_buf = attribute(UBC_ATTR_DMA_BUF, dev);
 	d->host_atomics = attribute(UBC_ATTR_HOST_ATOMICS, dev);
 	d->pools = attribute(UBC_ATTR_POOLS, dev);
+	d->mps = attribute(UBC_ATTR_MPS, dev);
 	return r;
 }
 

@@ -97,6 +97,7 @@ enum {
 	UBC_ATTR_DMA_BUF = 124,
 	UBC_ATTR_FABRIC = 128,
 	UBC_ATTR_MULTICAST = 132,
+	UBC_ATTR_MPS = 133,
 
 	UBC_PTR_MEMORY_TYPE = 2,
 	UBC_PTR_BUFFER_ID = 7,
@@ -245,7 +246,7 @@ typedef struct {
 	uint8_t uuid[16];
 	uint64_t memory;
 	int major, minor, sms, copy_engines, shared;
-	int vmm, posix_fd, fabric, multicast, rdma, rdma_vmm, dma_buf, host_atomics, pools;
+	int vmm, posix_fd, fabric, multicast, rdma, rdma_vmm, dma_buf, host_atomics, pools, mps;
 } ubc_device;
 ubc_result ubc_describe(int ordinal, ubc_device *d);
 

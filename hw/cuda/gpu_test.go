@@ -31,7 +31,7 @@ func gpus(t testing.TB, n int) []*cuda.Context {
 	all, err := cuda.Devices()
 	require.NoError(t, err)
 	if len(all) < n {
-		t.Skipf("needs %d CUDA devices, there are %d", n, len(all))
+		t.Skipf("%d devices, and %d wanted", len(all), n)
 	}
 	cs := make([]*cuda.Context, n)
 	for i := range cs {

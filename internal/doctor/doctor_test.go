@@ -110,7 +110,7 @@ func TestChecks(t *testing.T) {
 		{"a driver without GPU", "gpu", func(v *View) { v.GPUs = nil }, Skip, "no GPU"},
 		{"GPUs apart", "gpu", func(v *View) { v.GPUs[1].Unreachable = []string{"cuda:0"} }, Fail, "cuda:1 has no access to cuda:0"},
 		{"an old GPU", "gpu", func(v *View) { v.GPUs[0].VMM = false }, Fail, "cuda:0 cannot share memory"},
-		{"one GPU", "gpu", func(v *View) { v.GPUs = v.GPUs[:1] }, Pass, "1 GPU"},
+		{"one GPU", "gpu", func(v *View) { v.GPUs = v.GPUs[:1] }, Pass, "1 GPU, of one rank; UBCOLL_CUDA=share lets"},
 		{"no library for RDMA", "rdma", func(v *View) { v.RDMA, v.Verbs = nil, nothing }, Skip, "no RDMA: no such library"},
 		{"none where it must be", "rdma", func(v *View) { v.RDMA, v.Verbs, v.IB = nil, nothing, "on" }, Fail, "UBCOLL_IB=on, and no RDMA"},
 		{"no device", "rdma", func(v *View) { v.RDMA = nil }, Skip, "no RDMA device"},

@@ -104,7 +104,11 @@ func gpu(v *View) Finding {
 		}
 	}
 	if len(v.GPUs) == 1 {
-		return found(Pass, "1 GPU", "")
+		reason := "1 GPU"
+		if v.Getenv("UBCOLL_CUDA") == "" {
+			reason += ", of one rank; UBCOLL_CUDA=share lets ranks share it"
+		}
+		return found(Pass, "%s", "", reason)
 	}
 	return found(Pass, "%d GPUs, each with access to all others", "", len(v.GPUs))
 }

@@ -53,6 +53,11 @@ type Accelerator interface {
 // DomainDevice is what all communicators of a domain share on its device.
 type DomainDevice interface {
 	Device() hw.Device
+	// Ranks returns the ranks of the domain's first communicator that have this device, in order, this one included. The
+	// caller only reads them.
+	Ranks() []int
+	// Turns reports whether ranks of other processes have it, which run on it in turns.
+	Turns() bool
 	// Copy copies between b, which may be on the Go heap, and a, and waits.
 	Copy(a cuda.Addr, b []byte, in bool) error
 	// Close ends it, after the domain's device memory has been freed.

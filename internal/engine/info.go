@@ -176,6 +176,14 @@ func (r *Replay) Add(os ...OpInfo) {
 
 // LastOp says how the last operation of this communicator went.
 func (c *Comm) LastOp() OpInfo {
+	o := c.lastOp()
+	if c.gpuWhy == nil && c.dom != nil {
+		o.SharedBy(len(c.dom.device.Ranks()))
+	}
+	return o
+}
+
+func (c *Comm) lastOp() OpInfo {
 	if v := c.lastSmall.Load(); v != 0 {
 		n := team.MessageNote{Kind: team.KindSend, Seq: v >> 16, Bytes: int(v & 0xffff)}
 		return n.Info()

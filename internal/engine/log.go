@@ -32,6 +32,19 @@ func (c *Comm) logOpen(by string, start time.Time) {
 		"more_ranks_than_processors", c.team.Crowded, "took", time.Since(start).Round(time.Microsecond))
 }
 
+// logSharing logs, at level Info, on the first of the ranks that share a device, that they do.
+func (c *Comm) logSharing() {
+	d := c.dom.device
+	if c.gpuWhy != nil || len(d.Ranks()) < 2 || d.Ranks()[0] != c.rank {
+		return
+	}
+	c.Log().Info("ubcoll: ranks share a device", "device", d.Device(), "ranks", d.Ranks())
+	if d.Turns() {
+		c.Log().Info("ubcoll: processes take turns on a device, milliseconds for each step of an operation, since NVIDIA's MPS does "+
+			"not run", "device", d.Device())
+	}
+}
+
 // logClose logs, at level Info, what a closing communicator has done.
 func (c *Comm) logClose() {
 	log := c.Log()

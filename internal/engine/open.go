@@ -87,6 +87,7 @@ func Open(ctx context.Context, b bootstrap.Bootstrap, o Options, bad error, room
 	}
 	r.Done()
 	j.c.logOpen("open", start)
+	j.c.logSharing()
 	return j.c, nil
 }
 

@@ -19,6 +19,7 @@ import (
 
 	"github.com/BurntSushi/toml"
 
+	"github.com/ubcoll/ubcoll"
 	"github.com/ubcoll/ubcoll/dtype"
 	"github.com/ubcoll/ubcoll/internal/env"
 	"github.com/ubcoll/ubcoll/internal/nearest"
@@ -55,6 +56,8 @@ type Options struct {
 	Timeout   Duration     `toml:"timeout,omitempty"` // 0: from the environment, or the library's default
 	Algorithm string       `toml:"algorithm"`         // "": the library chooses
 	Pin       register.Pin `toml:"pin"`               // required: registering fails where memory cannot be locked
+
+	Devices ubcoll.DevicePolicy `toml:"devices"` // whether ranks use GPUs, and may share them
 }
 
 // The values that strings may have. The first of each is the default.
@@ -213,6 +216,9 @@ func (e *Experiment) Validate() error {
 	oneOf("allreduce.device", a.Device, Devices)
 	if _, err := e.Options.Pin.MarshalText(); err != nil {
 		bad("options.pin", "%v", err)
+	}
+	if _, err := e.Options.Devices.MarshalText(); err != nil {
+		bad("options.devices", "%v", err)
 	}
 	if e.Options.Timeout < 0 {
 		bad("options.timeout", "must be 0 (the library's default) or longer, not %v", e.Options.Timeout)

@@ -14,6 +14,7 @@ import (
 	"github.com/BurntSushi/toml"
 	"github.com/stretchr/testify/require"
 
+	"github.com/ubcoll/ubcoll"
 	"github.com/ubcoll/ubcoll/dtype"
 	"github.com/ubcoll/ubcoll/fault"
 	"github.com/ubcoll/ubcoll/register"
@@ -43,8 +44,9 @@ device = "host"
 timeout = "90s"
 algorithm = "ring"
 pin = "required"
+devices = "share"
 `, func(e *Experiment) {
-			*e = Experiment{Title: "all", Job: Job{Ranks: 4}, Options: Options{Duration(90 * time.Second), "ring", register.PinRequired},
+			*e = Experiment{Title: "all", Job: Job{Ranks: 4}, Options: Options{Duration(90 * time.Second), "ring", register.PinRequired, ubcoll.DevicesShare},
 				AllReduce: AllReduce{Elements: size(1024), Type: dtype.Float16, Op: "max", Iterations: 3, InPlace: true,
 					Registration: register.Off, Device: "host"}}
 		}},
@@ -86,6 +88,7 @@ timeout = "1m"
 [options]
 timeout = 10
 pin = "requird"
+devices = "shred"
 colour = "red"
 [[extra]]
 `, `x.toml:2: title: must be a string, not the integer 5
@@ -100,8 +103,9 @@ x.toml:13: allreduce.registration: registration policy "of" is unknown, use auto
 x.toml:14: allreduce.timeout: unknown key: did you mean options.timeout?
 x.toml:16: options.timeout: invalid duration "10" (as in 90s, 10m, 1h30m)
 x.toml:17: options.pin: pinning "requird" is unknown, use auto or required: did you mean required?: invalid argument
-x.toml:18: options.colour: unknown key (known here: timeout, algorithm, pin)
-x.toml:19: extra: unknown key (known here: title, job, allreduce, options)`},
+x.toml:18: options.devices: device policy "shred" is unknown, use auto, off, required or share: did you mean share?: invalid argument
+x.toml:19: options.colour: unknown key (known here: timeout, algorithm, pin, devices)
+x.toml:20: extra: unknown key (known here: title, job, allreduce, options)`},
 		{"too long", "[options]\ntimeout = '9999999h30m'\n", `x.toml:2: options.timeout: duration "9999999h30m": too long, 2562047h at most`},
 		{"another's name", "[allreduce]\nop = 'mean'",
 			`x.toml:2: allreduce.op: unknown value "mean" (one of sum, prod, min, max, avg): did you mean avg?`},
@@ -219,7 +223,7 @@ func TestConfigs(t *testing.T) {
 func TestEveryFieldDecodes(t *testing.T) {
 	text := map[string]string{"string": "x", "int": "7", "bool": "true", "dtype.Type": "int8",
 		"*experiment.Size": "4K", "register.Policy": "off", "register.Pin": "required",
-		"experiment.Duration": "1s"}
+		"experiment.Duration": "1s", "ubcoll.DevicePolicy": "share"}
 	for _, key := range leaves(reflect.TypeFor[Experiment](), "") {
 		t.Run(key, func(t *testing.T) {
 			e := &Experiment{}
@@ -256,9 +260,10 @@ func TestCount(t *testing.T) {
 	e.AllReduce.Bytes, e.AllReduce.Elements = nil, size(3)
 	require.Equal(t, 3, e.AllReduce.Count())
 	e.AllReduce.Type, e.AllReduce.Registration = 0, 7
-	e.Options.Pin = 7
+	e.Options.Pin, e.Options.Devices = 7, 7
 	require.EqualError(t, e.Validate(), "allreduce.type: missing\n"+
-		"allreduce.registration: registration policy 7 is unknown: invalid argument\noptions.pin: pinning 7 is unknown: invalid argument")
+		"allreduce.registration: registration policy 7 is unknown: invalid argument\noptions.pin: pinning 7 is unknown: invalid argument\n"+
+		"options.devices: device policy 7 is unknown: invalid argument")
 }
 
 func TestSize(t *testing.T) {

@@ -21,6 +21,7 @@ import (
 type gpu struct {
 	UUID            string `json:"uuid"`
 	Multiprocessors int    `json:"multiprocessors"`
+	MPS             bool   `json:"mps,omitempty"`
 }
 
 // accelerators implements Accelerators.
@@ -51,7 +52,7 @@ func visibleGPUs(policy team.DevicePolicy) gpus {
 	}
 	g := gpus{Share: mode == "share" || policy == team.DevicesShare}
 	for _, i := range infos {
-		g.Devices = append(g.Devices, gpu{hex.EncodeToString(i.UUID[:]), i.Multiprocessors})
+		g.Devices = append(g.Devices, gpu{hex.EncodeToString(i.UUID[:]), i.Multiprocessors, i.MPS})
 	}
 	if len(infos) == 0 {
 		g.Why = "the CUDA driver has no device"
@@ -61,9 +62,10 @@ func visibleGPUs(policy team.DevicePolicy) gpus {
 
 // assignment is which device each rank of a host has.
 type assignment struct {
-	index           []int // by rank, among the devices that its process sees
-	sharers         int   // most ranks that have the same device
-	multiprocessors int   // the least of all devices
+	index           []int            // by rank, among the devices that its process sees
+	owners          map[string][]int // ranks by the device's UUID
+	sharers         int              // most ranks that have the same device
+	multiprocessors int              // the least of all devices
 }
 
 // assignGPUs assigns each rank of a host one of the devices that it sees, in turn. If the ranks cannot have one device
@@ -72,7 +74,7 @@ func assignGPUs(all []gpus, name func(rank int) int) (as assignment, err error) 
 	bad := func(format string, args ...any) (assignment, error) { // a driver's reason ends in "not supported" itself
 		return assignment{}, reason.As(fmt.Sprintf(format, args...), fault.ErrNotSupported)
 	}
-	owners := map[string][]int{} // ranks by UUID
+	as.owners = map[string][]int{}
 	seen := map[string]bool{}
 	share := true
 	for r, g := range all {
@@ -94,13 +96,13 @@ func assignGPUs(all []gpus, name func(rank int) int) (as assignment, err error) 
 	for r, g := range all {
 		i := r % len(g.Devices)
 		d := g.Devices[i]
-		if others := owners[d.UUID]; len(others) > 0 && !share {
+		if others := as.owners[d.UUID]; len(others) > 0 && !share {
 			return bad("ranks %d and %d have the same CUDA device (let all processes see all devices, or each its own; "+
 				"%s=share lets ranks share them)", name(others[0]), name(r), env.CUDA.Name)
 		}
-		owners[d.UUID] = append(owners[d.UUID], r)
+		as.owners[d.UUID] = append(as.owners[d.UUID], r)
 		as.index = append(as.index, i)
-		as.sharers = max(as.sharers, len(owners[d.UUID]))
+		as.sharers = max(as.sharers, len(as.owners[d.UUID]))
 		if r == 0 || d.Multiprocessors < as.multiprocessors {
 			as.multiprocessors = d.Multiprocessors
 		}
@@ -131,10 +133,45 @@ type Domain struct {
 	Kernels *kernels.Set
 	Sharers int // most ranks that have the same device: with more than one, ranks divide a device's room
 
+	ranks []int // see Ranks
+	turns bool  // see Turns
+
 	shared *shared
 
 	mu      sync.Mutex
 	streams map[*Stream]bool // see all
+}
+
+// Holders returns which ranks of a host have each of the devices that rank mine's process sees, if told is what the ranks
+// tell by Visible. The error says why no rank uses devices. name maps a rank to its number in the job.
+func Holders(told []json.RawMessage, mine int, name func(rank int) int) (ranks [][]int, err error) {
+	all, err := heard(told, name)
+	if err != nil {
+		return nil, err
+	}
+	as, err := assignGPUs(all, name)
+	if err != nil {
+		return nil, err
+	}
+	for _, d := range all[mine].Devices {
+		var of []int
+		for _, r := range as.owners[d.UUID] {
+			of = append(of, name(r))
+		}
+		ranks = append(ranks, of)
+	}
+	return ranks, nil
+}
+
+// heard reads what ranks have told by Visible.
+func heard(told []json.RawMessage, name func(rank int) int) ([]gpus, error) {
+	all := make([]gpus, len(told))
+	for r := range told {
+		if err := json.Unmarshal(told[r], &all[r]); err != nil {
+			return nil, fmt.Errorf("what rank %d told of its devices: %w: %w", name(r), err, fault.ErrMismatch)
+		}
+	}
+	return all, nil
 }
 
 // Visible implements Accelerators.
@@ -146,13 +183,11 @@ func (accelerators) Visible(policy team.DevicePolicy) (told json.RawMessage, why
 
 // New implements Accelerators.
 func (accelerators) New(c *engine.Comm, told []json.RawMessage) (engine.Accelerator, error) {
-	all := make([]gpus, len(told))
-	for r := range told {
-		if err := json.Unmarshal(told[r], &all[r]); err != nil {
-			return nil, fmt.Errorf("what rank %d told of its devices: %w: %w", c.Team().Name(r), err, fault.ErrMismatch)
-		}
-	}
 	t := c.Team()
+	all, err := heard(told, t.Name)
+	if err != nil {
+		return nil, err
+	}
 	as, err := assignGPUs(all, t.Name)
 	if err != nil {
 		return nil, err
@@ -166,7 +201,9 @@ func (accelerators) New(c *engine.Comm, told []json.RawMessage) (engine.Accelera
 	}
 	mine := as.index[t.Rank()]
 	layout := kernels.First(t.Size())
-	g, err := useGPU(c.Domain(), mine, as.sharers, t.Size()-1, layout.Bytes())
+	g := &Domain{Sharers: as.sharers, streams: map[*Stream]bool{}}
+	g.meet(t, as.owners[all[t.Rank()].Devices[mine].UUID], all[t.Rank()].Devices[mine].MPS)
+	err = g.use(c.Domain(), mine, t.Size()-1, layout.Bytes())
 	if err != nil {
 		return nil, fmt.Errorf("rank %d could not use cuda:%d: %w", c.Rank(), mine, err)
 	}
@@ -181,20 +218,27 @@ func (accelerators) New(c *engine.Comm, told []json.RawMessage) (engine.Accelera
 	return d, nil
 }
 
-// useGPU makes dom's side of device i, which that many ranks have, with room for peers and an area of that many bytes.
-// After an error the domain owns what was made, and frees it when it closes.
-func useGPU(dom *engine.Domain, i, sharers, peers, area int) (*Domain, error) {
-	g := &Domain{Sharers: sharers, streams: map[*Stream]bool{}}
+// meet notes which ranks of t have g's device, and whether they take turns on it, which those of one process do not.
+func (g *Domain) meet(t *team.Team, owners []int, mps bool) {
+	for _, r := range owners {
+		g.ranks = append(g.ranks, t.Name(r))
+		g.turns = g.turns || !mps && t.Peers[r].Proc != t.Peers[t.Rank()].Proc
+	}
+}
+
+// use makes g dom's side of device i, with room for peers and an area of that many bytes. After an error dom owns what
+// was made, and frees it when it closes.
+func (g *Domain) use(dom *engine.Domain, i, peers, area int) error {
 	if err := g.join(i); err != nil {
-		return nil, err
+		return err
 	}
 	dom.SetDevice(g)
 	dom.Heap.UseDevice(g.Context, g.shared.chores)
 	dom.Heap.OnQuiesce(g.quiesce)
 	if err := dom.Heap.ReserveDevice(area + peers*engine.RowBytes); err != nil {
-		return g, err
+		return err
 	}
-	return g, dom.Exports.UseDevice(g.Context, g.shared.chores, peers)
+	return dom.Exports.UseDevice(g.Context, g.shared.chores, peers)
 }
 
 // quiesce waits until all work that communicators of the domain have queued has ended. Kernels end by themselves, at
@@ -241,6 +285,12 @@ func (g *Domain) Remove(s *Stream) {
 
 // Device implements DomainDevice.
 func (g *Domain) Device() hw.Device { return g.Context.Device() }
+
+// Ranks implements DomainDevice.
+func (g *Domain) Ranks() []int { return g.ranks }
+
+// Turns implements DomainDevice.
+func (g *Domain) Turns() bool { return g.turns }
 
 // Copy implements DomainDevice.
 func (g *Domain) Copy(a cuda.Addr, b []byte, in bool) error {

@@ -99,7 +99,7 @@ func newHead(b bootstrap.Bootstrap, agree []Setting, m *Hello) (h head, err erro
 	var e2 error
 	m.Member, e2 = team.Here()
 	m.GPUs = gpus
-	id, name, e3 := hostOf(b)
+	id, name, e3 := HostOf(b)
 	if name != "" {
 		m.Hostname = name
 	}
@@ -108,9 +108,9 @@ func newHead(b bootstrap.Bootstrap, agree []Setting, m *Hello) (h head, err erro
 	return h, errors.Join(e1, e2, e3)
 }
 
-// hostOf returns the identity of this rank's host, from the bootstrap, UBCOLL_HOSTID or the system, and the host's name
-// if it is not the system's.
-func hostOf(b bootstrap.Bootstrap) (id, name string, err error) {
+// HostOf returns the identity of this rank's host, from the bootstrap, UBCOLL_HOSTID or the system, and the host's name
+// if it is not the system's. b may be nil.
+func HostOf(b bootstrap.Bootstrap) (id, name string, err error) {
 	if h, ok := b.(bootstrap.Hoster); ok {
 		if name := h.Host(); name != "" {
 			return name, name, nil

@@ -53,6 +53,7 @@ type Run struct {
 	Churn      bool                `toml:"churn"` // also measure registering
 	Root       int                 `toml:"root"`
 	Timeout    experiment.Duration `toml:"timeout"` // 0: the library's default
+	Devices    ubcoll.DevicePolicy `toml:"devices"` // of the job: whether its ranks use GPUs, and may share them
 }
 
 // The values of Axes.Registration.
@@ -149,7 +150,8 @@ func Parse(name string, data []byte) (*Spec, error) {
 	return s, nil
 }
 
-// FromEnvironment replaces values of s by UBCOLL_ALGO, UBCOLL_REGISTER and UBCOLL_TIMEOUT, as far as they are set.
+// FromEnvironment replaces values of s by UBCOLL_ALGO, UBCOLL_REGISTER, UBCOLL_TIMEOUT and UBCOLL_CUDA, as far as they are
+// set. Devices that s requires stay required: UBCOLL_CUDA then says whether ranks may share them.
 func (s *Spec) FromEnvironment() error {
 	var errs []error
 	set := func(is bool, key, value string, err error) {
@@ -166,6 +168,8 @@ func (s *Spec) FromEnvironment() error {
 	set(env.Register.IsSet(), "sweep.registration", r, err)
 	d, err := env.Timeout.Get()
 	set(env.Timeout.IsSet(), "run.timeout", d.String(), err)
+	c, err := env.CUDA.Get()
+	set(env.CUDA.IsSet() && s.Run.Devices != ubcoll.DevicesRequired, "run.devices", c, err)
 	return errors.Join(errs...)
 }
 
@@ -214,6 +218,8 @@ func (s *Spec) Validate() error {
 	bad(r.Checks < 0 || r.Checks > maxRepeats, "run.checks", "must be 0 (never) to %d, not %d", maxRepeats, r.Checks)
 	bad(r.Root < 0, "run.root", "must be 0 or more, not %d", r.Root)
 	bad(r.Timeout < 0, "run.timeout", "must be 0 (the library's default) or longer, not %v", r.Timeout)
+	_, err := r.Devices.MarshalText()
+	bad(err != nil, "run.devices", "%v", err)
 	if n := s.product(); n > maxPoints || n*float64(r.Repeats) > 10*maxPoints {
 		bad(true, "sweep", "the lists have %.3g combinations, and %.3g with repeats, more than %d and %d", n, n*float64(r.Repeats),
 			maxPoints, 10*maxPoints)

@@ -45,7 +45,7 @@ x.toml:11: sweep.ranks: must be 0 (all) or more, not -2
 x.toml:12: sweep.in_place: must be true or false, not a string
 x.toml:13: sweep.variant: unknown value "putt" (one of all, get, packet, put): did you mean put?
 x.toml:15: run.repeats: must be 1 to 10000, not 0
-x.toml:16: run.colour: unknown key (known here: repeats, seed, iterations, warmup, min_time, max_time, checks, loop, churn, root, timeout)`},
+x.toml:16: run.colour: unknown key (known here: repeats, seed, iterations, warmup, min_time, max_time, checks, loop, churn, root, timeout, devices)`},
 		{"range down", "[sweep]\nbytes = '64..8'", "x.toml:2: sweep.bytes: 64..8 goes down: want the smaller size first"},
 		{"range from 0", "[sweep]\nbytes = '0..8'", "x.toml:2: sweep.bytes: a range from 0 never gets beyond it: want 1 or more"},
 		{"most below least", "[run]\nmin_time = '20ms'\nmax_time = '10ms'",
@@ -197,6 +197,18 @@ func TestFromEnvironment(t *testing.T) {
 	require.Equal(t, []string{"ring"}, s.Sweep.Algorithm)
 	require.Equal(t, []string{"off"}, s.Sweep.Registration)
 	require.Equal(t, "1m30s", s.Run.Timeout.String())
+	for _, k := range []struct{ file, variable, want ubcoll.DevicePolicy }{
+		{ubcoll.DevicesAuto, ubcoll.DevicesShare, ubcoll.DevicesShare},
+		{ubcoll.DevicesShare, ubcoll.DevicesOff, ubcoll.DevicesOff},
+		{ubcoll.DevicesShare, ubcoll.DevicesAuto, ubcoll.DevicesAuto},
+		{ubcoll.DevicesRequired, ubcoll.DevicesShare, ubcoll.DevicesRequired}, // and UBCOLL_CUDA says that they are shared
+	} {
+		t.Setenv("UBCOLL_CUDA", k.variable.String())
+		s, err := Parse("x.toml", []byte("[run]\ndevices = \""+k.file.String()+"\""))
+		require.NoError(t, err)
+		require.NoError(t, s.FromEnvironment())
+		require.Equal(t, k.want, s.Run.Devices, k)
+	}
 	t.Setenv("UBCOLL_ALGO", "rung")
 	require.ErrorContains(t, s.FromEnvironment(), `UBCOLL_ALGO="rung"`)
 }

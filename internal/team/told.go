@@ -15,6 +15,7 @@ type OpInfo struct {
 	Src, Dst     BufferInfo
 	Took, Waited time.Duration // 0 if not measured
 	Device       bool          // kernels moved the data
+	Sharers      int           // so many ranks have the device; 0: it was not asked
 
 	// Between is how the data went between hosts; nil if they stayed on one. Src and Dst are then about this host, and
 	// Inner has the algorithms of its ranks: before the exchange with other hosts, and after it.
@@ -51,6 +52,17 @@ const (
 	BetweenHosts = "between hosts"
 )
 
+// onShared begins what a transport says of a device that ranks share.
+const onShared = " on a device that "
+
+// SharedBy notes that so many ranks have this rank's device.
+func (o *OpInfo) SharedBy(ranks int) {
+	o.Sharers = ranks
+	for i := range o.Members {
+		o.Members[i].Sharers = ranks
+	}
+}
+
 // Levels returns the levels on which the data moved, innermost first; none if none did.
 func (o *OpInfo) Levels() (all []Level) {
 	if o.Seq == 0 || o.Algorithm == Refused {
@@ -64,6 +76,9 @@ func (o *OpInfo) Levels() (all []Level) {
 			l.Transport = "memory"
 		case o.Device:
 			l.Transport = "GPU kernels"
+			if o.Sharers > 1 {
+				l.Transport += fmt.Sprintf("%s%d ranks share", onShared, o.Sharers)
+			}
 		}
 		if t != nil {
 			switch {
@@ -195,6 +210,9 @@ func Text(op string, seq uint64, members int, algorithm string, bytes int, level
 		if len(levels) > 1 || l.Where != InHost {
 			s += "; " + l.String()
 			continue
+		}
+		if _, shared, ok := strings.Cut(l.Transport, onShared); ok {
+			s += "," + onShared + shared
 		}
 		for _, b := range [2]struct{ name, route string }{{"source", l.Source.Route()}, {"destination", l.Destination.Route()}} {
 			if b.route != "" {

@@ -33,6 +33,7 @@
 //	                                    it is set, the kernels that run on a device share them: a block takes the room
 //	                                    that its .minnctapersm says, and waits until there is so much
 //	UBCOLL_EMULATE_ATOMICS=1            whether devices report atomic operations on each other's memory
+//	UBCOLL_EMULATE_MPS=0                whether devices report that NVIDIA's MPS lets processes share them
 //	UBCOLL_EMULATE_SEED=1               order of turns; repeatable as far as the threads and processes are
 //	UBCOLL_EMULATE_FAIL=cuMemCreate:3   makes the third such call in the process after the variable was set fail, as out
 //	                                    of memory or unknown; "cuMemMap:1=1,cuEventRecord" makes two calls fail, the

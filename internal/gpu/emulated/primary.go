@@ -19,7 +19,7 @@ func Primary(t testing.TB, i int) *cuda.Context {
 	all, err := cuda.Devices()
 	require.NoError(t, err)
 	if i >= len(all) {
-		t.Skipf("there are only %d devices", len(all))
+		t.Skipf("%d devices, and %d wanted", len(all), i+1)
 	}
 	ctx, err := cuda.Primary(hw.CUDA(i))
 	require.NoError(t, err)

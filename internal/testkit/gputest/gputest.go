@@ -68,6 +68,7 @@ func Run(t *testing.T, n int, o ubcoll.Options, f func(context.Context, *ubcoll.
 }
 
 // Enough skips the test if there are devices, but fewer than n: it shows what ranks with a device each do.
+// scripts/test-gpu lists what was skipped for that, by this text.
 func Enough(t *testing.T, n int) {
 	t.Helper()
 	if d := cuda.Have(); d.Err == nil {

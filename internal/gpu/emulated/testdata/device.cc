@@ -197,6 +197,7 @@ int cuDeviceGetAttribute(int *value, int attribute, int device) {
 	case UBC_ATTR_SHARED_OPTIN: *value = shared_most; break;
 	case UBC_ATTR_VMM: *value = 1; break;
 	case UBC_ATTR_POSIX_FD: *value = 1; break;
+	case UBC_ATTR_MPS: *value = number("UBCOLL_EMULATE_MPS", 0); break;
 	default: *value = 0;
 	}
 	return 0;

@@ -1,0 +1,86 @@
+package ubcoll_test
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"strings"
+	"sync/atomic"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/ubcoll/ubcoll"
+	"github.com/ubcoll/ubcoll/hw/cuda"
+	"github.com/ubcoll/ubcoll/internal/testkit"
+	"github.com/ubcoll/ubcoll/internal/testkit/gputest"
+	"github.com/ubcoll/ubcoll/p2p"
+)
+
+// TestSharedDevicesAreTold runs five ranks, on fewer devices if there are fewer. LastOp says how many ranks have this
+// rank's device, and the log which ones, once for each device that ranks share.
+func TestSharedDevicesAreTold(t *testing.T) {
+	const ranks = 5
+	logger, log := testkit.Logs(slog.LevelInfo)
+	var devices atomic.Int32
+	gputest.Run(t, ranks, ubcoll.Options{Logger: logger}, func(ctx context.Context, c *ubcoll.Comm, dev ubcoll.Device) error {
+		all, err := cuda.Devices()
+		if err != nil {
+			return err
+		}
+		devices.Store(int32(len(all)))
+		b, err := gputest.Floats(ctx, c, dev, 1000, 1)
+		if err != nil {
+			return err
+		}
+		told := func(what string) error {
+			n, want := len(sharers(dev, ranks, len(all))), "GPU kernels"
+			if n > 1 {
+				want += fmt.Sprintf(" on a device that %d ranks share", n)
+			}
+			last := c.LastOp()
+			for _, o := range append(last.Members, last) {
+				if len(o.Levels) != 1 || o.Levels[0].Transport != want || strings.Contains(o.String(), "share") != (n > 1) {
+					return fmt.Errorf("rank %d, %s: want %q: %+v: %v", c.Rank(), what, want, o.Levels, o)
+				}
+			}
+			return nil
+		}
+		steps := []func() error{
+			func() error { return allReduce(ctx, c, b.Vec()) },
+			func() error { return told("a collective") },
+			func() error {
+				return ubcoll.Group(ctx, c, func(g *ubcoll.Comm) error { return allReduce(ctx, g, b.Vec()) })
+			},
+			func() error { return told("a group") },
+		}
+		if peer := c.Rank() ^ 1; peer < ranks {
+			steps = append(steps, func() error {
+				if peer > c.Rank() {
+					return p2p.Send(ctx, c, peer, b.Vec())
+				}
+				return testkit.ErrOf(p2p.Recv(ctx, c, peer, b.Vec()))
+			}, func() error { return told("a message") })
+		}
+		return testkit.InOrder(append(steps, b.Free)...)
+	})
+	shared := 0
+	for d := range min(int(devices.Load()), ranks) {
+		if of := sharers(ubcoll.CUDA(d), ranks, int(devices.Load())); len(of) > 1 {
+			require.Contains(t, log.String(), fmt.Sprintf(`msg="ubcoll: ranks share a device" device=cuda:%d ranks="%v"`, d, of))
+			shared++
+		}
+	}
+	require.Equal(t, shared, strings.Count(log.String(), "share a device"), log)
+	require.NotContains(t, log.String(), "take turns")
+}
+
+// sharers returns which of that many ranks have device d of that many.
+func sharers(d ubcoll.Device, ranks, devices int) (all []int) {
+	for r := range ranks {
+		if ubcoll.CUDA(r%devices) == d {
+			all = append(all, r)
+		}
+	}
+	return all
+}
