@@ -2,6 +2,7 @@ package ubcoll_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"strings"
@@ -12,6 +13,7 @@ import (
 
 	"github.com/ubcoll/ubcoll"
 	"github.com/ubcoll/ubcoll/hw/cuda"
+	"github.com/ubcoll/ubcoll/internal/gpu/emulated"
 	"github.com/ubcoll/ubcoll/internal/testkit"
 	"github.com/ubcoll/ubcoll/internal/testkit/gputest"
 	"github.com/ubcoll/ubcoll/p2p"
@@ -83,4 +85,71 @@ func sharers(d ubcoll.Device, ranks, devices int) (all []int) {
 		}
 	}
 	return all
+}
+
+// TestSharedStreams has work on many streams of a device that ranks share at the same time, and one after the other.
+func TestSharedStreams(t *testing.T) {
+	emulated.Only(t) // a real device may have other queues
+	const most = 30  // of 32 queues
+	for _, k := range []struct {
+		name    string
+		streams int
+		between bool // all that was queued ends before the last call
+		refused bool
+	}{
+		{"as many as there are queues", most, false, false},
+		{"one more", most + 1, false, true},
+		{"one more, later", most + 1, true, false},
+	} {
+		t.Run(k.name, func(t *testing.T) {
+			queued := make(chan struct{}) // closed when rank 0 has queued what the others have not called yet
+			gputest.Run(t, 5, ubcoll.Options{}, func(ctx context.Context, c *ubcoll.Comm, dev ubcoll.Device) error {
+				b, err := gputest.Floats(ctx, c, dev, 10, 1)
+				if err != nil {
+					return err
+				}
+				var all []*ubcoll.Stream
+				for range k.streams {
+					s, err := ubcoll.NewStream(dev)
+					if err != nil {
+						return err
+					}
+					all = append(all, s)
+				}
+				if c.Rank() != 0 {
+					<-queued
+				}
+				var errs []error
+				for i, s := range all {
+					if k.between && i == most {
+						if c.Rank() == 0 {
+							close(queued)
+						}
+						for _, s := range all[:i] {
+							errs = append(errs, s.Sync(ctx))
+						}
+					}
+					errs = append(errs, allReduce(ctx, c.On(s), b.Vec()))
+				}
+				if c.Rank() == 0 && !k.between {
+					close(queued)
+				}
+				for _, s := range all {
+					errs = append(errs, s.Sync(ctx), s.Close())
+				}
+				err = errors.Join(append(errs, b.Free())...)
+				if k.refused {
+					want := ubcoll.ErrAborted
+					if c.Rank() == 0 {
+						want = ubcoll.ErrLimit
+					}
+					if !errors.Is(err, want) {
+						return fmt.Errorf("rank %d: want %w: %w", c.Rank(), want, err)
+					}
+					return nil
+				}
+				return err
+			})
+		})
+	}
 }

@@ -26,7 +26,7 @@ func (b *Branches) Take(ctx *cuda.Context, cu *cuda.Stream, taken []*cuda.Stream
 			return s, nil
 		}
 	}
-	s, err := newDriver(ctx)
+	s, err := ctx.NewStream()
 	if err == nil {
 		b.all = append(b.all, s)
 	}
@@ -37,7 +37,7 @@ func (b *Branches) Take(ctx *cuda.Context, cu *cuda.Stream, taken []*cuda.Stream
 func (b *Branches) Close() error {
 	var errs []error
 	for _, s := range b.all {
-		errs = append(errs, closeDriver(s.Device(), s))
+		errs = append(errs, s.Close())
 	}
 	return errors.Join(errs...)
 }

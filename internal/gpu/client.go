@@ -29,8 +29,6 @@ type Client interface {
 	// Collect returns the errors of its kernels that belong to no stream of their own. Sync of any stream that the
 	// communicator has queued on calls it.
 	Collect() error
-	// Spare gives up those of its own streams on which nothing is queued, and returns them.
-	Spare() []*Stream
 	// Close releases what it has on the device. All queued work has ended.
 	Close() error
 }

@@ -39,8 +39,7 @@ type Device struct {
 	Room    room
 	units   int // of the device's room, taken until Close
 	waits   waits
-	owning  sync.Mutex  // held during blocking calls
-	own     *Stream     // for blocking calls; nil until the first
+	own     *Stream     // for blocking calls
 	event   *cuda.Event // orders streams
 	ops     uint64      // operations queued; the turn guards it
 
@@ -142,7 +141,6 @@ func (d *Device) Card(ctx context.Context) (card engine.DeviceCard, err error) {
 			d.clients = append(d.clients, k)
 		}
 	}
-	g.shared.enter(d)
 	bytes := (statusLine*lines + 4095) &^ 4095
 	if d.Area, err = c.Domain().Heap.AllocDevicePart(d.Layout.Bytes()); err != nil {
 		return card, fmt.Errorf("area: %w", err)
@@ -173,6 +171,9 @@ func (d *Device) Card(ctx context.Context) (card engine.DeviceCard, err error) {
 	}
 	card.Threads = min(kernels.MaxThreads, f.MaxThreads)
 	card.Lines = d.carriesLines()
+	if d.own, err = NewStream(g.Context); err != nil {
+		return card, err
+	}
 	if d.event, err = g.Context.NewEvent(false); err != nil {
 		return card, err
 	}
@@ -283,7 +284,6 @@ func (d *Device) Close() error {
 	if stopped != nil {
 		<-stopped
 	}
-	d.Domain.shared.exit(d)
 	if s := d.last.Load(); s != nil {
 		s.Quiet()
 	}

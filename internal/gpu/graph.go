@@ -109,11 +109,11 @@ const (
 
 // capture records the launches of works on a stream that it makes for this.
 func (d *Device) capture(ctx context.Context, works []team.Work, part GraphPart) (_ *Graph, err error) {
-	s, err := d.Domain.NewStream()
+	s, err := NewStream(d.Domain.Context)
 	if err != nil {
 		return nil, err
 	}
-	defer s.End()
+	defer s.Driver.Close()
 	g := &Graph{d: d, part: part}
 	if part != nil {
 		defer func() {
@@ -243,18 +243,11 @@ func (g *Graph) Launch(ctx context.Context, v *engine.View) error {
 		if err := c.Enter(); err != nil {
 			return err
 		}
+		on = d.own.s
 	} else {
 		c.EnterQueue()
 	}
 	defer c.Leave()
-	if on == nil {
-		d.owning.Lock()
-		defer d.owning.Unlock()
-		if err := d.needOwn(g.last.Kind); err != nil {
-			return err
-		}
-		on = d.own.s
-	}
 	if err := launchable(c, on); err != nil {
 		return err
 	}

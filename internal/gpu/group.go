@@ -60,9 +60,10 @@ func grouped(w *team.Work) string { return w.Kernel.Algorithm + ", grouped" }
 
 func (d *Device) performGroup(ctx context.Context, works []team.Work) error {
 	kind := works[0].Kind
-	d.owning.Lock()
-	defer d.owning.Unlock()
-	if err := d.begin(ctx, kind); err != nil {
+	if err := launchable(d.c, d.own.s); err != nil {
+		return err
+	}
+	if err := d.settle(ctx, kind); err != nil {
 		return err
 	}
 	refusal, err := d.queueGroup(ctx, d.own, works, nil)

@@ -110,9 +110,10 @@ func launchable(c *engine.Comm, s *engine.Stream) error {
 // Perform does w on the communicator's own stream. Implements Accelerator.
 func (d *Device) Perform(ctx context.Context, w *team.Work) error {
 	c := d.c
-	d.owning.Lock()
-	defer d.owning.Unlock()
-	if err := d.begin(ctx, w.Kind); err != nil {
+	if err := launchable(c, d.own.s); err != nil {
+		return err
+	}
+	if err := d.settle(ctx, w.Kind); err != nil {
 		return err
 	}
 	var began time.Time
@@ -128,46 +129,6 @@ func (d *Device) Perform(ctx context.Context, w *team.Work) error {
 		c.NoteTook(w.Kind, d.ops, time.Since(began), 0)
 	}
 	return err
-}
-
-// begin prepares for a blocking call: the communicator works, has a stream of its own, and all that was queued on other
-// streams has ended. The caller holds owning until the call has ended.
-func (d *Device) begin(ctx context.Context, k team.OpKind) error {
-	if err := d.needOwn(k); err != nil {
-		return err
-	}
-	if err := launchable(d.c, d.own.s); err != nil {
-		return err
-	}
-	return d.settle(ctx, k)
-}
-
-// needOwn makes the communicator's own stream at its first use. The caller holds owning.
-func (d *Device) needOwn(k team.OpKind) (err error) {
-	if d.own == nil {
-		d.own, err = d.Domain.NewStream()
-	}
-	return d.failed(k, err)
-}
-
-// spare gives up the communicator's own stream if nothing is queued on it, and returns it; or nil.
-func (d *Device) spare() *Stream {
-	if !d.owning.TryLock() {
-		return nil
-	}
-	defer d.owning.Unlock()
-	s := d.own
-	if s == nil {
-		return nil
-	}
-	if done, err := s.Done(); !done || err != nil {
-		return nil
-	}
-	d.own = nil
-	d.last.CompareAndSwap(s, nil)
-	s.remove(d)
-	d.Domain.Remove(s)
-	return s
 }
 
 // outcome waits for the work that a blocking call has queued, and returns the call's error.
@@ -459,6 +420,9 @@ func (d *Device) count(n uint64) {
 func (d *Device) enqueue(s *Stream, captured bool) error {
 	defer func() { d.next.copy, d.next.graph = nil, nil }()
 	d.Watch()
+	if err := d.Domain.Admit(s); err != nil {
+		return err
+	}
 	d.launches.Add(1)
 	return s.Use(func(cu *cuda.Stream) error {
 		last := d.last.Load()

@@ -26,21 +26,18 @@ type shared struct {
 	copying sync.Mutex   // held during copies
 	copies  *cuda.Stream // for copies between host and device
 
-	reclaiming sync.Mutex       // held while own streams of communicators are taken back
-	devices    map[*Device]bool // these; under reclaiming
-
 	mu      sync.Mutex
 	domains map[*Domain]bool
 	pages   map[int][]*page // free ones, by size
 	all     []*page
-	units   int // of room that communicators of ranks that share have, see shareOf
+	units   int              // of room that communicators of ranks that share have, see shareOf
+	queued  map[*Stream]bool // streams on which ranks that share have queued something, at least those where it has not ended
 }
 
 var devices = struct {
 	sync.Mutex
-	all     map[hw.Device]*shared
-	streams map[hw.Device]int // streams on each device that this package has made or borrowed
-}{all: map[hw.Device]*shared{}, streams: map[hw.Device]int{}}
+	all map[hw.Device]*shared
+}{all: map[hw.Device]*shared{}}
 
 // join makes g one of the domains on device i.
 func (g *Domain) join(i int) error {
@@ -53,15 +50,14 @@ func (g *Domain) join(i int) error {
 		if err != nil {
 			return err
 		}
-		s = &shared{context: ctx, kernels: kernels.New(ctx), domains: map[*Domain]bool{}, devices: map[*Device]bool{},
-			pages: map[int][]*page{}}
+		s = &shared{context: ctx, kernels: kernels.New(ctx), domains: map[*Domain]bool{}, pages: map[int][]*page{},
+			queued: map[*Stream]bool{}}
 		if s.chores, err = ctx.NewStream(); err == nil {
 			s.copies, err = ctx.NewStream()
 		}
 		if err != nil {
 			return errors.Join(err, s.close())
 		}
-		devices.streams[dev] += 2
 		devices.all[dev] = s
 	}
 	g.shared, g.Context, g.Kernels = s, s.context, s.kernels
@@ -82,7 +78,6 @@ func (g *Domain) leave() error {
 	if len(s.domains) > 0 {
 		return nil
 	}
-	devices.streams[s.context.Device()] -= 2
 	delete(devices.all, s.context.Device())
 	return s.close()
 }
@@ -171,50 +166,34 @@ func (s *shared) giveUnits(units int) {
 	s.mu.Unlock()
 }
 
-// shares reports whether ranks share device d in this process, which must not have more streams there than queues.
-func shares(d hw.Device) bool {
-	s := devices.all[d]
-	if s == nil {
-		return false
+// Admit is called before work is queued on st for a rank of g. A stream with work has one of the device's queues, which
+// several streams have together when there are more of them. What waits in a queue keeps back all that is behind it, of
+// other streams too, so that ranks which share a device could wait for each other forever. So no more of their streams
+// have work at the same time than there are queues.
+func (g *Domain) Admit(st *Stream) error {
+	if g.Sharers <= 1 {
+		return nil
 	}
+	s := g.shared
+	most := connections() - 2 // copies and chores have their own
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for g := range s.domains {
-		if g.Sharers > 1 {
-			return true
+	if s.queued[st] {
+		return nil
+	}
+	if len(s.queued) >= most {
+		for other := range s.queued {
+			if other.idle() {
+				delete(s.queued, other)
+			}
 		}
 	}
-	return false
-}
-
-// takeQueue counts a stream that is about to be made on d. The device's queues take streams in turn. What waits in a
-// queue keeps back all that is behind it, of other streams too, so that ranks which share a device could wait for each
-// other forever.
-func takeQueue(d hw.Device) error {
-	for {
-		n := connections()
-		devices.Lock()
-		streams := devices.streams[d] + 1
-		fits := streams <= n || !shares(d)
-		if fits {
-			devices.streams[d]++
-		}
-		devices.Unlock()
-		if fits {
-			return nil
-		}
-		if !reclaim(d) {
-			return fmt.Errorf("%d streams of ranks that share %v: each needs a queue of its own, and there are %d "+
-				"(CUDA_DEVICE_MAX_CONNECTIONS): %w", streams, d, n, fault.ErrLimit)
-		}
+	if len(s.queued) >= most {
+		return fmt.Errorf("work on more than %d streams at the same time, where ranks share %v: each needs a queue of its own "+
+			"(CUDA_DEVICE_MAX_CONNECTIONS): %w", most, s.context.Device(), fault.ErrLimit)
 	}
-}
-
-// giveQueue undoes takeQueue.
-func giveQueue(d hw.Device) {
-	devices.Lock()
-	devices.streams[d]--
-	devices.Unlock()
+	s.queued[st] = true
+	return nil
 }
 
 // connections is how many queues the driver makes of a device.
@@ -224,45 +203,4 @@ func connections() int {
 		return n
 	}
 	return 32 // package cuda asks for that
-}
-
-// reclaim closes own streams of communicators on d on which nothing is queued, so that others can be made, and reports
-// whether there were any.
-func reclaim(d hw.Device) bool {
-	devices.Lock()
-	s := devices.all[d]
-	devices.Unlock()
-	if s == nil {
-		return false
-	}
-	s.reclaiming.Lock()
-	defer s.reclaiming.Unlock()
-	n := 0
-	for d := range s.devices {
-		all := []*Stream{}
-		if own := d.spare(); own != nil {
-			all = append(all, own)
-		}
-		for _, k := range d.clients {
-			all = append(all, k.Spare()...)
-		}
-		for _, own := range all {
-			own.End() // an error would be of work that is not queued
-		}
-		n += len(all)
-	}
-	return n > 0
-}
-
-// enter makes d known, whose own streams can be taken back. exit ends that.
-func (s *shared) enter(d *Device) {
-	s.reclaiming.Lock()
-	s.devices[d] = true
-	s.reclaiming.Unlock()
-}
-
-func (s *shared) exit(d *Device) {
-	s.reclaiming.Lock()
-	delete(s.devices, d)
-	s.reclaiming.Unlock()
 }

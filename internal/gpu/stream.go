@@ -49,35 +49,14 @@ func streamOn(d hw.Device, g *Stream) *Stream {
 	return g
 }
 
-// newDriver makes a driver's stream, and counts it.
-func newDriver(ctx *cuda.Context) (*cuda.Stream, error) {
-	if err := takeQueue(ctx.Device()); err != nil {
-		return nil, err
-	}
+// NewStream makes a stream of ctx's device.
+func NewStream(ctx *cuda.Context) (*Stream, error) {
 	cu, err := ctx.NewStream()
-	if err != nil {
-		giveQueue(ctx.Device())
-	}
-	return cu, err
-}
-
-// closeDriver closes what newDriver has made on d.
-func closeDriver(d hw.Device, cu *cuda.Stream) error {
-	giveQueue(d)
-	return cu.Close()
-}
-
-// newStream makes a stream of ctx's device.
-func newStream(ctx *cuda.Context) (*Stream, error) {
-	cu, err := newDriver(ctx)
 	if err != nil {
 		return nil, err
 	}
 	return streamOn(ctx.Device(), &Stream{Driver: cu}), nil
 }
-
-// NewStream makes a stream for a rank's own work on g's device. End closes it.
-func (g *Domain) NewStream() (*Stream, error) { return newStream(g.Context) }
 
 // OpenStream makes a stream on device d.
 func OpenStream(d hw.Device) (*engine.Stream, error) { return openStream(d, nil) }
@@ -89,12 +68,10 @@ func openStream(d hw.Device, handle *uintptr) (*engine.Stream, error) {
 		return nil, fmt.Errorf("a stream on %v: %w", d, err)
 	}
 	g := streamOn(d, &Stream{ctx: ctx, borrowed: handle != nil})
-	if handle == nil {
-		g.Driver, err = newDriver(ctx)
-	} else if err = takeQueue(d); err == nil {
-		if g.Driver, err = ctx.StreamFrom(*handle); err != nil {
-			giveQueue(d)
-		}
+	if handle != nil {
+		g.Driver, err = ctx.StreamFrom(*handle)
+	} else {
+		g.Driver, err = ctx.NewStream()
 	}
 	if err != nil {
 		return nil, errors.Join(fmt.Errorf("a stream on %v: %w", d, err), ctx.Close())
@@ -179,6 +156,22 @@ func (s *Stream) Done() (done bool, err error) {
 		return nil
 	})
 	return done || gone != nil, err
+}
+
+// idle is Done for callers who must not wait for those who use the stream: then it is false.
+func (s *Stream) idle() bool {
+	if !s.using.TryRLock() {
+		return false
+	}
+	defer s.using.RUnlock()
+	if s.gone {
+		return true
+	}
+	if s.Capturing() {
+		return false
+	}
+	done, err := s.Driver.Done()
+	return done || err != nil
 }
 
 // Quiet waits until all queued work is done.
@@ -279,7 +272,13 @@ func (s *Stream) Enter(u StreamUser, g *Domain) {
 
 // Leave ends u's use of the stream. Nothing of u is queued any more. The stream keeps u's errors.
 func (s *Stream) Leave(u StreamUser) {
-	if !s.remove(u) {
+	s.mu.Lock()
+	i := slices.Index(s.users, u)
+	if i >= 0 {
+		s.users = slices.Delete(s.users, i, i+1)
+	}
+	s.mu.Unlock()
+	if i < 0 {
 		return
 	}
 	for _, err := range u.Collect() {
@@ -287,23 +286,12 @@ func (s *Stream) Leave(u StreamUser) {
 	}
 }
 
-// remove is Leave for a stream that no caller knows: u keeps its errors. It reports whether u had entered.
-func (s *Stream) remove(u StreamUser) bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	i := slices.Index(s.users, u)
-	if i >= 0 {
-		s.users = slices.Delete(s.users, i, i+1)
-	}
-	return i >= 0
-}
-
 // End closes the driver's stream. Nobody queues on it any more, but somebody may still wait for it, as quiesce does.
 func (s *Stream) End() error {
 	s.using.Lock()
 	s.gone = true
 	s.using.Unlock()
-	return closeDriver(s.s.Device(), s.Driver)
+	return s.Driver.Close()
 }
 
 // Close ends the stream and returns the errors that no Sync has returned. It is fault.ErrBusy while work is queued.
@@ -326,7 +314,7 @@ func (s *Stream) Close() error {
 	for _, u := range users {
 		u.Closed(s)
 	}
-	err = errors.Join(err, closeDriver(s.s.Device(), s.Driver))
+	err = errors.Join(err, s.Driver.Close())
 	if s.ctx != nil {
 		err = errors.Join(err, s.ctx.Close())
 	}

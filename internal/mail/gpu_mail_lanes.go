@@ -197,7 +197,7 @@ func (m *gpuMail) reopen(closed bool) {
 func (m *gpuMail) own(lane int) (*gpu.Stream, error) {
 	l := &m.lanes[lane]
 	if l.own == nil {
-		s, err := m.d.Domain.NewStream()
+		s, err := gpu.NewStream(m.d.Domain.Context)
 		if err != nil {
 			return nil, err
 		}
@@ -205,23 +205,4 @@ func (m *gpuMail) own(lane int) (*gpu.Stream, error) {
 		m.d.Domain.Add(s)
 	}
 	return l.own, nil
-}
-
-// Spare implements gpu.Client.
-func (m *gpuMail) Spare() (all []*gpu.Stream) {
-	for i := range m.lanes {
-		l := &m.lanes[i]
-		if !l.mu.TryLock() {
-			continue
-		}
-		if l.own != nil && !l.closed {
-			if done, err := l.own.Done(); done && err == nil {
-				m.d.Domain.Remove(l.own)
-				all = append(all, l.own)
-				l.own = nil
-			}
-		}
-		l.mu.Unlock()
-	}
-	return all
 }

@@ -23,6 +23,9 @@ func (m *gpuMail) queue(s *gpu.Stream, line int, ms []DeviceMessage) (k *mark, b
 	} else {
 		s.Enter(m.d, m.d.Domain)
 	}
+	if err := m.d.Domain.Admit(s); err != nil {
+		return nil, false, err
+	}
 	if k, err = m.take(s); err != nil {
 		return nil, false, err
 	}
@@ -260,6 +263,9 @@ func (m *gpuMail) branch(cu *cuda.Stream, lane int, capturing bool, taken []*cud
 		return m.branches.Take(m.d.Domain.Context, cu, taken)
 	}
 	s, err := m.own(lane)
+	if err == nil {
+		err = m.d.Domain.Admit(s)
+	}
 	if err != nil {
 		return nil, err
 	}

@@ -182,8 +182,7 @@ func (g *gpuEnd) release() error {
 	if !g.sp.gpu.remove(g) {
 		return nil
 	}
-	g.launching.Lock() // nothing is launched any more, but others look at the streams and the peer's memory
-	for s := range g.streams {
+	for s := range g.streams { // nothing is launched any more
 		s.Quiet()
 	}
 	for s := range g.streams {
@@ -193,6 +192,7 @@ func (g *gpuEnd) release() error {
 	g.look()
 	g.released = true
 	g.mu.Unlock()
+	g.launching.Lock() // guards against the watchdog
 	errs := []error{g.letGo()}
 	g.launching.Unlock()
 	for _, s := range g.own {

@@ -101,13 +101,6 @@ func (es *gpuEnds) Watch() {
 	}
 }
 
-func (es *gpuEnds) Spare() (all []*gpu.Stream) {
-	for _, g := range es.all() {
-		all = append(all, g.spare()...)
-	}
-	return all
-}
-
 func (es *gpuEnds) Close() error {
 	var errs []error
 	for _, g := range es.all() {

@@ -45,6 +45,9 @@ func (g *gpuEnd) submit(ctx context.Context, s *engine.Stream, steps []Step, all
 		most, err = g.room(on, side, steps)
 	}
 	if err == nil {
+		err = g.d.Domain.Admit(on)
+	}
+	if err == nil {
 		if err = g.queue(on, steps, all, uint32(side), most); err != nil {
 			err = g.failedWith(err)
 		}
@@ -85,7 +88,7 @@ func (g *gpuEnd) ready(s *gpu.Stream, side int, steps []Step) (*gpu.Stream, erro
 		return s, err
 	}
 	if g.own[side] == nil {
-		own, err := g.d.Domain.NewStream()
+		own, err := gpu.NewStream(g.d.Domain.Context)
 		if err != nil {
 			return nil, err
 		}
@@ -245,34 +248,4 @@ func (g *gpuEnd) wait(ctx context.Context, s *gpu.Stream) error {
 		return g.failedWith(err)
 	}
 	return g.told()
-}
-
-// spare gives up those of g's own streams on which nothing is queued, and returns them.
-func (g *gpuEnd) spare() (all []*gpu.Stream) {
-	if !g.launching.TryLock() {
-		return nil
-	}
-	defer g.launching.Unlock()
-	if g.told() != nil {
-		return nil
-	}
-	for side, s := range g.own {
-		if s == nil {
-			continue
-		}
-		if done, err := s.Done(); !done || err != nil {
-			continue
-		}
-		s.Leave(endUser{g})
-		g.d.Domain.Remove(s)
-		delete(g.streams, s)
-		for k := range g.last {
-			if g.last[k] == s {
-				g.last[k] = nil
-			}
-		}
-		g.own[side] = nil
-		all = append(all, s)
-	}
-	return all
 }
