@@ -209,8 +209,8 @@ type Stream stream
 type stream = inside.Stream
 
 // NewStream makes a stream on d, the host or a device of this process. Local. [ErrArgument] if d is no such device,
-// [ErrNotSupported] without CUDA. [ErrLimit] if ranks share d and this process has 32 streams there, or as many as
-// CUDA_DEVICE_MAX_CONNECTIONS says, those that the library needs itself included: what waits on a stream would keep back
+// [ErrNotSupported] without CUDA. Where ranks share d, a call on one more stream is [ErrLimit] while 30 streams of this
+// process have work there, or as many as CUDA_DEVICE_MAX_CONNECTIONS says less two: what waits on one would keep back
 // others.
 func NewStream(d Device) (*Stream, error) {
 	if d.IsHost() {
@@ -226,8 +226,7 @@ func NewStream(d Device) (*Stream, error) {
 // StreamFrom makes a [Stream] from the CUstream (cudaStream_t; 0 is the default stream) of a CUDA stream of d's primary
 // context that other code has made. Operations queue after that code's own work. That code may capture the stream; the
 // memory that a capture uses stays registered until the communicator closes. The CUDA stream stays its owner's and must
-// live until Close. Local. [ErrArgument] for the host, or a stream of another device; [ErrNotSupported] without CUDA;
-// [ErrLimit] as in NewStream.
+// live until Close. Local. [ErrArgument] for the host, or a stream of another device; [ErrNotSupported] without CUDA.
 func StreamFrom(d Device, cuStream uintptr) (*Stream, error) {
 	s, err := gpu.StreamFrom(d, cuStream)
 	if err != nil {

@@ -87,68 +87,66 @@ func sharers(d ubcoll.Device, ranks, devices int) (all []int) {
 	return all
 }
 
-// TestSharedStreams has work on many streams of a device that ranks share at the same time, and one after the other.
+// TestSharedStreams has work on many streams of a device that ranks share, at the same time and one after the other. Ranks
+// 0 and 4 have the same device.
 func TestSharedStreams(t *testing.T) {
 	emulated.Only(t) // a real device may have other queues
-	const most = 30  // of 32 queues
+	gputest.Enough(t, 4)
+	const most = 30 // streams with work, of 32 queues
 	for _, k := range []struct {
 		name    string
-		streams int
-		between bool // all that was queued ends before the last call
+		streams int // of rank 0, beside rank 4's own
+		rounds  int // one after the other, each on other streams
 		refused bool
 	}{
-		{"as many as there are queues", most, false, false},
-		{"one more", most + 1, false, true},
-		{"one more, later", most + 1, true, false},
+		{"as many as there are queues", most - 1, 1, false},
+		{"one more", most, 1, true},
+		{"as many again", most - 1, 2, false},
 	} {
 		t.Run(k.name, func(t *testing.T) {
-			queued := make(chan struct{}) // closed when rank 0 has queued what the others have not called yet
+			queued := make(chan struct{}, 4*k.rounds) // rank 0 has queued what the others have not called yet
 			gputest.Run(t, 5, ubcoll.Options{}, func(ctx context.Context, c *ubcoll.Comm, dev ubcoll.Device) error {
 				b, err := gputest.Floats(ctx, c, dev, 10, 1)
 				if err != nil {
 					return err
 				}
-				var all []*ubcoll.Stream
-				for range k.streams {
-					s, err := ubcoll.NewStream(dev)
-					if err != nil {
-						return err
-					}
-					all = append(all, s)
-				}
-				if c.Rank() != 0 {
-					<-queued
-				}
 				var errs []error
-				for i, s := range all {
-					if k.between && i == most {
-						if c.Rank() == 0 {
-							close(queued)
+				for range k.rounds {
+					if c.Rank() != 0 {
+						<-queued
+						for range k.streams {
+							errs = append(errs, allReduce(ctx, c, b.Vec()))
 						}
-						for _, s := range all[:i] {
-							errs = append(errs, s.Sync(ctx))
-						}
+						continue
 					}
-					errs = append(errs, allReduce(ctx, c.On(s), b.Vec()))
-				}
-				if c.Rank() == 0 && !k.between {
-					close(queued)
-				}
-				for _, s := range all {
-					errs = append(errs, s.Sync(ctx), s.Close())
+					var all []*ubcoll.Stream
+					for range k.streams {
+						s, err := ubcoll.NewStream(dev)
+						if err != nil {
+							return err
+						}
+						all = append(all, s)
+						errs = append(errs, allReduce(ctx, c.On(s), b.Vec()))
+					}
+					for range c.Size() - 1 {
+						queued <- struct{}{}
+					}
+					for _, s := range all {
+						errs = append(errs, s.Sync(ctx), s.Close())
+					}
 				}
 				err = errors.Join(append(errs, b.Free())...)
-				if k.refused {
-					want := ubcoll.ErrAborted
-					if c.Rank() == 0 {
-						want = ubcoll.ErrLimit
-					}
-					if !errors.Is(err, want) {
-						return fmt.Errorf("rank %d: want %w: %w", c.Rank(), want, err)
-					}
-					return nil
+				if !k.refused {
+					return err
 				}
-				return err
+				want := ubcoll.ErrAborted
+				if c.Rank() == 4 {
+					want = ubcoll.ErrLimit
+				}
+				if !errors.Is(err, want) {
+					return fmt.Errorf("rank %d: want %w: %w", c.Rank(), want, err)
+				}
+				return nil
 			})
 		})
 	}

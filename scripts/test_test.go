@@ -64,6 +64,8 @@ func TestTest(t *testing.T) {
 	const (
 		tests = "go test -vet=off -p <n+1> -parallel <2n> -timeout 1h"
 		race  = tests + " -race -short ./internal/conform/job ./hw"
+
+		shared = "env UBCOLL_TEST_DEVICES=1 "
 	)
 	// How many packages and tests run at a time depends on the machine.
 	cores := []string{"<n+1>", fmt.Sprint(runtime.NumCPU() + 1), "<2n>", fmt.Sprint(2 * runtime.NumCPU())}
@@ -91,16 +93,16 @@ func TestTest(t *testing.T) {
 		{name: "every stage", failing: "<lint><first-hour><test-rdma><conform-b mpicc.mpich><" + race + ">", says: "panic: no test",
 			want: []string{"lint", "    scripts/lint", "what README prints, from clone to plot",
 				"    env GOMODCACHE=/GOMODCACHE GOCACHE=/GOCACHE scripts/first-hour",
-				"unit tests, with the race detector", "    " + race, "with an RDMA device", "    scripts/test-rdma",
+				"unit tests, with the race detector", "    " + shared + race, "with an RDMA device", "    scripts/test-rdma",
 				"scripts/conform-b, mpicc.mpich", "    env MPICC=mpicc.mpich scripts/conform-b"}},
 		{name: "tests", failing: "<" + race + ">", says: fails, want: []string{
 			"unit tests, with the race detector: example.org/x/a TestA",
-			"    TEST_SEED=12 " + tests + " -race -short -count=1 -run '^TestA$' example.org/x/a",
+			"    TEST_SEED=12 " + shared + tests + " -race -short -count=1 -run '^TestA$' example.org/x/a",
 			"unit tests, with the race detector: example.org/x/a TestB",
-			"    TEST_SEED=13 " + tests + " -race -short -count=1 -run '^TestB$' example.org/x/a",
-			"unit tests, with the race detector: example.org/x/c", "    " + tests + " -race -short -count=1 example.org/x/c",
+			"    TEST_SEED=13 " + shared + tests + " -race -short -count=1 -run '^TestB$' example.org/x/a",
+			"unit tests, with the race detector: example.org/x/c", "    " + shared + tests + " -race -short -count=1 example.org/x/c",
 			"unit tests, with the race detector: example.org/x/d TestC",
-			"    " + tests + " -race -short -count=1 -run '^TestC$' example.org/x/d"}},
+			"    " + shared + tests + " -race -short -count=1 -run '^TestC$' example.org/x/d"}},
 		{name: "an MPI's stages end early", change: map[string]string{"conform-a": "\n[ \"$MPICC\" != mpicc.mpich ] || kill -KILL $PPID\n"},
 			without: []string{"conform-b mpicc.mpich"},
 			want:    []string{"everything with mpicc.mpich did not get to its end", "    scripts/test"}},

@@ -10,7 +10,6 @@ import (
 	"github.com/ubcoll/ubcoll/internal/clock"
 	"github.com/ubcoll/ubcoll/internal/hosts"
 	"github.com/ubcoll/ubcoll/internal/mem"
-	"github.com/ubcoll/ubcoll/internal/race"
 	"github.com/ubcoll/ubcoll/internal/reason"
 	"github.com/ubcoll/ubcoll/internal/roster"
 	"github.com/ubcoll/ubcoll/internal/team"
@@ -50,19 +49,14 @@ func (c *Comm) layRows(r *roster.Roster, at mem.Location) error {
 }
 
 // connectTimeout is how long leaders wait for each other's connections, which all are made at the same time.
-func connectTimeout() time.Duration {
-	if race.Enabled { // handshakes take several times as long
-		return 2 * time.Minute
-	}
-	return 30 * time.Second
-}
+const connectTimeout = 30 * time.Second
 
 // openStage connects this rank's side of communicator id with the other hosts. on has the ranks of each host, and mine
 // is this host's index in it. Collective over the hosts' first ranks; all ranks of each host must have mapped each
 // other, and have the rows of all.
 func (c *Comm) openStage(ctx context.Context, id uint64, on [][]int, mine int) (err error) {
-	limit := connectTimeout()
-	ctx, cancel := clock.WithTimeout(ctx, limit, fmt.Errorf("not connected within %v: %w", limit, fault.ErrTimeout))
+	ctx, cancel := clock.WithTimeout(ctx, connectTimeout, fmt.Errorf("not connected within %v: %w", connectTimeout,
+		fault.ErrTimeout))
 	defer cancel()
 	names := make([]string, len(on))
 	for h, ranks := range on {

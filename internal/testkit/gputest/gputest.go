@@ -57,14 +57,24 @@ func Run(t *testing.T, n int, o ubcoll.Options, f func(context.Context, *ubcoll.
 		}
 		return f(ctx, c, dev)
 	})
-	if n > 2 && errors.Is(err, ubcoll.ErrLimit) && strings.Contains(err.Error(), "CUDA_DEVICE_MAX_CONNECTIONS") ||
-		n > 8 && errors.Is(err, ubcoll.ErrNotSupported) && strings.Contains(err.Error(), "ranks share a device of") {
+	if Sharers(t, n) > 2 && errors.Is(err, ubcoll.ErrLimit) && strings.Contains(err.Error(), "CUDA_DEVICE_MAX_CONNECTIONS") ||
+		Sharers(t, n) > 8 && errors.Is(err, ubcoll.ErrNotSupported) && strings.Contains(err.Error(), "ranks share a device of") {
 		t.Skip(err)
 	}
 	require.NoError(t, err)
 	if missing != nil {
 		testkit.Missing(t, "cuda", missing)
 	}
+}
+
+// Sharers returns the most of n ranks that have the same device, or 0 without devices.
+func Sharers(t *testing.T, n int) int {
+	if cuda.Have().Err != nil {
+		return 0
+	}
+	all, err := cuda.Devices()
+	require.NoError(t, err)
+	return (n + len(all) - 1) / max(len(all), 1)
 }
 
 // Enough skips the test if there are devices, but fewer than n: it shows what ranks with a device each do.
