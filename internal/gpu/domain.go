@@ -3,6 +3,7 @@ package gpu
 import (
 	"encoding/hex"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"sync"
 
@@ -229,7 +230,10 @@ func (g *Domain) meet(t *team.Team, owners []int, mps bool) {
 // use makes g dom's side of device i, with room for peers and an area of that many bytes. After an error dom owns what
 // was made, and frees it when it closes.
 func (g *Domain) use(dom *engine.Domain, i, peers, area int) error {
-	if err := g.join(i); err != nil {
+	if err := g.join(i, streamsOf(g.Sharers, peers+1)); err != nil {
+		if g.shared != nil {
+			err = errors.Join(err, g.leave())
+		}
 		return err
 	}
 	dom.SetDevice(g)

@@ -105,3 +105,11 @@ func TestSharedRoom(t *testing.T) {
 	require.Equal(t, room{Threads: 128, PerSM: 8, Collectives: 6, Channels: 1}, r)
 	require.Positive(t, firstShare(20, 40, 40).Collectives)
 }
+
+// Ranks with a device each have room for their streams, but for very many ranks; those that share one make room.
+func TestStreamsOf(t *testing.T) {
+	for _, k := range []struct{ sharers, ranks, want int }{{1, 1, 10}, {1, 2, 12}, {1, 8, 24}, {1, 72, 152}, {2, 2, 56},
+		{8, 8, 224}, {72, 72, 1024}} {
+		require.Equal(t, k.want, streamsOf(k.sharers, k.ranks), "%d of %d ranks", k.sharers, k.ranks)
+	}
+}

@@ -22,6 +22,7 @@ import (
 type shared struct {
 	context *cuda.Context
 	kernels *kernels.Set
+	grown   int          // so many streams the context has had at the same time; devices' lock guards it
 	chores  *cuda.Stream // clears memory and writes tables
 	copying sync.Mutex   // held during copies
 	copies  *cuda.Stream // for copies between host and device
@@ -39,8 +40,8 @@ var devices = struct {
 	all map[hw.Device]*shared
 }{all: map[hw.Device]*shared{}}
 
-// join makes g one of the domains on device i.
-func (g *Domain) join(i int) error {
+// join makes g one of the domains on device i, where that many streams will be used.
+func (g *Domain) join(i, streams int) error {
 	dev := hw.CUDA(i)
 	devices.Lock()
 	defer devices.Unlock()
@@ -50,7 +51,7 @@ func (g *Domain) join(i int) error {
 		if err != nil {
 			return err
 		}
-		s = &shared{context: ctx, kernels: kernels.New(ctx), domains: map[*Domain]bool{}, pages: map[int][]*page{},
+		s = &shared{context: ctx, grown: atFirst, kernels: kernels.New(ctx), domains: map[*Domain]bool{}, pages: map[int][]*page{},
 			queued: map[*Stream]bool{}}
 		if s.chores, err = ctx.NewStream(); err == nil {
 			s.copies, err = ctx.NewStream()
@@ -64,7 +65,42 @@ func (g *Domain) join(i int) error {
 	s.mu.Lock()
 	s.domains[g] = true
 	s.mu.Unlock()
-	return nil
+	return s.grow(streams)
+}
+
+// streamsOf returns how many streams the ranks that share a device are likely to use there: each has its own ones for
+// blocking calls, two for each rank for messages, and the user's. More work, but it may then take long to make them.
+func streamsOf(sharers, ranks int) int {
+	n := sharers * (8 + 2*ranks)
+	if sharers > 1 {
+		n += 32
+	}
+	return min(n, 1024)
+}
+
+const atFirst = 32 // streams that a context has room for without growing
+
+// grow makes that many streams and closes them. To make more streams than a context has ever had (beyond some 35, on an
+// H100 with driver 580), the driver waits until no kernel of the context runs, and so do all other calls meanwhile.
+func (s *shared) grow(streams int) error {
+	if streams <= s.grown || s.busy() {
+		return nil
+	}
+	var errs []error
+	var all []*cuda.Stream
+	for range streams {
+		cu, err := s.context.NewStream()
+		if err != nil {
+			errs = append(errs, err)
+			break
+		}
+		all = append(all, cu)
+	}
+	for _, cu := range all {
+		errs = append(errs, cu.Close())
+	}
+	s.grown = len(all)
+	return errors.Join(errs...)
 }
 
 // leave undoes join.
