@@ -176,6 +176,7 @@ func TestAsked(t *testing.T) {
 		t.Run(k.name, func(t *testing.T) {
 			j := quick(t)
 			if !k.lines {
+				gputest.Enough(t, 2) // only links between devices can have none
 				t.Setenv("UBCOLL_EMULATE_ATOMICS", "0")
 			}
 			gputest.Run(t, k.ranks, ubcoll.Options{}, func(ctx context.Context, c *ubcoll.Comm, _ ubcoll.Device) error {
@@ -229,6 +230,9 @@ func TestTuneDevices(t *testing.T) {
 		{"without lines", 2, "0", "", false},
 	}) {
 		t.Run(k.name, func(t *testing.T) {
+			if k.atomics == "0" {
+				gputest.Enough(t, 2) // only links between devices can have none
+			}
 			t.Setenv("UBCOLL_EMULATE_ATOMICS", k.atomics)
 			var out, progress bytes.Buffer
 			gputest.Run(t, k.ranks, ubcoll.Options{}, func(ctx context.Context, c *ubcoll.Comm, _ ubcoll.Device) error {
