@@ -22,6 +22,7 @@ import (
 type shared struct {
 	context *cuda.Context
 	kernels *kernels.Set
+	most    int          // streams of ranks that share it have work at the same time, at most
 	grown   int          // so many streams the context has had at the same time; devices' lock guards it
 	chores  *cuda.Stream // clears memory and writes tables
 	copying sync.Mutex   // held during copies
@@ -51,8 +52,8 @@ func (g *Domain) join(i, streams int) error {
 		if err != nil {
 			return err
 		}
-		s = &shared{context: ctx, grown: atFirst, kernels: kernels.New(ctx), domains: map[*Domain]bool{}, pages: map[int][]*page{},
-			queued: map[*Stream]bool{}}
+		s = &shared{context: ctx, kernels: kernels.New(ctx), domains: map[*Domain]bool{}, pages: map[int][]*page{},
+			queued: map[*Stream]bool{}, grown: atFirst, most: connections() - 2} // chores and copies have a queue each
 		if s.chores, err = ctx.NewStream(); err == nil {
 			s.copies, err = ctx.NewStream()
 		}
@@ -211,22 +212,21 @@ func (g *Domain) Admit(st *Stream) error {
 		return nil
 	}
 	s := g.shared
-	most := connections() - 2 // copies and chores have their own
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.queued[st] {
 		return nil
 	}
-	if len(s.queued) >= most {
+	if len(s.queued) >= s.most {
 		for other := range s.queued {
 			if other.idle() {
 				delete(s.queued, other)
 			}
 		}
 	}
-	if len(s.queued) >= most {
+	if len(s.queued) >= s.most {
 		return fmt.Errorf("work on more than %d streams at the same time, where ranks share %v: each needs a queue of its own "+
-			"(CUDA_DEVICE_MAX_CONNECTIONS): %w", most, s.context.Device(), fault.ErrLimit)
+			"(CUDA_DEVICE_MAX_CONNECTIONS): %w", s.most, s.context.Device(), fault.ErrLimit)
 	}
 	s.queued[st] = true
 	return nil
