@@ -23,7 +23,7 @@ type shared struct {
 	context *cuda.Context
 	kernels *kernels.Set
 	most    int          // streams of ranks that share it have work at the same time, at most
-	grown   int          // so many streams the context has had at the same time; devices' lock guards it
+	grown   int          // so many streams the context has had at the same time; its place's lock guards it
 	chores  *cuda.Stream // clears memory and writes tables
 	copying sync.Mutex   // held during copies
 	copies  *cuda.Stream // for copies between host and device
@@ -36,19 +36,28 @@ type shared struct {
 	queued  map[*Stream]bool // streams on which ranks that share have queued something, at least those where it has not ended
 }
 
-var devices = struct {
+// place holds what ranks share on one device, while there are any. Its lock is held while a context is made or closed,
+// which takes long: of several devices at the same time.
+type place struct {
 	sync.Mutex
-	all map[hw.Device]*shared
-}{all: map[hw.Device]*shared{}}
+	shared *shared
+}
+
+var places sync.Map // *place by hw.Device
+
+func placeOf(dev hw.Device) *place {
+	p, _ := places.LoadOrStore(dev, &place{})
+	return p.(*place)
+}
 
 // join makes g one of the domains on device i, where that many streams will be used.
 func (g *Domain) join(i, streams int) error {
-	dev := hw.CUDA(i)
-	devices.Lock()
-	defer devices.Unlock()
-	s := devices.all[dev]
+	p := placeOf(hw.CUDA(i))
+	p.Lock()
+	defer p.Unlock()
+	s := p.shared
 	if s == nil {
-		ctx, err := cuda.Primary(dev)
+		ctx, err := cuda.Primary(hw.CUDA(i))
 		if err != nil {
 			return err
 		}
@@ -60,7 +69,7 @@ func (g *Domain) join(i, streams int) error {
 		if err != nil {
 			return errors.Join(err, s.close())
 		}
-		devices.all[dev] = s
+		p.shared = s
 	}
 	g.shared, g.Context, g.Kernels = s, s.context, s.kernels
 	s.mu.Lock()
@@ -69,8 +78,8 @@ func (g *Domain) join(i, streams int) error {
 	return s.grow(streams)
 }
 
-// streamsOf returns how many streams the ranks that share a device are likely to use there: each has its own ones for
-// blocking calls, two for each rank for messages, and the user's. More work, but it may then take long to make them.
+// streamsOf returns how many streams the ranks that share a device are likely to use there: each has its own for blocking
+// calls, two of them for each rank's messages, and the user's.
 func streamsOf(sharers, ranks int) int {
 	n := sharers * (8 + 2*ranks)
 	if sharers > 1 {
@@ -106,16 +115,18 @@ func (s *shared) grow(streams int) error {
 
 // leave undoes join.
 func (g *Domain) leave() error {
-	devices.Lock()
-	defer devices.Unlock()
 	s := g.shared
+	p := placeOf(s.context.Device())
+	p.Lock()
+	defer p.Unlock()
 	s.mu.Lock()
-	defer s.mu.Unlock()
 	delete(s.domains, g)
-	if len(s.domains) > 0 {
+	left := len(s.domains)
+	s.mu.Unlock()
+	if left > 0 {
 		return nil
 	}
-	delete(devices.all, s.context.Device())
+	p.shared = nil
 	return s.close()
 }
 
