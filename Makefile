@@ -39,7 +39,7 @@ bench-hosts: ## two hosts against Open MPI over TCP, as root; ARGS="-rounds 20"
 bench-gpu: ## against NCCL and PyTorch's symmetric memory on GPUs; ARGS="-op all -np 2,4 -G 0"
 	@scripts/bench-gpu $(ARGS)
 
-verify-gpu: ## every operation and type on 2, 3 and 4 GPUs, element by element; ARGS="-np 2 all_reduce"
+verify-gpu: ## every operation and type of 2, 3 and 4 ranks on GPUs, element by element; ARGS="-np 2 all_reduce"
 	@scripts/verify-gpu $(ARGS)
 
 test-gpu: ## the tests of devices on real GPUs, which ranks share where there are fewer; ARGS="-run Device ./coll"

@@ -5,9 +5,13 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"regexp"
+	"runtime"
+	"strconv"
 	"strings"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -150,4 +154,109 @@ func TestSharedStreams(t *testing.T) {
 			})
 		})
 	}
+}
+
+// TestSharedMemoryOut runs more ranks on a device than its memory is enough for: all ranks learn which one found none.
+func TestSharedMemoryOut(t *testing.T) {
+	emulated.Only(t)
+	const ranks = 6
+	for _, mib := range []int{1, 24, 48} { // a rank takes 18
+		t.Run(fmt.Sprintf("%d MiB", mib), func(t *testing.T) {
+			t.Setenv("UBCOLL_EMULATE_MEMORY", strconv.Itoa(mib<<20))
+			t.Setenv("UBCOLL_CUDA", "share")
+			all, err := cuda.Devices()
+			require.NoError(t, err)
+			if len(all) > 1 {
+				t.Skip("the ranks share several devices")
+			}
+			for _, policy := range []ubcoll.DevicePolicy{ubcoll.DevicesShare, ubcoll.DevicesRequired} {
+				want := regexp.MustCompile(`rank (\d) could not use cuda:0, as number (\d) of the 6 ranks that share it: .*OUT_OF_MEMORY.*: limit reached$`)
+				check := func(err error) error {
+					if m := want.FindStringSubmatch(fmt.Sprint(err)); m == nil || !errors.Is(err, ubcoll.ErrLimit) || m[1][0] != m[2][0]-1 {
+						return fmt.Errorf("%v: %w", policy, err)
+					}
+					return nil
+				}
+				opened := false
+				err := ubcoll.Local(t.Context(), ranks, ubcoll.Options{Devices: policy}, func(ctx context.Context, c *ubcoll.Comm) error {
+					if c.Rank() == 0 {
+						opened = true
+					}
+					_, err := c.GPU()
+					return check(err)
+				})
+				if policy == ubcoll.DevicesRequired {
+					require.False(t, opened)
+					err = check(err)
+				}
+				require.NoError(t, err)
+			}
+		})
+	}
+}
+
+// TestSharedAtOnce makes ranks that share a device queue on new streams at the same moment, each two operations, so that
+// one stream's would keep back another's if both had the same queue.
+func TestSharedAtOnce(t *testing.T) {
+	const ranks = 5
+	rounds := 20
+	if testing.Short() {
+		rounds = 5
+	}
+	var arrived atomic.Int32
+	gputest.Run(t, ranks, ubcoll.Options{}, func(ctx context.Context, c *ubcoll.Comm, dev ubcoll.Device) error {
+		b, err := gputest.Floats(ctx, c, dev, 10, 0)
+		if err != nil {
+			return err
+		}
+		for i := range rounds {
+			s, err := ubcoll.NewStream(dev)
+			if err != nil {
+				return err
+			}
+			for arrived.Add(1); arrived.Load() < int32(ranks*(i+1)) && ctx.Err() == nil; {
+				runtime.Gosched()
+			}
+			if err := errors.Join(allReduce(ctx, c.On(s), b.Vec()), allReduce(ctx, c.On(s), b.Vec()), s.Sync(ctx),
+				s.Close()); err != nil {
+				return err
+			}
+		}
+		return b.Free()
+	})
+}
+
+// TestSharedPace makes rank 0 queue more than a stream of a device that ranks share takes at a time: it waits until its
+// peers have done some of it.
+func TestSharedPace(t *testing.T) {
+	const ranks, most, all = 5, 256, 600
+	var queued atomic.Int32 // by rank 0
+	gputest.Run(t, ranks, ubcoll.Options{}, func(ctx context.Context, c *ubcoll.Comm, dev ubcoll.Device) error {
+		if gputest.Sharers(t, ranks) < 2 {
+			return nil
+		}
+		b, err1 := gputest.Floats(ctx, c, dev, 10, 0)
+		s, err2 := ubcoll.NewStream(dev)
+		if err := errors.Join(err1, err2); err != nil {
+			return err
+		}
+		if c.Rank() != 0 {
+			for queued.Load() < most && ctx.Err() == nil {
+				time.Sleep(time.Millisecond)
+			}
+			time.Sleep(20 * time.Millisecond) // time to do what it must not do
+			if n := queued.Load(); n > most {
+				return fmt.Errorf("rank 0 has queued %d operations", n)
+			}
+		}
+		for range all {
+			if err := allReduce(ctx, c.On(s), b.Vec()); err != nil {
+				return err
+			}
+			if c.Rank() == 0 {
+				queued.Add(1)
+			}
+		}
+		return errors.Join(s.Sync(ctx), s.Close(), b.Free())
+	})
 }

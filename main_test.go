@@ -8,6 +8,6 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	testkit.Children(map[string]func() error{"driver": childDriver, "log": childLog, "end": childEnd, "main": childMain})
+	testkit.Children(map[string]func() error{"driver": childDriver, "log": childLog, "end": childEnd, "main": childMain, "open": childOpen})
 	gputest.Main(4, m.Run)
 }

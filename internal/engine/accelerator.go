@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/ubcoll/ubcoll/fault"
@@ -86,18 +87,35 @@ func (o *Options) lacks(rank int, why string) error {
 	if why == "" || o.Devices != team.DevicesRequired {
 		return nil
 	}
-	return reason.As(fmt.Sprintf("rank %d uses no device, and Options.Devices is %v: %s", rank, o.Devices, why), fault.ErrNotSupported)
+	return noDevices(fmt.Sprintf("rank %d uses no device, and Options.Devices is %v: %s", rank, o.Devices, why))
+}
+
+// lackOf is err's text for other ranks, as the reason for which this rank has no device.
+func lackOf(err error) string {
+	if errors.Is(err, fault.ErrLimit) {
+		return reason.As(err.Error(), fault.ErrLimit).Error()
+	}
+	return err.Error()
+}
+
+// noDevices is the error of that reason, the same on all ranks: it is fault.ErrLimit if the text ends in that, as lackOf's
+// does, or else fault.ErrNotSupported.
+func noDevices(why string) error {
+	if strings.HasSuffix(why, fault.ErrLimit.Error()) {
+		return reason.As(why, fault.ErrLimit)
+	}
+	return reason.As(why, fault.ErrNotSupported)
 }
 
 // deviceCard makes this rank's side and its card. The card also tells failures: the ranks of a host use their devices
 // together or not at all, and the communicator works without them.
 func (c *Comm) deviceCard(ctx context.Context) DeviceCard {
 	if c.gpuWhy != nil {
-		return DeviceCard{Why: c.gpuWhy.Error()}
+		return DeviceCard{Why: lackOf(c.gpuWhy)}
 	}
 	card, err := c.device.Card(ctx)
 	if err != nil {
-		return DeviceCard{Why: fmt.Sprintf("rank %d could not set its device up: %v", c.rank, err)}
+		return DeviceCard{Why: lackOf(fmt.Errorf("rank %d could not set its device up: %w", c.rank, err))}
 	}
 	return card
 }
@@ -119,7 +137,7 @@ func (c *Comm) settleDevice(whys []string) error {
 			continue
 		}
 		if !errors.Is(c.gpuWhy, fault.ErrNotSupported) { // otherwise all ranks have found the same reason
-			c.gpuWhy = reason.As(why, fault.ErrNotSupported)
+			c.gpuWhy = noDevices(why)
 		}
 		return c.dropDevice()
 	}

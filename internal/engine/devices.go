@@ -15,12 +15,17 @@ const (
 	RowBytes   = MaxExtents * 8 // the size of a DevicePeer's Row, in device memory
 )
 
+// Uploader is a stream on which nothing waits for a peer.
+type Uploader interface {
+	Upload(dst cuda.Addr, src []byte) error // returns when that is done
+}
+
 // DeviceTransport is the part of a Transport that reaches other ranks' devices.
 type DeviceTransport interface {
 	// UseDevice makes the transport export memory of ctx's device, which the heap already uses, and import memory of
-	// peers that use a device, at most peers of them. It writes tables on s. It is called once, before Card. ctx and s
+	// peers that use a device, at most peers of them. It writes tables by u. It is called once, before Card. ctx and u
 	// stay the caller's, and must stay open until after Close.
-	UseDevice(ctx *cuda.Context, s *cuda.Stream, peers int) error
+	UseDevice(ctx *cuda.Context, u Uploader, peers int) error
 	// Export makes a device allocation reachable, until Withdraw, for all peers that use a device, also for those that
 	// Attach finds later. Local; it does not wait for the peers, which import it in the background: see Missing. extent
 	// is its number among this rank's exports. Exporting it again changes nothing. The error is fault.ErrStale if the

@@ -132,6 +132,11 @@ func (d *Device) Part(c *engine.Comm, ranks []int) engine.Accelerator {
 // Card implements Accelerator.
 func (d *Device) Card(ctx context.Context) (card engine.DeviceCard, err error) {
 	c, g, ranks := d.c, d.Domain, d.c.Team().Size()
+	defer func() {
+		if err != nil && g.Sharers > 1 {
+			err = fmt.Errorf("%v%s: %w", g.Context.Device(), g.sharing(), err)
+		}
+	}()
 	lines := 1 // of the status page
 	for _, a := range c.Attachments() {
 		if m, ok := a.(ClientMaker); ok {

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 
 	"github.com/ubcoll/ubcoll/fault"
@@ -134,6 +135,7 @@ type Domain struct {
 	Kernels *kernels.Set
 	Sharers int // most ranks that have the same device: with more than one, ranks divide a device's room
 
+	own   int   // the rank in the domain's first communicator
 	ranks []int // see Ranks
 	turns bool  // see Turns
 
@@ -203,10 +205,11 @@ func (accelerators) New(c *engine.Comm, told []json.RawMessage) (engine.Accelera
 	mine := as.index[t.Rank()]
 	layout := kernels.First(t.Size())
 	g := &Domain{Sharers: as.sharers, streams: map[*Stream]bool{}}
+	g.own = c.Rank()
 	g.meet(t, as.owners[all[t.Rank()].Devices[mine].UUID], all[t.Rank()].Devices[mine].MPS)
 	err = g.use(c.Domain(), mine, t.Size()-1, layout.Bytes())
 	if err != nil {
-		return nil, fmt.Errorf("rank %d could not use cuda:%d: %w", c.Rank(), mine, err)
+		return nil, fmt.Errorf("rank %d could not use cuda:%d%s: %w", c.Rank(), mine, g.sharing(), err)
 	}
 	d := newDevice(c, g, layout)
 	d.Multiprocessors, d.Atomics = as.multiprocessors, make([]error, t.Size())
@@ -217,6 +220,14 @@ func (accelerators) New(c *engine.Comm, told []json.RawMessage) (engine.Accelera
 		}
 	}
 	return d, nil
+}
+
+// sharing says, where ranks share g's device, which of them this one is.
+func (g *Domain) sharing() string {
+	if len(g.ranks) < 2 {
+		return ""
+	}
+	return fmt.Sprintf(", as number %d of the %d ranks that share it", slices.Index(g.ranks, g.own)+1, len(g.ranks))
 }
 
 // meet notes which ranks of t have g's device, and whether they take turns on it, which those of one process do not.
@@ -237,12 +248,12 @@ func (g *Domain) use(dom *engine.Domain, i, peers, area int) error {
 		return err
 	}
 	dom.SetDevice(g)
-	dom.Heap.UseDevice(g.Context, g.shared.chores)
+	dom.Heap.UseDevice(g.Context, choresOf{g.shared})
 	dom.Heap.OnQuiesce(g.quiesce)
 	if err := dom.Heap.ReserveDevice(area + peers*engine.RowBytes); err != nil {
 		return err
 	}
-	return dom.Exports.UseDevice(g.Context, g.shared.chores, peers)
+	return dom.Exports.UseDevice(g.Context, choresOf{g.shared}, peers)
 }
 
 // quiesce waits until all work that communicators of the domain have queued has ended. Kernels end by themselves, at
@@ -297,15 +308,7 @@ func (g *Domain) Ranks() []int { return g.ranks }
 func (g *Domain) Turns() bool { return g.turns }
 
 // Copy implements DomainDevice.
-func (g *Domain) Copy(a cuda.Addr, b []byte, in bool) error {
-	s := g.shared
-	s.copying.Lock()
-	defer s.copying.Unlock()
-	if in {
-		return s.copies.Upload(a, b)
-	}
-	return s.copies.Download(b, a)
-}
+func (g *Domain) Copy(a cuda.Addr, b []byte, in bool) error { return g.shared.copy(a, b, in) }
 
 // Close implements DomainDevice.
 func (g *Domain) Close() error { return g.leave() }

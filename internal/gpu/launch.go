@@ -424,6 +424,8 @@ func (d *Device) enqueue(s *Stream, captured bool) error {
 		return err
 	}
 	d.launches.Add(1)
+	d.Domain.BeginQueueing()
+	defer d.Domain.EndQueueing()
 	return s.Use(func(cu *cuda.Stream) error {
 		last := d.last.Load()
 		if last == s && !captured { // the usual case: d has entered s already

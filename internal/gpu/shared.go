@@ -28,6 +28,8 @@ type shared struct {
 	copying sync.Mutex   // held during copies
 	copies  *cuda.Stream // for copies between host and device
 
+	queueing sync.Mutex // held while a stream gets work, see BeginQueueing
+
 	mu      sync.Mutex
 	domains map[*Domain]bool
 	pages   map[int][]*page // free ones, by size
@@ -217,11 +219,12 @@ func (s *shared) giveUnits(units int) {
 // Admit is called before work is queued on st for a rank of g. A stream with work has one of the device's queues, which
 // several streams have together when there are more of them. What waits in a queue keeps back all that is behind it, of
 // other streams too, so that ranks which share a device could wait for each other forever. So no more of their streams
-// have work at the same time than there are queues.
+// have work at the same time than there are queues. If much is queued on st already, Admit waits until that has ended.
 func (g *Domain) Admit(st *Stream) error {
 	if g.Sharers <= 1 {
 		return nil
 	}
+	st.pace()
 	s := g.shared
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -240,6 +243,65 @@ func (g *Domain) Admit(st *Stream) error {
 			"(CUDA_DEVICE_MAX_CONNECTIONS): %w", s.most, s.context.Device(), fault.ErrLimit)
 	}
 	s.queued[st] = true
+	return nil
+}
+
+// BeginQueueing is called before streams of g get work, after Admit, and EndQueueing after that. Nothing in between may
+// wait for a kernel. If two threads give streams work at the same time, and neither stream has a queue, the driver may
+// give both the same one (seen on an H100 with driver 580: once in 50 times that two ranks made streams and queued two
+// kernels each). So one thread does it at a time, where ranks share a device.
+func (g *Domain) BeginQueueing() {
+	if g.Sharers > 1 {
+		g.shared.queueing.Lock()
+	}
+}
+
+// EndQueueing ends BeginQueueing.
+func (g *Domain) EndQueueing() {
+	if g.Sharers > 1 {
+		g.shared.queueing.Unlock()
+	}
+}
+
+// choresOf is the stream for chores, for packages that know nothing of BeginQueueing.
+type choresOf struct{ s *shared }
+
+func (c choresOf) Fill(at cuda.Addr, b byte, n int) error {
+	c.s.queueing.Lock()
+	defer c.s.queueing.Unlock()
+	return c.s.chores.Fill(at, b, n)
+}
+
+func (c choresOf) Upload(at cuda.Addr, b []byte) error {
+	c.s.queueing.Lock()
+	defer c.s.queueing.Unlock()
+	return c.s.chores.Upload(at, b)
+}
+
+func (c choresOf) Sync() error { return c.s.chores.Sync() }
+
+// copyPiece is how many bytes are copied between host and device while no stream of the device can get work.
+const copyPiece = 4 << 20
+
+// copy copies between host and device.
+func (s *shared) copy(a cuda.Addr, b []byte, in bool) error {
+	s.copying.Lock()
+	defer s.copying.Unlock()
+	for len(b) > 0 {
+		piece := b[:min(len(b), copyPiece)]
+		s.queueing.Lock()
+		var err error
+		if in {
+			err = s.copies.Upload(a, piece)
+		} else {
+			err = s.copies.Download(piece, a)
+		}
+		s.queueing.Unlock()
+		if err != nil {
+			return err
+		}
+		a, b = a+cuda.Addr(len(piece)), b[len(piece):]
+	}
 	return nil
 }
 

@@ -29,6 +29,7 @@ type Stream struct {
 	gone  bool         // Driver has been closed
 
 	taken atomic.Int32 // the room that the last queued kernel takes, see Follows
+	paced atomic.Int32 // see pace
 
 	mu    sync.Mutex
 	users []StreamUser // everybody who has queued on it: communicators first, each kind in the order of first use
@@ -216,6 +217,19 @@ func Await(reached func() (bool, error), look func(waited time.Duration) error) 
 
 // spinningLooks is the number of checks that a wait makes before it begins to read the clock.
 const spinningLooks = 16
+
+// paceMost is how many times work may be queued on a stream of a device that ranks share before that waits until all of
+// it has ended. The driver takes some thousand items, and waits to take more, while other threads can queue nothing.
+const paceMost = 256
+
+// pace is called each time before work is queued.
+func (s *Stream) pace() {
+	if s.paced.Add(1) <= paceMost || s.Captured() {
+		return
+	}
+	s.Await(func(time.Duration) error { return nil }) // an error of the device comes back from what is queued next
+	s.paced.Store(0)
+}
 
 // Sync waits until all queued work has run, and returns the errors since the last Sync.
 func (s *Stream) Sync(ctx context.Context) error {

@@ -30,6 +30,8 @@ func (m *gpuMail) queue(s *gpu.Stream, line int, ms []DeviceMessage) (k *mark, b
 		return nil, false, err
 	}
 	m.d.Watch()
+	m.d.Domain.BeginQueueing()
+	defer m.d.Domain.EndQueueing()
 	err = s.Use(func(cu *cuda.Stream) error {
 		begun = true
 		if s.Capturing() { // whoever captures decides when it runs, and after what

@@ -16,7 +16,7 @@ import (
 type device struct {
 	ctx     *cuda.Context
 	quiesce func()
-	stream  *cuda.Stream   // for zeroing memory
+	zeroer  Zeroer
 	calls   sync.WaitGroup // AllocDevice and Retire calls under way
 
 	slicing sync.Mutex
@@ -24,9 +24,15 @@ type device struct {
 	slab    *slab // the one with the most room, or nil
 }
 
-// UseDevice makes the heap allocate on ctx's device, and zero memory on s. Call it once, before the heap is shared. The
-// caller keeps both open until after Close, and closes them. Nothing on s waits for a peer.
-func (h *Heap) UseDevice(ctx *cuda.Context, s *cuda.Stream) { h.device.ctx, h.device.stream = ctx, s }
+// Zeroer is a stream on which nothing waits for a peer.
+type Zeroer interface {
+	Fill(at cuda.Addr, b byte, n int) error // queues that
+	Sync() error                            // waits until it is done
+}
+
+// UseDevice makes the heap allocate on ctx's device, and zero memory on z. Call it once, before the heap is shared. The
+// caller keeps both open until after Close, and closes them.
+func (h *Heap) UseDevice(ctx *cuda.Context, z Zeroer) { h.device.ctx, h.device.zeroer = ctx, z }
 
 // OnQuiesce sets the function that the heap calls before it frees device memory or ends an export. f must wait until
 // all work of this rank that is queued on its device has ended. The heap calls it without holding locks. Call OnQuiesce
@@ -113,10 +119,10 @@ func (h *Heap) placeDevice(a *Allocation) error {
 		}
 		return err
 	}
-	if err := h.device.stream.Fill(at, 0, a.pages); err != nil {
+	if err := h.device.zeroer.Fill(at, 0, a.pages); err != nil {
 		return errors.Join(fmt.Errorf("clear %d bytes: %w", a.pages, err), UnmapDevice(ctx, at, a.pages))
 	}
-	if err := h.device.stream.Sync(); err != nil { // the device may still write the memory, so it stays mapped forever
+	if err := h.device.zeroer.Sync(); err != nil { // the device may still write the memory, so it stays mapped forever
 		return fmt.Errorf("clear %d bytes: %w", a.pages, err)
 	}
 	a.Ptr = pointer(at)

@@ -122,6 +122,8 @@ func (g *gpuEnd) queue(s *gpu.Stream, steps []Step, all []touch, side uint32, mo
 		s.Enter(endUser{g}, g.d.Domain)
 	}
 	g.d.Watch()
+	g.d.Domain.BeginQueueing()
+	defer g.d.Domain.EndQueueing()
 	return s.Use(func(cu *cuda.Stream) error {
 		g.captured = g.captured || s.Capturing()
 		early := g.d.Domain.Context.Early() && s.TakesEarly()

@@ -12,7 +12,11 @@
 //     all its work is done. A queue passes on kernels, copies, fills, launches of graphs and records of events with
 //     timing, in the order of the calls. Each leaves the queue when it may begin: the stream's work before it has
 //     ended, and so has what the stream was told to wait for. What is behind it in the queue waits until then. The
-//     nodes of a graph use no queue, and neither do waits for events and records without timing.
+//     nodes of a graph use no queue, and neither do waits for events and records without timing. Of calls in two
+//     threads at the same time that each make a stream take a queue, the second does not see that the first has taken
+//     one, and both may take the same.
+//   - cuStreamCreate waits likewise when the context has 35 streams, and then for every 43 more: it makes room for so
+//     many, and keeps that.
 //   - Not emulated: that driver also holds up launches, copies, records, allocations and new streams of other threads
 //     in a context where such a call waits. The first launch of a kernel that needs more local memory than any before
 //     waits there, and so may the first launches of many graphs.

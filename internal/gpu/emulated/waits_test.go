@@ -48,6 +48,28 @@ func TestWaits(t *testing.T) {
 			require.NoError(s.t, err)
 			return m.Close
 		}},
+		{"NewStream, more than ever", func(s *side) func() error {
+			const first, step = 35, 43
+			for range first - 1 { // begin makes one, too
+				s.stream()
+			}
+			more := make([]*cuda.Stream, 0, step)
+			s.t.Cleanup(func() {
+				for _, x := range more {
+					require.NoError(s.t, x.Close())
+				}
+			})
+			return func() error {
+				for range step { // an earlier test may have made room for these
+					x, err := s.c.NewStream()
+					if err != nil {
+						return err
+					}
+					more = append(more, x)
+				}
+				return nil
+			}
+		}},
 	} {
 		t.Run(x.name, func(t *testing.T) {
 			s := newSide(t)

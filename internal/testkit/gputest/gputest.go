@@ -68,7 +68,7 @@ func Run(t *testing.T, n int, o ubcoll.Options, f func(context.Context, *ubcoll.
 }
 
 // Sharers returns the most of n ranks that have the same device, or 0 without devices.
-func Sharers(t *testing.T, n int) int {
+func Sharers(t testing.TB, n int) int {
 	if cuda.Have().Err != nil {
 		return 0
 	}

@@ -17,12 +17,12 @@ import (
 
 // device is a rank's side of sharing device memory. A rank that uses no device has none.
 type device struct {
-	t      *Transport
-	ctx    *cuda.Context
-	stream *cuda.Stream    // for writing rows
-	page   *mem.Allocation // memory of the ledger
-	ledger ledger
-	rows   *mem.Allocation // u64 [peers][maxExtents] on the device, for kernels: where extents are mapped; or nil
+	t        *Transport
+	ctx      *cuda.Context
+	uploader engine.Uploader // for rows
+	page     *mem.Allocation // memory of the ledger
+	ledger   ledger
+	rows     *mem.Allocation // u64 [peers][maxExtents] on the device, for kernels: where extents are mapped; or nil
 
 	remotes []atomic.Pointer[remote] // one for each possible peer, in the order of Attach, as in ledger.attached
 	looked  atomic.Uint32            // the doorbell's value when progress last ran
@@ -36,15 +36,15 @@ type device struct {
 	exports exports
 }
 
-// UseDevice implements engine.DeviceTransport. The heap already uses ctx and s.
-func (t *Transport) UseDevice(ctx *cuda.Context, s *cuda.Stream, peers int) error {
+// UseDevice implements engine.DeviceTransport. The heap already uses ctx.
+func (t *Transport) UseDevice(ctx *cuda.Context, u engine.Uploader, peers int) error {
 	if t.device.Load() != nil {
 		return fmt.Errorf("use %v: this rank uses a device already: %w", ctx.Device(), fault.ErrInUse)
 	}
 	if peers < 0 || peers >= engine.MaxRanks {
 		return fmt.Errorf("use %v with %d peers, not 0 to %d: %w", ctx.Device(), peers, engine.MaxRanks-1, fault.ErrLimit)
 	}
-	d := &device{t: t, ctx: ctx, stream: s, remotes: make([]atomic.Pointer[remote], peers)}
+	d := &device{t: t, ctx: ctx, uploader: u, remotes: make([]atomic.Pointer[remote], peers)}
 	if err := d.open(); err != nil {
 		return fmt.Errorf("use %v: %w", ctx.Device(), errors.Join(err, d.free()))
 	}

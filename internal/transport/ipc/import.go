@@ -88,7 +88,7 @@ func (r *remote) drop(extent uint32) error {
 // tell writes the extent's address to the kernels' table. The write is complete when tell returns.
 func (r *remote) tell(extent uint32, addr cuda.Addr) error {
 	word := uint64(addr)
-	return r.d.stream.Upload(r.row(extent), bytesOf(&word))
+	return r.d.uploader.Upload(r.row(extent), bytesOf(&word))
 }
 
 // load maps version v of the extent for this rank's device.

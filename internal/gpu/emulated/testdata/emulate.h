@@ -75,6 +75,8 @@ struct hardware_queue {
 	int streams = 0;              // that have it
 };
 const int most_connections = 32;
+extern std::atomic<uint64_t> queues_taken;      // how many times a stream has taken one
+extern thread_local uint64_t queue_taken_before; // when this thread's call began
 extern int connections; // CUDA_DEVICE_MAX_CONNECTIONS at cuInit: how many queues a context has
 
 // A device and its primary context; the context's handle is the address of this struct.
@@ -87,7 +89,10 @@ struct device {
 	std::shared_ptr<stream> legacy; // stream 0
 	std::atomic<int> room;          // occupied by blocks, of all multiprocessors, if room_counts
 	hardware_queue queues[most_connections];
+	int streams;                    // that the context has
+	int stream_room;                // as many as it can have before it makes room for more; 0: for the first ones
 };
+const int streams_at_first = 35, more_streams = 43;
 const int whole = 48; // the room of a multiprocessor
 int device_count(void);
 device *device_at(int ordinal); // null if there is none
@@ -101,6 +106,7 @@ int current(device **d);
 
 // BEGIN begins a call that needs a context, START one that needs none. Both take the lock.
 #define START(name) \
+	queue_taken_before = queues_taken; \
 	std::unique_lock<std::mutex> locked(lock); \
 	if (int code = injected(name)) \
 		return code

@@ -21,13 +21,21 @@ static std::map<uintptr_t, std::shared_ptr<stream>> &streams = *new std::map<uin
 static std::set<std::shared_ptr<stream>> &busy = *new std::set<std::shared_ptr<stream>>; // those with steps
 static std::map<uintptr_t, event> &events = *new std::map<uintptr_t, event>;
 
+std::atomic<uint64_t> queues_taken;
+thread_local uint64_t queue_taken_before;
+
 static void submit(stream &s) {
+	static hardware_queue *last; // that was taken
 	s.submitted++;
 	if (!s.queue) { // the driver takes a queue that the fewest streams with work have
 		s.queue = s.d->queues;
 		for (hardware_queue &q : s.d->queues)
 			if (&q < s.d->queues + connections && q.streams < s.queue->streams)
 				s.queue = &q;
+		// Of two calls in two threads, the second does not see that the first has taken one.
+		if (queues_taken++ != queue_taken_before && last >= s.d->queues && last < s.d->queues + connections)
+			s.queue = last;
+		last = s.queue;
 		s.queue->streams++;
 	}
 	s.queue->waiting.push_back(&s);
@@ -222,6 +230,7 @@ void close_streams(device *d) {
 	if (d->legacy)
 		close(d->legacy);
 	d->legacy = nullptr;
+	d->streams = d->stream_room = 0;
 	forget(streams, d, [](auto &s) { return s->d; });
 	forget(events, d, [](auto &e) { return e.d; });
 }
@@ -230,6 +239,13 @@ int cuStreamCreate(uintptr_t *handle, unsigned flags) {
 	BEGIN("cuStreamCreate");
 	if (flags & ~(unsigned)UBC_STREAM_NON_BLOCKING)
 		return INVALID_VALUE;
+	if (!d->stream_room)
+		d->stream_room = streams_at_first;
+	if (d->streams >= d->stream_room) {
+		d->stream_room += more_streams;
+		drain(locked, d);
+	}
+	d->streams++;
 	auto s = new_stream(d);
 	streams[*handle = s->handle] = s;
 	return 0;
@@ -251,6 +267,7 @@ int cuStreamDestroy_v2(uintptr_t handle) {
 		return INVALID_HANDLE;
 	STREAM(s, handle);
 	streams.erase(handle);
+	d->streams--;
 	close(s);
 	if (s->started && s->done == s->queued)
 		while (!s->ended)
