@@ -105,7 +105,8 @@ func TestDevicesRequired(t *testing.T) {
 	for r, err := range opened(t, o, o, o, o, o) {
 		requireAbout(t, err, ubcoll.ErrNotSupported, -1, fmt.Sprintf("rank %d uses no device", r), "5 ranks and 4 CUDA devices")
 	}
-	for _, call := range []string{"cuDevicePrimaryCtxRetain", "cuMemCreate", "cuMemImportFromShareableHandle"} {
+	for call, want := range map[string]error{"cuDevicePrimaryCtxRetain": ubcoll.ErrNotSupported, "cuMemCreate": ubcoll.ErrLimit,
+		"cuMemImportFromShareableHandle": ubcoll.ErrNotSupported} {
 		t.Run(call, func(t *testing.T) {
 			t.Setenv("UBCOLL_EMULATE_FAIL", call+":1")
 			errs := opened(t, o, o)
@@ -117,8 +118,8 @@ func TestDevicesRequired(t *testing.T) {
 				own, other, failed = other, own, 1
 			}
 			text := fmt.Sprintf("rank %d uses no device, and Options.Devices is required: ", failed)
-			requireAbout(t, own, ubcoll.ErrNotSupported, -1, text)
-			requireAbout(t, other, ubcoll.ErrNotSupported, failed, text)
+			requireAbout(t, own, want, -1, text)
+			requireAbout(t, other, want, failed, text)
 		})
 	}
 }
@@ -129,19 +130,22 @@ func TestDevicesRequiredSplit(t *testing.T) {
 	emulated.Only(t)
 	t.Setenv("UBCOLL_EMULATE_FAIL", "")
 	gputest.Run(t, 3, ubcoll.Options{Devices: ubcoll.DevicesRequired}, func(ctx context.Context, c *ubcoll.Comm, _ ubcoll.Device) error {
-		for _, call := range []string{"cuMemCreate", "cuEventCreate"} {
+		for _, k := range []struct {
+			call string
+			want error
+		}{{"cuMemCreate", ubcoll.ErrLimit}, {"cuEventCreate", ubcoll.ErrNotSupported}} {
 			if err := coll.Barrier(ctx, c); err != nil {
 				return err
 			}
 			if c.Rank() == 0 {
-				os.Setenv("UBCOLL_EMULATE_FAIL", call+":1")
+				os.Setenv("UBCOLL_EMULATE_FAIL", k.call+":1")
 			}
 			if err := coll.Barrier(ctx, c); err != nil {
 				return err
 			}
 			_, err := c.Split(ctx, c.Rank()/2, 0)
-			if !errors.Is(err, ubcoll.ErrNotSupported) || !strings.Contains(err.Error(), "Options.Devices is required") {
-				return fmt.Errorf("rank %d, %s: %v", c.Rank(), call, err)
+			if !errors.Is(err, k.want) || !strings.Contains(err.Error(), "Options.Devices is required") {
+				return fmt.Errorf("rank %d, %s: %v", c.Rank(), k.call, err)
 			}
 			if err := coll.Barrier(ctx, c); err != nil {
 				return err

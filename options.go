@@ -96,8 +96,8 @@ const (
 	DevicesAuto DevicePolicy = iota
 	// DevicesOff takes no device memory and does not load the driver. Calls that need a device return ErrNotSupported.
 	DevicesOff
-	// DevicesRequired makes Open, Split and Dup fail on all ranks if devices cannot be used: ErrNotSupported names the
-	// rank and the obstacle.
+	// DevicesRequired makes Open, Split and Dup fail on all ranks if devices cannot be used: ErrNotSupported, or
+	// ErrLimit for want of memory or room there, names the rank and the obstacle.
 	DevicesRequired
 	// DevicesShare is DevicesAuto, but where a host has more ranks than devices, they are dealt to the devices in turn.
 	// Ranks that are goroutines of one process divide a device's multiprocessors among them, and run at the same time.
