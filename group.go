@@ -68,8 +68,8 @@ func Group(ctx context.Context, c *Comm, calls func(g *Comm) error) error {
 // batch is what a group records.
 type batch struct {
 	recorded engine.Recorded
-	works    []team.Work    // the collectives; beyond its length, too, all works are empty
-	messages *mail.Together // or nil
+	works    []team.Work // the collectives; beyond its length, too, all works are empty
+	messages *mail.Batch // or nil
 }
 
 // batches has empty batches to use again.
@@ -110,26 +110,26 @@ func (b *batch) Begin() *team.Work { return b.add() }
 
 // Record implements engine.Recorder.
 func (b *batch) Record(c *engine.Comm, w *team.Work) error {
-	if t, ok := w.Other.(*mail.Together); ok {
+	if t, ok := w.Other.(*mail.Batch); ok {
 		op, wrong := w.Kind.String(), w.Err
 		b.drop()
 		return b.addMessages(c, op, t, wrong)
 	}
 	if n := len(b.works); n > 1 {
-		b.works[n-2].Together = true
+		b.works[n-2].Grouped = true
 	}
 	return nil
 }
 
 // Messages implements mail.Recorder.
-func (b *batch) Messages(m *mail.Mail, s *engine.Stream, acquire mail.Acquire) *mail.Together {
+func (b *batch) Messages(m *mail.Mail, s *engine.Stream, acquire mail.Acquire) *mail.Batch {
 	if b.messages == nil {
 		b.messages = m.Group(s, acquire)
 	}
 	return b.messages
 }
 
-func (b *batch) addMessages(c *engine.Comm, op string, t *mail.Together, wrong error) error {
+func (b *batch) addMessages(c *engine.Comm, op string, t *mail.Batch, wrong error) error {
 	switch {
 	case wrong != nil:
 		return wrong

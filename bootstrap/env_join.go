@@ -171,7 +171,7 @@ func (c config) host(ctx context.Context) (Bootstrap, error) {
 		r.hangUp()
 		return nil, err
 	}
-	r.letGo()
+	r.startOthers()
 	return r, nil
 }
 

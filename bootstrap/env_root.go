@@ -56,8 +56,8 @@ func newRoot(size int) *root {
 func (r *root) Rank() int { return 0 }
 func (r *root) Size() int { return r.size }
 
-// letGo starts the job on the other ranks.
-func (r *root) letGo() {
+// startOthers starts the job on the other ranks.
+func (r *root) startOthers() {
 	for rank, err := range r.toAll(func(w *wire) error { return w.send(frame{kind: kindGo, body: r.made}) }) {
 		r.fail(lost(rank, "connection failed: "+err.Error()))
 	}

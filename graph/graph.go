@@ -164,7 +164,7 @@ func (g recorder) Record(c *engine.Comm, w *team.Work) error {
 		if w.Other.Len() == 0 {
 			return nil
 		}
-		if err := w.Other.Alone(); err != nil {
+		if err := w.Other.SelfBlocked(); err != nil {
 			return err
 		}
 	}
@@ -256,7 +256,7 @@ func (g *Graph) groups() (hash uint64) {
 		if w.Kind == team.KindMessages {
 			continue
 		}
-		if n++; w.Together {
+		if n++; w.Grouped {
 			hash = (hash ^ n) * 0x9e3779b97f4a7c15
 		}
 	}
@@ -358,14 +358,14 @@ func (g *Graph) over() {
 	g.mu.Unlock()
 	if last { // Close has returned
 		g.view.Within("close", func() error {
-			g.view.Domain().Failed(g.letGo())
+			g.view.Domain().Failed(g.releaseBuffers())
 			return nil
 		})
 	}
 }
 
-// letGo releases the buffers, once the graph is closed and the last launch is over.
-func (g *Graph) letGo() error {
+// releaseBuffers releases the buffers, once the graph is closed and the last launch is over.
+func (g *Graph) releaseBuffers() error {
 	var errs []error
 	if g.device != nil {
 		errs = append(errs, g.device.Close())
@@ -394,7 +394,7 @@ func (g *Graph) Close() error {
 	case launched: // the last launch releases the buffers
 		return nil
 	case g.device == nil:
-		return g.letGo()
+		return g.releaseBuffers()
 	}
-	return g.view.Within("close", g.letGo)
+	return g.view.Within("close", g.releaseBuffers)
 }

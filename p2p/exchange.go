@@ -194,7 +194,7 @@ func (x *Exchange) onDevice(e *inside.View) bool {
 
 // startTogether starts an exchange that is on a device, queued or recorded.
 func (x *Exchange) startTogether(ctx context.Context, e *inside.View, onDevice, wait bool) (Request, error) {
-	t := e.Mail.Together(e.Stream, x.op, onDevice, acquire)
+	t := e.Mail.NewBatch(e.Stream, x.op, onDevice, acquire)
 	t.Requests = true
 	errs := []error{t.Usable(ctx)}
 	for i, k := range x.calls {

@@ -161,7 +161,7 @@ func together(ctx context.Context, e *inside.View, op string, calls ...mail.Call
 			return n, nil
 		}
 	}
-	t := e.Mail.Together(e.Stream, op, onDevice, acquire)
+	t := e.Mail.NewBatch(e.Stream, op, onDevice, acquire)
 	err = t.Usable(ctx)
 	for i := 0; i < len(calls) && err == nil; i++ {
 		err = t.Call(calls[i])
@@ -206,7 +206,7 @@ func addTo(ctx context.Context, e *inside.View, r mail.Recorder, op string, call
 }
 
 // submit runs, queues or records t. If something is wrong with t, it only tells a recorder.
-func submit(ctx context.Context, e *inside.View, t *mail.Together, wrong error) error {
+func submit(ctx context.Context, e *inside.View, t *mail.Batch, wrong error) error {
 	if e.Recorder != nil {
 		w := e.Recorder.Begin()
 		w.Kind, w.Other, w.Err = team.KindMessages, t, wrong

@@ -56,7 +56,7 @@ func (s *splitting) run(ctx context.Context, steps []*Gathering) (*Comm, error) 
 	start := time.Now()
 	err := s.parent.Gather(ctx, steps...)
 	if err != nil && s.child != nil {
-		s.child.hush()
+		s.child.ignoreNetwork()
 		s.child.leave(s.reason(err))
 		return nil, WithCleanup(err, s.child.abandon())
 	}
@@ -251,8 +251,8 @@ func (s *splitting) reason(err error) *fault.Error {
 	return r
 }
 
-// hush makes the network's goroutine leave a communicator alone that could not be made.
-func (c *Comm) hush() {
+// ignoreNetwork makes the network's goroutine leave a communicator alone that could not be made.
+func (c *Comm) ignoreNetwork() {
 	c.ending.Lock()
 	c.closing.Store(true)
 	c.ending.Unlock()

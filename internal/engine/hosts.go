@@ -71,8 +71,8 @@ func (c *Comm) openStage(ctx context.Context, id uint64, on [][]int, mine int) (
 	return err
 }
 
-// sever ends a broken communicator's connections to other hosts, after telling them: the process may end next.
-func (c *Comm) sever() {
+// disconnectHosts ends a broken communicator's connections to other hosts, after telling them: the process may end next.
+func (c *Comm) disconnectHosts() {
 	c.telling.Lock()
 	//lint:ignore SA2001 Whoever holds it is still telling them.
 	c.telling.Unlock()

@@ -236,7 +236,7 @@ func (j *joining) part(host []int, a roster.Apart) {
 // forgo gives up a communicator that could not be made because of e.
 func (c *Comm) forgo(e *fault.Error) {
 	if c != nil && c.dom != nil {
-		c.hush()
+		c.ignoreNetwork()
 		c.leave(e)
 		c.release()
 	}

@@ -262,7 +262,7 @@ func (c *Comm) run(ctx context.Context, w *team.Work) error {
 	}
 	err := c.perform(ctx, w)
 	if err != nil && c.stage != nil && c.broken.Load() != nil {
-		c.sever()
+		c.disconnectHosts()
 		if e, ok := err.(*fault.Error); ok && e.Op == hosts.NoCall {
 			err = c.team.Errorf(e.Step, e.Peer, e.Err)
 		}

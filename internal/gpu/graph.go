@@ -194,7 +194,7 @@ func (d *Device) capture(ctx context.Context, works []team.Work, part GraphPart)
 // captured returns how many of the first works become one kernel of a graph, at least one.
 func (d *Device) captured(works []team.Work) int {
 	n := 1
-	for n < len(works) && works[n-1].Together {
+	for n < len(works) && works[n-1].Grouped {
 		n++
 	}
 	return d.together(works[:n])

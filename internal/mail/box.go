@@ -71,11 +71,11 @@ type answer struct {
 	_      uint64
 }
 
-func init() {
-	if unsafe.Sizeof(slot{}) != 128 || unsafe.Sizeof(outbox{}) != SendSlots*128+maxAnswers*64+2*128 {
-		panic("mail: outbox layout")
-	}
-}
+// The layout of an outbox, which peers read.
+var (
+	_ [128]struct{}                                   = [unsafe.Sizeof(slot{})]struct{}{}
+	_ [SendSlots*128 + maxAnswers*64 + 2*128]struct{} = [unsafe.Sizeof(outbox{})]struct{}{}
+)
 
 // exactly is set in answer.Type if the message must have exactly Bytes bytes.
 const exactly = 1 << 63

@@ -24,14 +24,14 @@ type gpuMail struct {
 
 	batches sync.Pool // of *batch
 
-	mu     sync.Mutex
-	f      *cuda.Function // nil until it is first used
-	shares *gpu.LaneShares
-	ops    uint64 // how many were queued
-	free   []*mark
-	all    []*mark
-	strays []*gpu.Stream // streams that may have work queued after their last mark
-	holds  []hold
+	mu       sync.Mutex
+	f        *cuda.Function // nil until it is first used
+	shares   *gpu.LaneShares
+	ops      uint64 // how many were queued
+	free     []*mark
+	all      []*mark
+	unmarked []*gpu.Stream // streams that may have work queued after their last mark
+	holds    []hold
 
 	branches gpu.Branches
 
@@ -97,9 +97,9 @@ func (m *gpuMail) load() (*cuda.Function, error) {
 func (m *gpuMail) Close() error {
 	var errs []error
 	m.mu.Lock()
-	marks, strays := m.all, m.strays
+	marks, unmarked := m.all, m.unmarked
 	m.mu.Unlock()
-	for _, s := range strays {
+	for _, s := range unmarked {
 		s.Quiet()
 	}
 	for i := range m.lanes {
@@ -141,7 +141,7 @@ func (m *gpuMail) release(all bool) error {
 			continue
 		}
 		if h.after != nil {
-			m.letGo(h.after)
+			m.putBack(h.after)
 		}
 		errs = append(errs, h.peer.Unhold(h.extent))
 	}

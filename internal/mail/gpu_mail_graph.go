@@ -81,16 +81,16 @@ func (g *mailGraph) Launch(of *gpu.Graph, s *gpu.Stream, cu *cuda.Stream) error 
 		err = m.set(k, g.lanes, cu)
 	}
 	if err != nil {
-		m.letGo(k)
-		m.stray(s)
+		m.putBack(k)
+		m.noteUnmarked(s)
 		return err
 	}
 	if len(g.holds) == 0 {
-		m.letGo(k)
+		m.putBack(k)
 		return nil
 	}
 	if g.after != nil {
-		m.letGo(g.after)
+		m.putBack(g.after)
 	}
 	g.after = k
 	return nil

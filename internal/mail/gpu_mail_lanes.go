@@ -63,7 +63,7 @@ func (m *gpuMail) order(lanes gpu.LaneSet, s *gpu.Stream, cu *cuda.Stream) error
 	return nil
 }
 
-// take returns a mark for work to be queued on s. The caller gives it back with letGo.
+// take returns a mark for work to be queued on s. The caller gives it back with putBack.
 func (m *gpuMail) take(s *gpu.Stream) (*mark, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -99,14 +99,14 @@ func (m *gpuMail) set(k *mark, lanes gpu.LaneSet, cu *cuda.Stream) error {
 	return nil
 }
 
-// stray remembers that s may have work queued after its last mark.
-func (m *gpuMail) stray(s *gpu.Stream) {
+// noteUnmarked remembers that s may have work queued after its last mark.
+func (m *gpuMail) noteUnmarked(s *gpu.Stream) {
 	m.mu.Lock()
-	m.strays = append(m.strays, s)
+	m.unmarked = append(m.unmarked, s)
 	m.mu.Unlock()
 }
 
-func (m *gpuMail) letGo(k *mark) {
+func (m *gpuMail) putBack(k *mark) {
 	m.mu.Lock()
 	m.drop(k)
 	m.mu.Unlock()
@@ -145,7 +145,7 @@ func (m *gpuMail) busy(lane int) bool {
 		return false
 	}
 	done, err := m.reached(k)
-	m.letGo(k)
+	m.putBack(k)
 	return err == nil && !done
 }
 

@@ -9,7 +9,7 @@ import (
 )
 
 // queue queues ms on s, or if s is nil on their first lane's own stream. It returns a mark after them, which the caller
-// gives back with letGo. begun says that after an error some work may be queued, or that peers may wait in vain.
+// gives back with putBack. begun says that after an error some work may be queued, or that peers may wait in vain.
 func (m *gpuMail) queue(s *gpu.Stream, line int, ms []DeviceMessage) (k *mark, begun bool, err error) {
 	lanes := lanesOf(ms)
 	if err := m.lock(lanes); err != nil {
@@ -47,9 +47,9 @@ func (m *gpuMail) queue(s *gpu.Stream, line int, ms []DeviceMessage) (k *mark, b
 		return m.set(k, lanes, cu)
 	})
 	if err != nil {
-		m.letGo(k)
+		m.putBack(k)
 		if begun {
-			m.stray(s)
+			m.noteUnmarked(s)
 		}
 		return nil, begun, err
 	}

@@ -25,7 +25,7 @@ type deviceMessages []DeviceMessage
 
 // messagesOf returns w's messages of device memory, or nil.
 func messagesOf(w *team.Work) deviceMessages {
-	if t, ok := w.Other.(*Together); ok {
+	if t, ok := w.Other.(*Batch); ok {
 		return t.device
 	}
 	return nil
@@ -84,8 +84,8 @@ func (m *gpuMail) prepare(ms []DeviceMessage, graph bool) (held int, err error) 
 	return len(ms), nil
 }
 
-// letGo undoes prepare.
-func letGo(ms []DeviceMessage, held int) {
+// unprepare undoes prepare.
+func unprepare(ms []DeviceMessage, held int) {
 	for i := range ms[:held] {
 		h := &ms[i]
 		if h.buf.Claim != nil {

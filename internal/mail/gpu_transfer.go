@@ -72,7 +72,7 @@ func (m *gpuMail) start(ctx context.Context, s *gpu.Stream, op string, ms []Devi
 		}
 	}
 	held, err := m.prepare(ms, graph)
-	defer letGo(ms, held)
+	defer unprepare(ms, held)
 	if err != nil {
 		return nil, err
 	}
@@ -98,7 +98,7 @@ func (m *gpuMail) start(ctx context.Context, s *gpu.Stream, op string, ms []Devi
 	}
 	m.note(ms)
 	if s != nil {
-		m.letGo(t.after)
+		m.putBack(t.after)
 		return nil, nil
 	}
 	return t, nil
@@ -162,7 +162,7 @@ func (t *Transfer) Wait(ctx context.Context) error {
 func (t *Transfer) finish(err error) error {
 	m := t.m
 	c := m.mail.c
-	m.letGo(t.after)
+	m.putBack(t.after)
 	t.done, t.after = true, nil
 	if err != nil {
 		t.err = c.FailOpen(m.error(t.op, "device", err))

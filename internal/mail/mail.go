@@ -21,7 +21,7 @@ type Mail struct {
 	eager  int   // see EagerLimit
 	Looks  int   // see team.Looks
 	boxes  []Box // by rank of the peer
-	domain *mailroom
+	domain *progress
 	shut   bool     // the lanes are locked
 	gpu    *gpuMail // messages of device memory; see deviceMail
 }
@@ -38,7 +38,7 @@ func New(c *engine.Comm, sibling engine.Attachment) engine.Attachment {
 
 // newMail makes the messages of a rank without its peers' memory.
 func newMail(rank, ranks int) *Mail {
-	m := &Mail{rank: rank, eager: eagerLimit(ranks), boxes: make([]Box, ranks), domain: &mailroom{}}
+	m := &Mail{rank: rank, eager: eagerLimit(ranks), boxes: make([]Box, ranks), domain: &progress{}}
 	for r := range m.boxes {
 		m.boxes[r].Peer = r
 	}

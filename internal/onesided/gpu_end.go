@@ -118,12 +118,12 @@ func (g *gpuEnd) watch() {
 				return
 			}
 		}
-		g.letGo() // the peer has closed the registration, and its Close reports the error
+		g.unholdMemory() // the peer has closed the registration, and its Close reports the error
 	}
 }
 
-// letGo gives up the peer's memory. No step, queued or later, may use it. The caller holds launching.
-func (g *gpuEnd) letGo() error {
+// unholdMemory gives up the peer's memory. No step, queued or later, may use it. The caller holds launching.
+func (g *gpuEnd) unholdMemory() error {
 	if !g.held {
 		return nil
 	}
@@ -193,7 +193,7 @@ func (g *gpuEnd) release() error {
 	g.released = true
 	g.mu.Unlock()
 	g.launching.Lock() // guards against the watchdog
-	errs := []error{g.letGo()}
+	errs := []error{g.unholdMemory()}
 	g.launching.Unlock()
 	for _, s := range g.own {
 		if s != nil {

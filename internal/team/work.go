@@ -33,8 +33,8 @@ type Work struct {
 	Err error
 	// Ends says that this refused Work stands for a whole group.
 	Ends bool
-	// Together says that the next work was called in the same group.
-	Together bool
+	// Grouped says that the next work was called in the same group.
+	Grouped bool
 	// Graph says that the work belongs to a graph, whose buffers are found among those that graphs hold.
 	Graph bool
 	// Path is how the data travels on the host.
@@ -69,8 +69,8 @@ type Operation interface {
 	Clone() Operation
 	// OnHost reports whether it uses host memory.
 	OnHost() bool
-	// Alone returns why it would wait forever without operations beside it, or nil.
-	Alone() error
+	// SelfBlocked returns why it would wait forever without operations beside it, or nil.
+	SelfBlocked() error
 	// Place takes the operation's place among others, on a host stream, before Run.
 	Place() error
 	// Run runs it, or queues it on its device stream, in the communicator's turn.

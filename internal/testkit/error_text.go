@@ -7,7 +7,7 @@ import (
 )
 
 // inner are words that only the library's own code uses.
-var inner = regexp.MustCompile(`\b(agree|hello|attach|verdict|stage|staging|lanes?|mailbox|mailroom|slots?|descriptors|arena|` +
+var inner = regexp.MustCompile(`\b(agree|hello|attach|verdict|stage|staging|lanes?|mailbox|slots?|descriptors|arena|` +
 	`generation|extent|IPC|join at|the other end)\b|\binvalid, |\bnone\b|count 0, `)
 
 // teller is the rank that tells an error.

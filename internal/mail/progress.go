@@ -5,9 +5,9 @@ import (
 	"sync/atomic"
 )
 
-// mailroom knows the communicators of a domain, and which of them have open requests. Every wait of this rank moves
+// progress knows the communicators of a domain, and which of them have open requests. Every wait of this rank moves
 // those requests' messages, since its peers may be waiting for them.
-type mailroom struct {
+type progress struct {
 	all   sync.Map // *Mail
 	open  atomic.Int32
 	mu    sync.Mutex
@@ -16,8 +16,8 @@ type mailroom struct {
 }
 
 // pass waits until the current holders of all lanes have let go of them.
-func (r *mailroom) pass() {
-	for m := range r.all.Range {
+func (p *progress) pass() {
+	for m := range p.all.Range {
 		for l := range m.(*Mail).lanes() {
 			l.Lock()
 			//lint:ignore SA2001 the wait for the lock is all that is wanted: what its holder does is over then
@@ -27,26 +27,26 @@ func (r *mailroom) pass() {
 }
 
 // leave ends all requests of m, which has been closed.
-func (r *mailroom) leave(m *Mail) {
-	r.all.Delete(m)
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.open.Add(-int32(r.mails[m]))
-	delete(r.mails, m)
+func (p *progress) leave(m *Mail) {
+	p.all.Delete(m)
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.open.Add(-int32(p.mails[m]))
+	delete(p.mails, m)
 }
 
 // move moves the messages of open requests. Without any, it is only a load.
-func (r *mailroom) move() {
-	if r.open.Load() == 0 {
+func (p *progress) move() {
+	if p.open.Load() == 0 {
 		return
 	}
-	if !r.mu.TryLock() {
+	if !p.mu.TryLock() {
 		return // another goroutine does it
 	}
-	defer r.mu.Unlock()
-	for m := range r.mails {
-		if r.first != nil {
-			r.first()
+	defer p.mu.Unlock()
+	for m := range p.mails {
+		if p.first != nil {
+			p.first()
 		}
 		m.Move()
 	}
@@ -54,30 +54,30 @@ func (r *mailroom) move() {
 
 // OpenRequest makes the waits of this rank move the messages of m, until as many calls of CloseRequest.
 func (m *Mail) OpenRequest() {
-	r := m.domain
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if r.mails == nil {
-		r.mails = map[*Mail]int{}
+	p := m.domain
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.mails == nil {
+		p.mails = map[*Mail]int{}
 	}
-	r.mails[m]++
-	r.open.Add(1)
+	p.mails[m]++
+	p.open.Add(1)
 }
 
 // CloseRequest undoes one OpenRequest, unless the communicator has been closed meanwhile.
 func (m *Mail) CloseRequest() {
-	r := m.domain
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	switch n := r.mails[m]; n {
+	p := m.domain
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	switch n := p.mails[m]; n {
 	case 0:
 		return
 	case 1:
-		delete(r.mails, m)
+		delete(p.mails, m)
 	default:
-		r.mails[m] = n - 1
+		p.mails[m] = n - 1
 	}
-	r.open.Add(-1)
+	p.open.Add(-1)
 }
 
 // BeforeMove makes waits call f before they move the messages of any communicator of the domain. For tests.

@@ -1,0 +1,405 @@
+package mail
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+
+	"github.com/ubcoll/ubcoll/fault"
+	"github.com/ubcoll/ubcoll/internal/engine"
+	"github.com/ubcoll/ubcoll/internal/gpu/kernels"
+	"github.com/ubcoll/ubcoll/internal/reason"
+	"github.com/ubcoll/ubcoll/internal/team"
+)
+
+// Call is a send or receive as the caller asked for it.
+type Call struct {
+	Vec  team.Vec
+	Peer int
+	Recv bool
+}
+
+// Batch is messages that start together: those of a group, or of a call on a stream or under recording. A receive
+// takes exactly as many elements as it has room for. It implements team.Operation.
+type Batch struct {
+	Requests bool // the caller wants Requests, to ask when they are done
+	AtOnce   bool // and fails instead of waiting if too many are not done
+	Turn     bool // they run in the communicator's turn, with the collectives of their group
+
+	m        *Mail
+	stream   *engine.Stream
+	op       string
+	onDevice bool
+	group    bool
+	acquire  Acquire
+	host     []Call
+	device   deviceMessages
+	placed   []*Message // messages of host memory that have their places, on a stream
+
+	// Memory to use again.
+	open  []*Message
+	notes []team.MessageNote
+}
+
+// batches has empty Batches to use again.
+var batches = sync.Pool{New: func() any { return new(Batch) }}
+
+// NewBatch makes messages for a call op on s; nil is no stream. They are of host memory or, if onDevice, of device
+// memory.
+func (m *Mail) NewBatch(s *engine.Stream, op string, onDevice bool, acquire Acquire) *Batch {
+	b := batches.Get().(*Batch)
+	b.m, b.stream, b.op, b.onDevice, b.acquire = m, s, op, onDevice, acquire
+	return b
+}
+
+// PutBack takes back a Batch that has run, or whose calls others have copied. Messages of device memory may still be
+// under way; their memory is not used again.
+func (b *Batch) PutBack() {
+	if len(b.device) > 0 {
+		return
+	}
+	clear(b.host)
+	clear(b.open)
+	*b = Batch{host: b.host[:0], open: b.open[:0], notes: b.notes[:0]}
+	batches.Put(b)
+}
+
+// Recorder is a recorder that has one Batch for all messages of host memory, those of a group.
+type Recorder interface {
+	// Messages returns the Batch for the caller to add messages to, between the recording's Enter and Leave.
+	Messages(m *Mail, s *engine.Stream, acquire Acquire) *Batch
+}
+
+// Usable returns why nothing can be sent or received now, or nil.
+func (b *Batch) Usable(ctx context.Context) error { return b.m.UsableNow(ctx, b.op) }
+
+// UsableNow is Usable with a context that must not have ended.
+func (m *Mail) UsableNow(ctx context.Context, op string) error {
+	if err := m.Usable(op); err != nil {
+		return err
+	}
+	if ctx = engine.Context(ctx); ctx.Err() != nil {
+		return m.Error(op, -1, "", reason.Ended(ctx))
+	}
+	return nil
+}
+
+// Usable returns why the communicator cannot do messages now, as an error of op, or nil.
+func (m *Mail) Usable(op string) error {
+	if err := m.c.Err(); err != nil {
+		return err
+	}
+	if err := m.c.BetweenHosts(""); err != nil {
+		return m.c.LocalError(op, err)
+	}
+	return nil
+}
+
+// Call adds a message, or returns what is wrong with it.
+func (b *Batch) Call(k Call) error {
+	if b.onDevice {
+		h := DeviceMessage{Call: k}
+		if err := b.m.checkDevice(b.stream, b.op, &h); err != nil {
+			return err
+		}
+		b.device = append(b.device, h)
+		return nil
+	}
+	if err := b.m.Check(b.op, k.Peer, &k.Vec); err != nil {
+		return err
+	}
+	b.host = append(b.host, k)
+	return nil
+}
+
+// Check returns what is wrong with a message of host memory, as an error of op, or nil.
+func (m *Mail) Check(op string, peer int, v *team.Vec) error {
+	if uint(peer) >= uint(len(m.boxes)) {
+		return m.Error(op, -1, "", fmt.Errorf("rank %d of %d ranks: %w", peer, len(m.boxes), fault.ErrArgument))
+	}
+	if err := v.Check(); err != nil {
+		return m.Error(op, peer, "", err)
+	}
+	return nil
+}
+
+// Group makes an empty Batch for the messages of a group on s.
+func (m *Mail) Group(s *engine.Stream, acquire Acquire) *Batch {
+	b := m.NewBatch(s, "group", false, acquire)
+	b.group = true
+	return b
+}
+
+// Group makes an empty Batch for a group with messages like b's.
+func (b *Batch) Group() *Batch { return b.m.Group(b.stream, b.acquire) }
+
+// Add adds copies of the messages of other, which are on the same stream.
+func (b *Batch) Add(other *Batch) {
+	b.host, b.device = append(b.host, other.host...), append(b.device, other.device...)
+}
+
+// AddCall adds a message of host memory that has been checked.
+func (b *Batch) AddCall(k *Call) { b.host = append(b.host, *k) }
+
+// OnHost implements team.Operation.
+func (b *Batch) OnHost() bool { return !b.onDevice && len(b.host) > 0 }
+
+// Len implements team.Operation.
+func (b *Batch) Len() int { return len(b.host) + len(b.device) }
+
+// Vec implements team.Operation.
+func (b *Batch) Vec(i int) *team.Vec {
+	if i < len(b.host) {
+		return &b.host[i].Vec
+	}
+	return &b.device[i-len(b.host)].Vec
+}
+
+// Clone implements team.Operation.
+func (b *Batch) Clone() team.Operation {
+	c := *b
+	c.host, c.device, c.open, c.notes = slices.Clone(b.host), slices.Clone(b.device), nil, nil
+	return &c
+}
+
+// SelfBlocked implements team.Operation.
+func (b *Batch) SelfBlocked() error {
+	if b.op != "send" {
+		return nil
+	}
+	v, most := b.Vec(0), b.m.eager
+	if b.onDevice {
+		most = kernels.EagerBytes
+	}
+	if b.peer() != b.m.rank || v.Bytes() <= most {
+		return nil
+	}
+	return b.m.Error(b.op, b.m.rank, "", waitsForItself(v.Bytes(), most))
+}
+
+// peer is the peer of the first message.
+func (b *Batch) peer() int {
+	if len(b.host) > 0 {
+		return b.host[0].Peer
+	}
+	return b.device[0].Peer
+}
+
+// Do sends and receives, or queues this on the stream.
+func (b *Batch) Do(ctx context.Context) error {
+	ctx = engine.Context(ctx)
+	if err := b.SelfBlocked(); err != nil {
+		return err
+	}
+	if b.stream == nil || b.stream.OnDevice() != nil {
+		return b.Run(ctx)
+	}
+	return b.stream.Do(ctx, b.m.c, b.Run, b.Place)
+}
+
+// Place implements team.Operation. It gives messages of host memory that do not go at once their places in the order,
+// where they wait for Run or Withdraw: messages from one rank to another keep the order of the calls, whatever their
+// streams. In the same step, the caller takes their places on the stream, or their turn.
+func (b *Batch) Place() error {
+	if len(b.host) == 0 {
+		return nil
+	}
+	ms := b.messages()
+	for _, h := range ms {
+		h.queued = true
+	}
+	if err := b.m.Start(b.op, ms); err != nil {
+		return err
+	}
+	b.placed = ms
+	return nil
+}
+
+// Withdraw takes back placed messages that are not to run.
+func (b *Batch) Withdraw() {
+	for _, h := range b.placed {
+		h.lane.Lock()
+		h.lane.waiting.remove(h)
+		h.release()
+		h.lane.Unlock()
+	}
+	b.placed = nil
+}
+
+// message makes the i-th message of host memory.
+func (b *Batch) message(i int) *Message {
+	k := &b.host[i]
+	h := NewMessage(k.Peer, &k.Vec, k.Recv, b.acquire)
+	h.exact, h.told = true, b.note(i)
+	return h
+}
+
+func (b *Batch) messages() []*Message {
+	b.open = b.open[:0]
+	for i := range b.host {
+		b.open = append(b.open, b.message(i))
+	}
+	return b.open
+}
+
+// note is where it is noted how the i-th message of host memory went, for a group; or nil.
+func (b *Batch) note(i int) *team.MessageNote {
+	if !b.group {
+		return nil
+	}
+	if len(b.notes) == 0 {
+		b.notes = append(b.notes, make([]team.MessageNote, len(b.host))...)
+	}
+	return &b.notes[i]
+}
+
+// Run implements team.Operation. On a device's stream it queues them.
+func (b *Batch) Run(ctx context.Context) error {
+	defer b.m.c.Tracer.Begin(ctx, b.op).End()
+	open, errs, err := b.start()
+	if err != nil {
+		b.open, b.notes = nil, nil // abandoned messages refer to them
+		return err
+	}
+	var device *Transfer
+	if len(b.device) > 0 {
+		if device, err = b.Transfer(ctx); err != nil {
+			errs = append(errs, err)
+		}
+	}
+	queued := b.group && err == nil
+	if len(open) > 0 {
+		if err := b.m.Await(ctx, b.op, open); err != nil {
+			errs = append(errs, err)
+			b.open, b.notes = nil, nil // abandoned messages refer to them
+		} else {
+			errs = append(errs, over(open)...)
+		}
+	}
+	if device != nil {
+		errs = append(errs, device.Wait(ctx))
+	}
+	if b.group {
+		b.notes = slices.DeleteFunc(b.notes, func(n team.MessageNote) bool { return n.Kind == team.KindRefused })
+		if queued {
+			b.notes = append(b.notes, messageNotes(b.device)...)
+		}
+		b.m.c.NoteGroup(b.notes, b.Turn)
+		b.notes = b.notes[:0]
+	}
+	return errors.Join(errs...)
+}
+
+// over takes back messages that are done, and returns their errors.
+func over(ms []*Message) (errs []error) {
+	for _, h := range ms {
+		if h.Err != nil {
+			errs = append(errs, h.Err)
+		}
+		h.PutBack()
+	}
+	return errs
+}
+
+// start starts the messages of host memory, or lets those go on that have their places. It returns those that are not
+// done yet, and the errors of others. If err is not nil, nothing is under way.
+func (b *Batch) start() (open []*Message, errs []error, err error) {
+	if open, b.placed = b.placed, nil; open != nil {
+		for _, h := range open {
+			h.lane.Lock()
+			h.queued = false
+			h.lane.Unlock()
+		}
+		return open, nil, nil
+	}
+	for i := range b.host {
+		if !b.m.quick(&b.host[i].Vec) {
+			ms := b.messages()
+			return ms, nil, b.m.Start(b.op, ms)
+		}
+	}
+	return b.exchange()
+}
+
+// exchange sends and receives, each in order, as long as it need not wait long, and starts the messages that remain.
+func (b *Batch) exchange() (open []*Message, errs []error, err error) {
+	b.open = b.open[:0]
+	next := [2]int{} // of the sends, and of the receives
+	for idle := 0; idle < b.m.Looks && (next[0] < len(b.host) || next[1] < len(b.host)); idle++ {
+		for d := range next {
+			before := next[d]
+			var waits bool
+			var es []error
+			next[d], waits, es = b.some(before, d == 1)
+			errs = append(errs, es...)
+			if waits { // the peer may wait for this rank to start it
+				idle = b.m.Looks
+			} else if next[d] > before {
+				idle = 0
+			}
+		}
+		if errs != nil && b.m.c.Err() != nil {
+			return nil, nil, b.m.c.Err()
+		}
+	}
+	for d := range next {
+		for i := next[d]; i < len(b.host); i++ {
+			if b.host[i].Recv == (d == 1) {
+				b.open = append(b.open, b.message(i))
+			}
+		}
+	}
+	if err := b.m.Start(b.op, b.open); err != nil {
+		return nil, nil, errors.Join(append(errs, err)...)
+	}
+	return b.open, errs, nil
+}
+
+// some sends, or receives if recv is set, from message i on, up to the first message that takes a wait, which is next.
+// long says that it is a large one. Messages with the same peer that follow each other need its lane only once: a lock
+// for each would wait for the message before to have left this processor.
+func (b *Batch) some(i int, recv bool) (next int, long bool, errs []error) {
+	var box *Box
+	for done := true; i < len(b.host); i++ {
+		k := &b.host[i]
+		if k.Recv != recv {
+			continue
+		}
+		if long = k.Vec.Bytes() > b.m.eager; long {
+			break
+		}
+		if box == nil || box.Peer != k.Peer {
+			box.leave(recv)
+			box = b.m.Box(k.Peer)
+			if err := box.lane(recv).Enter(); err != nil {
+				return i, false, append(errs, b.m.Error(b.op, k.Peer, "", err))
+			}
+		}
+		var err error
+		if recv {
+			_, done, err = b.m.recvHeld(box, &k.Vec, true, 1, b.note(i))
+		} else {
+			done, _, err = b.m.sendHeld(box, &k.Vec, k.Vec.Bytes(), b.note(i))
+		}
+		if err != nil && !done {
+			box.leave(recv)
+			return i, false, append(errs, b.m.Fail(b.op, k.Peer, err))
+		}
+		if err != nil {
+			errs = append(errs, err)
+		}
+		if !done {
+			break
+		}
+	}
+	box.leave(recv)
+	return i, long, errs
+}
+
+// Transfer starts messages of device memory. On a stream nothing more is to do, and the Transfer is nil; else the
+// caller waits for it.
+func (b *Batch) Transfer(ctx context.Context) (*Transfer, error) {
+	return b.m.transfer(engine.Context(ctx), b.stream, b.op, b.device, !b.AtOnce)
+}
