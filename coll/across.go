@@ -170,7 +170,7 @@ func expectReduce(t *team.Team, w *team.Work, _ []byte) int {
 
 func runAcrossReduce(ctx context.Context, t *team.Team, w *team.Work) error {
 	h, alone := t.Hosts, t.Size() == 1
-	w.SrcBuf.Passed, w.DstBuf.Passed = alone, alone
+	w.SrcBuf.WasDirect, w.DstBuf.WasDirect = alone, alone
 	for off, per := 0, pieceAcross(t, w); off < w.Count; off += per {
 		n := min(per, w.Count-off)
 		own := w.Src.Ptr
@@ -217,7 +217,7 @@ func shareOut(ctx context.Context, t *team.Team, part *team.Work, v team.Vec, to
 func runPart(ctx context.Context, t *team.Team, part *team.Work, told, buf *team.Buf, algorithm *string) error {
 	chooseHere(t, part)
 	err := t.Hosts.Sub(ctx, part)
-	told.Passed, told.Why = buf.Direct(), buf.Why
+	told.WasDirect, told.Why = buf.Direct(), buf.Why
 	if *algorithm = part.Algorithm; *algorithm == "" {
 		*algorithm = part.Path.Name
 	}
@@ -245,7 +245,7 @@ func expectBroadcast(t *team.Team, w *team.Work, _ []byte) int {
 
 func runAcrossBroadcast(ctx context.Context, t *team.Team, w *team.Work) error {
 	h, alone, root := t.Hosts, t.Size() == 1, max(t.Index(w.Root), 0)
-	w.SrcBuf.Passed, w.DstBuf.Passed = alone, alone
+	w.SrcBuf.WasDirect, w.DstBuf.WasDirect = alone, alone
 	here := h.Of(w.Root) == h.Host()
 	for off, per := 0, pieceAcross(t, w); off < w.Count; off += per {
 		n := min(per, w.Count-off)

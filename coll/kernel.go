@@ -18,15 +18,15 @@ func kernel(t *tuning.GPU, asked string, w *team.Work, n, data int) team.Kernel 
 		return reduceKernel(t, asked, w.Kind, w.Type, bytes, n, data)
 	case isVector(w.Kind):
 		return team.Kernel{Name: cudakernels.MoveV, Blocks: countsBlocks(t, w, n, data), Algorithm: "push by counts",
-			Words: true, Counts: true}
+			DirectAccess: true, Counts: true}
 	case bytes <= min(t.MovePackets, data):
 		return team.Kernel{Name: cudakernels.MovePackets, Blocks: packetBlocks(t, bytes*n), Algorithm: "push packets"}
 	case n > 1 && bytes <= t.MoveLines || w.Kind == team.KindBroadcast && bytes <= t.LinesPair && n == 2:
 		return team.Kernel{Name: cudakernels.MoveLines, Blocks: lineBlocks(t, bytes), Algorithm: "push lines", Lines: bytes}
 	case w.Kind == team.KindBroadcast && bytes*(n-2) > t.PassOnBeyond:
-		return team.Kernel{Name: cudakernels.Broadcast, Blocks: bulkBlocks(t, bytes), Algorithm: "passed on", Words: true}
+		return team.Kernel{Name: cudakernels.Broadcast, Blocks: bulkBlocks(t, bytes), Algorithm: "passed on", DirectAccess: true}
 	}
-	return team.Kernel{Name: cudakernels.Move, Blocks: bulkBlocks(t, bytes*n), Algorithm: "push", Words: true}
+	return team.Kernel{Name: cudakernels.Move, Blocks: bulkBlocks(t, bytes*n), Algorithm: "push", DirectAccess: true}
 }
 
 // countsBlocks is how many blocks an operation with vectors of counts has. Ranks whose counts do not match may come to
@@ -75,7 +75,7 @@ func reduceKernel(t *tuning.GPU, asked string, k team.OpKind, typ dtype.Type, by
 	ring := asked == "ring" || asked == "" && bytes >= t.RingFrom && n > 2 && !half
 	switch {
 	case ring && k == team.KindAllReduce && (n > 1 || typ != dtype.Bool): // with one rank it is a copy
-		return team.Kernel{Name: cudakernels.Ring, Blocks: bulkBlocks(t, total), Algorithm: "ring", Words: true}
+		return team.Kernel{Name: cudakernels.Ring, Blocks: bulkBlocks(t, total), Algorithm: "ring", DirectAccess: true}
 	case none && n > 1 && !one && !two && total <= lines:
 		return team.Kernel{Name: cudakernels.Lines, Blocks: lineBlocks(t, part), Algorithm: "lines", Lines: part}
 	case asked == "push", asked == "" && total >= pushFrom:
@@ -84,13 +84,13 @@ func reduceKernel(t *tuning.GPU, asked string, k team.OpKind, typ dtype.Type, by
 			blocks = min(blocks, t.PushBlocks)
 		}
 		return team.Kernel{Name: cudakernels.TwoShot, Blocks: blocks, Push: true, Algorithm: "two-shot, pushed",
-			Words: true}
+			DirectAccess: true}
 	case asked == "one-shot" && fits, asked != "two-shot" && one:
 		return team.Kernel{Name: cudakernels.OneShot, Blocks: packetBlocks(t, bytes), Algorithm: "one-shot packets"}
 	case asked != "two-shot" && two:
 		return team.Kernel{Name: cudakernels.Packets, Blocks: packetBlocks(t, total), Algorithm: "two-shot packets"}
 	}
-	return team.Kernel{Name: cudakernels.TwoShot, Blocks: bulkBlocks(t, total), Algorithm: "two-shot", Words: true}
+	return team.Kernel{Name: cudakernels.TwoShot, Blocks: bulkBlocks(t, total), Algorithm: "two-shot", DirectAccess: true}
 }
 
 // packetBlocks is how many blocks send that many bytes in packets.

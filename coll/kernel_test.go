@@ -68,7 +68,7 @@ func TestReduceKernel(t *testing.T) {
 				name = pushed
 			}
 			require.Equal(t, k.want, name)
-			require.Equal(t, got.Name == cudakernels.TwoShot || k.want == cudakernels.Ring, got.Words)
+			require.Equal(t, got.Name == cudakernels.TwoShot || k.want == cudakernels.Ring, got.DirectAccess)
 			if half := reduceKernel(&gpu, k.algorithm, k.kind, dtype.BFloat16, k.bytes, k.n, room(k.n)); k.want == cudakernels.Ring && k.algorithm == "" {
 				require.True(t, half.Push)
 			} else {
@@ -143,7 +143,7 @@ func TestMoveKernel(t *testing.T) {
 			require.Equal(t, k.blocks, got.Blocks)
 			require.Equal(t, k.want == cudakernels.MoveV, got.Counts)
 			lines := k.want == cudakernels.MoveLines
-			require.Equal(t, !lines && k.want != cudakernels.Barrier && k.want != cudakernels.MovePackets, got.Words)
+			require.Equal(t, !lines && k.want != cudakernels.Barrier && k.want != cudakernels.MovePackets, got.DirectAccess)
 			require.Equal(t, lines, got.Lines > 0)
 		})
 	}

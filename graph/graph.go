@@ -275,7 +275,7 @@ func (g *Graph) same(ctx context.Context, c *ubcoll.Comm, mine []uint64) error {
 		d.Call++
 	}
 	if d.Call < int64(len(mine)) {
-		d.Of0, d.Here = of0[d.Call], mine[d.Call]
+		d.Of0, d.OfThisRank = of0[d.Call], mine[d.Call]
 	}
 	record, err := binary.Append(nil, binary.LittleEndian, d)
 	all, err := g.view.Comm.Exchange(ctx, team.KindCapture, record, err)
@@ -295,14 +295,14 @@ func (g *Graph) same(ctx context.Context, c *ubcoll.Comm, mine []uint64) error {
 		return nil
 	}
 	return fmt.Errorf("call %d is %s on rank 0 and %s on rank %d: %w", first.Call, describe(first.Of0),
-		describe(first.Here), rank, fault.ErrMismatch)
+		describe(first.OfThisRank), rank, fault.ErrMismatch)
 }
 
 // difference is a rank's first call that differs from rank 0's, with both signatures. If there is none, Call is the
 // number of calls.
 type difference struct {
-	Call      int64
-	Of0, Here uint64
+	Call            int64
+	Of0, OfThisRank uint64
 }
 
 // told is what ranks tell each other about what they have recorded.

@@ -32,7 +32,8 @@ type Attachment interface {
 	Abort()
 }
 
-// NewAttachment makes c's. sibling is that of the domain's first communicator with attachments, nil if that is c.
+// NewAttachment makes the attachment of c. The communicators of a domain may share parts of theirs: sibling is the
+// attachment of the domain's first communicator that has attachments, or nil if c is that communicator.
 type NewAttachment func(c *Comm, sibling Attachment) Attachment
 
 // attach makes c's attachments: none if c spans hosts, because all need to map the memory of all ranks.

@@ -13,7 +13,7 @@ import (
 func spread() *Comm {
 	c := &Comm{rank: 4, size: 7, hosts: []string{"a", "b", "a", "a", "b", "a", "b"}, dom: &Domain{}}
 	c.rooms.Attachments = []NewAttachment{func(*Comm, Attachment) Attachment { panic("an attachment between hosts") }}
-	c.team.Init(c, team.Ranks{Rank: 4, Size: 7, Here: []int{1, 4, 6}})
+	c.team.Init(c, team.Ranks{Rank: 4, Size: 7, Local: []int{1, 4, 6}})
 	return c
 }
 
@@ -33,7 +33,7 @@ func TestPlacesOnHosts(t *testing.T) {
 	require.False(t, NoView.Comm.SpansHosts())
 
 	one := &Comm{rank: 1, size: 3}
-	one.team.Init(one, team.Ranks{Rank: 1, Size: 3, Here: []int{0, 1, 2}})
+	one.team.Init(one, team.Ranks{Rank: 1, Size: 3, Local: []int{0, 1, 2}})
 	one.team.Peers[1].Host = "here"
 	require.Equal(t, []string{"", "here", "here", "here", ""}, []string{one.Hostname(-1), one.Hostname(0), one.Hostname(1),
 		one.Hostname(2), one.Hostname(3)})

@@ -14,9 +14,9 @@ import (
 // Gathering is an all-gather of a few bytes, as an operation of the communicator: the records travel in the eager
 // slots, so it costs one agreement and no call of the bootstrap.
 type Gathering struct {
-	Kind team.OpKind
-	Step int  // its number within the call; all ranks must be at the same step
-	Here bool // records stay within the host
+	Kind     team.OpKind
+	Step     int  // its number within the call; all ranks must be at the same step
+	HostOnly bool // records stay within the host
 	// Before does this rank's part of the work before the exchange, and returns its record. All ranks return its error.
 	Before func() (record []byte, err error)
 	// Check checks all records; its result must be the same on all ranks. It may be nil.
@@ -54,7 +54,7 @@ func (g *Gathering) Work() team.Work {
 			return about, err
 		},
 	}
-	if !g.Here {
+	if !g.HostOnly {
 		p.Contribute, p.Conclude = g.contribute, hosts.LeaveRecords
 	}
 	return team.Work{Kind: g.Kind, Type: dtype.Uint8, Count: g.Step, Path: p}
@@ -62,7 +62,7 @@ func (g *Gathering) Work() team.Work {
 
 // most is how long a record may be.
 func (g *Gathering) most(t *team.Team) int {
-	if t.Hosts == nil || g.Here {
+	if t.Hosts == nil || g.HostOnly {
 		return team.MaxRecord
 	}
 	return min(team.MaxRecord, hosts.MostRecord(t))
@@ -79,7 +79,7 @@ func (g *Gathering) contribute(t *team.Team, _ *team.Work, b []byte) int {
 
 // records returns copies, because the slots are reused. If Here is set, records of other hosts are nil.
 func (g *Gathering) records(t *team.Team) ([][]byte, int, error) {
-	if t.Hosts != nil && !g.Here {
+	if t.Hosts != nil && !g.HostOnly {
 		return hosts.Records(t)
 	}
 	all := make([][]byte, t.Whole())

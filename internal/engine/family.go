@@ -44,10 +44,10 @@ func (c *Comm) split(ctx context.Context, kind team.OpKind, color, key int, o Op
 func (s *splitting) steps(ctx context.Context) []*Gathering {
 	all := []*Gathering{
 		{Kind: s.kind, Before: s.choose, Check: s.assign},
-		{Kind: s.kind, Before: func() ([]byte, error) { return s.create(ctx) }, Check: s.place, Here: true},
-		{Kind: s.kind, Before: s.meet, After: s.settle, Here: true}}
+		{Kind: s.kind, Before: func() ([]byte, error) { return s.create(ctx) }, Check: s.place, HostOnly: true},
+		{Kind: s.kind, Before: s.meet, After: s.settle, HostOnly: true}}
 	if s.parent.SpansHosts() {
-		all = append(all, &Gathering{Kind: s.kind, Before: func() ([]byte, error) { return nil, s.connect(ctx) }, Here: true})
+		all = append(all, &Gathering{Kind: s.kind, Before: func() ([]byte, error) { return nil, s.connect(ctx) }, HostOnly: true})
 	}
 	return all
 }
@@ -112,7 +112,7 @@ func (s *splitting) create(ctx context.Context) ([]byte, error) {
 	in, ranks := team.Ranks{Rank: c.rank, Size: c.size}, []int(nil) // the child's team, and its ranks in the parent's
 	for r, m := range s.group {
 		if local := p.team.Index(m.rank); local >= 0 {
-			in.Here, ranks, s.here = append(in.Here, r), append(ranks, local), append(s.here, m)
+			in.Local, ranks, s.here = append(in.Local, r), append(ranks, local), append(s.here, m)
 		}
 		if p.hosts != nil {
 			c.hosts = append(c.hosts, p.hosts[m.rank])
@@ -251,7 +251,7 @@ func (s *splitting) reason(err error) *fault.Error {
 	return r
 }
 
-// ignoreNetwork makes the network's goroutine leave a communicator alone that could not be made.
+// ignoreNetwork is for a communicator that could not be made: frames of other hosts that still arrive for it are dropped.
 func (c *Comm) ignoreNetwork() {
 	c.ending.Lock()
 	c.closing.Store(true)

@@ -40,7 +40,7 @@ func (c *Comm) runFused(ctx context.Context, works []team.Work) (n int, err erro
 			err = c.finishFused(ctx, w, first+uint64(i))
 		}
 		w.Release()
-		w.Let()
+		w.Unfuse()
 	}
 	if n > 1 {
 		t.Parts -= uint64(n - 1)
@@ -55,7 +55,7 @@ func (c *Comm) offerFused(works []team.Work) int {
 		w := &works[i]
 		if w.Hold() != nil {
 			w.Release()
-			w.Let()
+			w.Unfuse()
 			return i
 		}
 		w.Fused = true

@@ -304,7 +304,7 @@ func TestBrokenBeforeTheVerdict(t *testing.T) {
 	for _, here := range []bool{false, true} {
 		comms := openOnHosts(t, 2, 1)
 		for r, err := range testkit.Each(comms, func(c *engine.Comm) error {
-			return c.Gather(background, &engine.Gathering{Kind: team.KindSplit, Here: here, Before: func() ([]byte, error) {
+			return c.Gather(background, &engine.Gathering{Kind: team.KindSplit, HostOnly: here, Before: func() ([]byte, error) {
 				if c.Rank() == 0 {
 					c.Abort(errors.New("enough"))
 				}

@@ -135,7 +135,7 @@ func (c *Comm) Describe(i *OpInfo, w *team.Work, algorithm string, seq uint64) {
 }
 
 func bufferInfo(b *team.Buf, v *team.Vec, used bool) BufferInfo {
-	return BufferInfo{Used: used && v.Len > 0, Direct: b.Claim != nil || b.Passed, Why: b.Why}
+	return BufferInfo{Used: used && v.Len > 0, Direct: b.Claim != nil || b.WasDirect, Why: b.Why}
 }
 
 // NoteReplay notes a launch of r's graph. at has the sequence numbers before it, of collectives and of messages.

@@ -148,7 +148,7 @@ func (j *joining) join(ctx context.Context) (again bool, err error) {
 		err = j.c.layRows(j.r, cards[0].Rows)
 	}
 	// After Settle all ranks know that the ranks of each host have mapped each other: the rest needs nothing of Open.
-	host := j.r.Here()
+	host := j.r.LocalRanks()
 	whys, parted, err := roster.Settle(ctx, j.r, j.why, err, apart)
 	if err != nil {
 		return false, err
@@ -166,7 +166,7 @@ func (j *joining) join(ctx context.Context) (again bool, err error) {
 
 // create makes this rank's domain and its area.
 func (j *joining) create(ctx context.Context) error {
-	r, here := j.r, j.r.Here()
+	r, here := j.r, j.r.LocalRanks()
 	c := &Comm{rank: r.Rank(), size: r.Size(), opts: j.opts, rooms: j.rooms}
 	j.c = c
 	members, gpus, allHere := make([]team.Member, len(here)), make([]json.RawMessage, len(here)), true
@@ -174,7 +174,7 @@ func (j *joining) create(ctx context.Context) error {
 		members[i], gpus[i] = h.Member, h.GPUs
 		allHere = allHere && h.Process == r.Hellos[0].Process
 	}
-	c.team.Gather(c, team.Ranks{Rank: c.rank, Size: c.size, Here: here}, members,
+	c.team.Gather(c, team.Ranks{Rank: c.rank, Size: c.size, Local: here}, members,
 		team.Config{Timeout: j.opts.Timeout, Algorithm: j.opts.Algorithm, Tuning: j.tuning})
 	d, err := newDomain(r, j.log, j.opts.Pin, race.Enabled && allHere, c.rooms.IPC)
 	if err != nil {

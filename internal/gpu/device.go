@@ -33,7 +33,7 @@ type Device struct {
 	hurries atomic.Bool    // a peer took too long to map memory: await does not wait again
 
 	status  *kernels.Status // line 0 of the status page: kernels report errors here, and the host aborts them
-	Params  kernels.Params  // the same for all operations; the caller of one fills in the rest
+	Params  kernels.Params  // what is the same for all operations; each launch copies it and fills in what is its own
 	Threads int             // per block
 	Blocks  int             // of a collective, at most
 	Room    room

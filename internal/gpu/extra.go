@@ -119,9 +119,9 @@ func export(dom *engine.Domain, a *mem.Allocation) (extent uint32, offset uint64
 // ready later. Until then operations use the staging memory in areas, in many rounds. The caller has the turn, and has
 // acquired w's buffers.
 func (d *Device) makeStaging(w *team.Work, wait bool) (late bool) {
-	staged := func(v *team.Vec, b *team.Buf) bool { return v.Bytes() > 0 && b.Claim == nil && !b.Late }
+	staged := func(v *team.Vec, b *team.Buf) bool { return v.Bytes() > 0 && b.Claim == nil && !b.NotImported }
 	switch {
-	case !w.Kernel.Words || d.c.Team().Size() == 1 || max(w.Src.Bytes(), w.Dst.Bytes()) <= stagedLeast*d.Layout.Little:
+	case !w.Kernel.DirectAccess || d.c.Team().Size() == 1 || max(w.Src.Bytes(), w.Dst.Bytes()) <= stagedLeast*d.Layout.Little:
 		return false
 	case w.Kernel.Push, w.Kernel.Name == kernels.Ring:
 	case staged(&w.Src, &w.SrcBuf), staged(&w.Dst, &w.DstBuf):

@@ -110,7 +110,7 @@ func TestTurns(t *testing.T) {
 	} {
 		t.Run(k.name, func(t *testing.T) {
 			var m team.Team
-			m.Init(nil, team.Ranks{Rank: 5, Size: 9, Here: []int{4, 5, 7}})
+			m.Init(nil, team.Ranks{Rank: 5, Size: 9, Local: []int{4, 5, 7}})
 			for r, pid := range k.pids {
 				m.Peers[r].Proc.PID = pid
 			}

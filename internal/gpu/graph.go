@@ -64,14 +64,14 @@ func (d *Device) imported(ctx context.Context, works []team.Work) error {
 	start := time.Now()
 	for i := range works {
 		w := works[i]
-		if !w.Kernel.Words {
+		if !w.Kernel.DirectAccess {
 			continue
 		}
 		err := d.UntilImported(ctx, start, func() (late bool, err error) {
 			if err := d.acquire(&w, false); err != nil {
 				return false, err
 			}
-			late = d.makeStaging(&w, false) || w.SrcBuf.Late || w.DstBuf.Late
+			late = d.makeStaging(&w, false) || w.SrcBuf.NotImported || w.DstBuf.NotImported
 			w.Release()
 			w.SrcBuf, w.DstBuf = team.Buf{}, team.Buf{}
 			return late, nil

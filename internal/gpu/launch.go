@@ -117,7 +117,7 @@ func (d *Device) Perform(ctx context.Context, w *team.Work) error {
 		return err
 	}
 	var began time.Time
-	if w.Kernel.Words && c.Measures(w) { // others travel in packets, or may
+	if w.Kernel.DirectAccess && c.Measures(w) { // the other kernels may send packets, and are not timed
 		began = time.Now()
 	}
 	refusal, err := d.queue(ctx, d.own, w)
@@ -297,7 +297,7 @@ func (d *Device) counts(p *kernels.VectorParams, w *team.Work) error {
 
 // early reports whether w's kernel is launched early if there is room for it. This hides the cost of a launch, which
 // matters for small work.
-func (d *Device) early(w *team.Work) bool { return !w.Kernel.Words && d.Domain.Context.Early() }
+func (d *Device) early(w *team.Work) bool { return !w.Kernel.DirectAccess && d.Domain.Context.Early() }
 
 // refuse sets d.next to a kernel that tells the peers that this rank takes no part in that many operations, and why. If
 // last, nothing of a group follows, and the refusal is of all the operations that the peers have put into their kernel.
@@ -449,7 +449,7 @@ func (d *Device) enqueue(s *Stream, captured bool) error {
 
 // acquire finds the registrations of w's buffers, if its kernel uses them.
 func (d *Device) acquire(w *team.Work, wait bool) error {
-	if !w.Kernel.Words {
+	if !w.Kernel.DirectAccess {
 		w.SrcBuf.Why, w.DstBuf.Why = "small enough to travel with its flags", "its own rank alone writes it"
 		return nil
 	}
@@ -460,7 +460,7 @@ func (d *Device) acquire(w *team.Work, wait bool) error {
 // may wait for peers to map a large buffer, which takes less time than staging it.
 func (d *Device) AcquireBuffer(w *team.Work, v *team.Vec, b *team.Buf, wait bool) error {
 	c := d.c
-	b.Late = false
+	b.NotImported = false
 	if err := c.Acquire(v, b, w.Graph); err != nil || b.Claim == nil {
 		return err
 	}
@@ -469,7 +469,7 @@ func (d *Device) AcquireBuffer(w *team.Work, v *team.Vec, b *team.Buf, wait bool
 	}
 	if why := d.missing(b.At.Arena); why != "" {
 		b.Claim.Release()
-		b.Claim, b.Why, b.Late = nil, why, true
+		b.Claim, b.Why, b.NotImported = nil, why, true
 	}
 	return nil
 }

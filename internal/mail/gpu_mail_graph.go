@@ -134,7 +134,7 @@ func (m *Mail) Received(ctx context.Context, works []team.Work) ([]uint64, error
 					h.buf.Claim.Release() // the graph holds it
 					h.buf.Claim = nil
 				}
-				late = h.buf.Late
+				late = h.buf.NotImported
 				if x := g.throughFIFO(h); x != nil && err == nil && g.d.Make(x, kernels.FIFOBytes) {
 					late = true
 				}

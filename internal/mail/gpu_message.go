@@ -121,7 +121,7 @@ func (m *gpuMail) acquire(h *DeviceMessage, graph bool) error {
 // throughFIFO returns the lane's large FIFO if h is, or should be, received through it; nil if the small one is enough.
 func (m *gpuMail) throughFIFO(h *DeviceMessage) *gpu.Extra {
 	l := &m.d.Layout
-	if !h.Recv || h.word != 0 || h.buf.Late || h.Vec.Bytes() <= max(kernels.EagerBytes, fifoLeast*l.Slots*l.Slot) {
+	if !h.Recv || h.word != 0 || h.buf.NotImported || h.Vec.Bytes() <= max(kernels.EagerBytes, fifoLeast*l.Slots*l.Slot) {
 		return nil
 	}
 	return &m.lanes[laneOf(h.Peer, true)].fifo

@@ -189,7 +189,7 @@ func (m *Mail) behindQueued(ms []*Message) bool {
 
 // Over ends the wait, after the last Test too.
 func (p *Patience) Over(m *Mail) {
-	if p.w.Said == 0 {
+	if p.w.Published == 0 {
 		return
 	}
 	if m.c.Polls.Enter() {

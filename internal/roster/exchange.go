@@ -67,7 +67,7 @@ func ExchangeRows[T any](ctx context.Context, r *Roster, v T, row []byte, own er
 	if err != nil {
 		return nil, err
 	}
-	return decode[T](r.Here(), bodies)
+	return decode[T](r.LocalRanks(), bodies)
 }
 
 // news is what all ranks learn from all.

@@ -82,7 +82,7 @@ func Gather(ctx context.Context, b bootstrap.Bootstrap, agree []Setting, gpus js
 		r.Hellos, err = Exchange(ctx, r, mine, nil)
 		return r, err
 	}
-	r.Hellos, err = decode[Hello](r.Here(), pick(bodies, r.Here()))
+	r.Hellos, err = decode[Hello](r.LocalRanks(), pick(bodies, r.LocalRanks()))
 	return r, err
 }
 
@@ -97,7 +97,7 @@ func newHead(b bootstrap.Bootstrap, agree []Setting, m *Hello) (h head, err erro
 	h.comm = order.Uint64(random[16:])
 	gpus := m.GPUs
 	var e2 error
-	m.Member, e2 = team.Here()
+	m.Member, e2 = team.ThisProcess()
 	m.GPUs = gpus
 	id, name, e3 := HostOf(b)
 	if name != "" {
@@ -180,10 +180,10 @@ func (r *Roster) Rank() int { return r.rank }
 func (r *Roster) Size() int { return len(r.host) }
 
 // Here returns the ranks of this host, in order.
-func (r *Roster) Here() []int { return r.Hosts[r.Mine] }
+func (r *Roster) LocalRanks() []int { return r.Hosts[r.Mine] }
 
 // First reports whether this rank is the first of its host.
-func (r *Roster) First() bool { return r.Here()[0] == r.rank }
+func (r *Roster) First() bool { return r.LocalRanks()[0] == r.rank }
 
 // Host is the index of a rank's host.
 func (r *Roster) Host(rank int) int { return r.host[rank] }
@@ -201,7 +201,7 @@ func Settle[T any](ctx context.Context, r *Roster, v T, own error, apart *Apart)
 		return nil, nil, err
 	}
 	if len(news.Apart) == 0 {
-		vs, err = decode[T](r.Here(), bodies)
+		vs, err = decode[T](r.LocalRanks(), bodies)
 		return vs, nil, err
 	}
 	r.part(news.Apart)
@@ -217,14 +217,14 @@ func (r *Roster) part(apart []Apart) {
 	if r.Apart == nil {
 		r.Apart = &apart[0]
 	}
-	here := r.Here()
+	here := r.LocalRanks()
 	for rank, h := range r.host {
 		if gone[h] {
 			r.ids[rank] = hashOf(fmt.Sprintf("%x, rank %d", r.ids[rank], rank))
 		}
 	}
 	r.group()
-	if n := len(r.Here()); n != len(here) {
+	if n := len(r.LocalRanks()); n != len(here) {
 		for i, rank := range here {
 			if rank == r.rank {
 				r.Hellos = r.Hellos[i : i+1]

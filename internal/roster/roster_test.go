@@ -117,9 +117,9 @@ func TestMessages(t *testing.T) {
 					require.Equal(t, [2]int{0, 2}, [2]int{cs[rank].gathers, cs[rank].pairs})
 				default:
 					require.Zero(t, cs[rank].gathers)
-					require.LessOrEqual(t, cs[rank].pairs, 2*(len(r.Here())-1)+rounds+2)
+					require.LessOrEqual(t, cs[rank].pairs, 2*(len(r.LocalRanks())-1)+rounds+2)
 					if h == 1<<rounds {
-						require.Equal(t, 2*(len(r.Here())-1)+rounds, cs[rank].pairs)
+						require.Equal(t, 2*(len(r.LocalRanks())-1)+rounds, cs[rank].pairs)
 					}
 				}
 			}
@@ -149,9 +149,9 @@ func gathers(t *testing.T, on hosts) {
 			ids := map[uint64]int{}
 			for rank, r := range rs {
 				require.Equal(t, want, r.Hosts)
-				require.Contains(t, r.Here(), rank)
-				require.Equal(t, r.Here()[0] == rank, r.First())
-				require.Len(t, r.Hellos, len(r.Here()))
+				require.Contains(t, r.LocalRanks(), rank)
+				require.Equal(t, r.LocalRanks()[0] == rank, r.First())
+				require.Len(t, r.Hellos, len(r.LocalRanks()))
 				require.Equal(t, rs[0].Secret, r.Secret)
 				require.Equal(t, rs[0].Comm, r.Comm)
 				require.Len(t, r.Secret, 16)
@@ -180,7 +180,7 @@ func exchange(t *testing.T, rs []*roster.Roster) {
 	t.Helper()
 	for _, err := range testkit.Each(rs, func(r *roster.Roster) error {
 		got, err := roster.Exchange(background, r, 100+r.Rank(), nil)
-		want := slices.Clone(r.Here())
+		want := slices.Clone(r.LocalRanks())
 		for i := range want {
 			want[i] += 100
 		}
@@ -331,8 +331,8 @@ func settle(t *testing.T, on hosts) {
 	ids := map[uint64]bool{}
 	for rank, r := range rs {
 		require.Equal(t, [][]int{{0, 3, 6}, {1}, {2, 5}, {4}}, r.Hosts)
-		require.Contains(t, r.Here(), rank)
-		require.Len(t, r.Hellos, len(r.Here()))
+		require.Contains(t, r.LocalRanks(), rank)
+		require.Len(t, r.Hellos, len(r.LocalRanks()))
 		require.Equal(t, letter(rank%3), r.Hellos[0].Hostname)
 		require.Equal(t, rank%3 != 1, same[rank] == r.HostID())
 		ids[r.HostID()] = true

@@ -68,15 +68,15 @@ func (r *Roster) tree(ctx context.Context, e envelope, own error) (here []json.R
 			return nil, n, fmt.Errorf("news of rank %d of %d: %w", a.Rank, r.Size(), fault.ErrMismatch)
 		}
 	}
-	if len(all.Bodies) != len(r.Here()) {
-		return nil, n, fmt.Errorf("%d parts for %d ranks of this host: %w", len(all.Bodies), len(r.Here()), fault.ErrMismatch)
+	if len(all.Bodies) != len(r.LocalRanks()) {
+		return nil, n, fmt.Errorf("%d parts for %d ranks of this host: %w", len(all.Bodies), len(r.LocalRanks()), fault.ErrMismatch)
 	}
 	return all.Bodies, news{all.Apart}, nil
 }
 
 // follow is tree on all ranks of a host but the first.
 func (r *Roster) follow(ctx context.Context, x bootstrap.Exchanger, e envelope) (all result, err error) {
-	first := r.Here()[0]
+	first := r.LocalRanks()[0]
 	if _, err = x.Exchange(ctx, first, e.bytes()); err != nil {
 		return all, err
 	}
@@ -98,7 +98,7 @@ func receive(ctx context.Context, x bootstrap.Exchanger, peer int, mine []byte, 
 
 // lead is tree on the first rank of a host.
 func (r *Roster) lead(ctx context.Context, x bootstrap.Exchanger, e envelope) (all result, err error) {
-	here := r.Here()
+	here := r.LocalRanks()
 	all.gather(here[0], e)
 	for _, rank := range here[1:] {
 		b, err := x.Exchange(ctx, rank, nil)

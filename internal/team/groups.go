@@ -169,9 +169,9 @@ func (t *Team) agreeByGroup(ctx context.Context, w *Work, bad error) error {
 // vouch waits for the members of this leader's group and publishes their signature.
 func (t *Team) vouch(ctx context.Context, w *Work, bad error) error {
 	slot := t.Seq & 1
-	said := &t.Me.Group[slot]
+	mine := &t.Me.Group[slot]
 	combine := bad == nil && w.Path.Combine != nil
-	spin.Claim(unsafe.Pointer(said))
+	spin.Claim(unsafe.Pointer(mine))
 	if combine {
 		spin.ClaimAll(t.Partial(t.mine, w.EagerBytes), min(w.EagerBytes, claimBytes))
 	}
@@ -190,8 +190,8 @@ func (t *Team) vouch(ctx context.Context, w *Work, bad error) error {
 	if combine {
 		w.Path.Combine(t, w)
 	}
-	said.Sig = sig
-	spin.Release(&said.Seq, t.Seq)
+	mine.Sig = sig
+	spin.Release(&mine.Seq, t.Seq)
 	return nil
 }
 

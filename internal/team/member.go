@@ -26,8 +26,8 @@ type Member struct {
 	Group    string      `json:"group"` // as of shm.Group
 }
 
-// Here returns this rank's Member.
-func Here() (m Member, err error) {
+// ThisProcess returns this rank's Member.
+func ThisProcess() (m Member, err error) {
 	m = Member{CPUs: cpu.Affinity(), Quotas: cpu.Quotas(), Group: shm.Group()}
 	m.Cache, m.Node = cpu.Near()
 	var e1, e2 error
@@ -46,7 +46,7 @@ type Config struct {
 // Ranks says which ranks of a communicator form a team.
 type Ranks struct {
 	Rank, Size int   // this rank, and the size of the communicator
-	Here       []int // the team's ranks, this one included, in order
+	Local      []int // the team's ranks, this one included, in order
 }
 
 // NameHosts gives the team's ranks the host names that are unique in the communicator; all has those of all its ranks.
@@ -95,8 +95,8 @@ func (t *Team) Part(c Comm, in Ranks, parent *Team, ranks []int, algorithm strin
 
 // Init makes t the team of the ranks of in, which know nothing of each other yet.
 func (t *Team) Init(c Comm, in Ranks) {
-	size := len(in.Here)
-	t.comm, t.rank, t.size, t.names, t.all = c, slices.Index(in.Here, in.Rank), size, in.Here, in.Size
+	size := len(in.Local)
+	t.comm, t.rank, t.size, t.names, t.all = c, slices.Index(in.Local, in.Rank), size, in.Local, in.Size
 	t.Peers, t.scratch = make([]Peer, size), make([]unsafe.Pointer, size)
 	t.srcs, t.dsts = make([]unsafe.Pointer, size), make([]unsafe.Pointer, size)
 }

@@ -44,7 +44,7 @@ func (h *hosts) Hostname(rank int) string { return fmt.Sprint("host of ", rank) 
 
 func newHosts(said *strings.Builder) *Team {
 	x := &Team{}
-	x.Init(&hosts{log: slog.New(slog.NewTextHandler(said, nil))}, Ranks{Rank: 4, Size: all, Here: here})
+	x.Init(&hosts{log: slog.New(slog.NewTextHandler(said, nil))}, Ranks{Rank: 4, Size: all, Local: here})
 	for r := range x.Peers {
 		x.Peers[r] = Peer{Area: &Area{}, Proc: shm.Process{PID: 100 + r}, Host: "here", Mem: &memory{}}
 	}
@@ -265,14 +265,14 @@ func TestFarWait(t *testing.T) {
 	}
 	t.Run("who waits for who waits for another host", func(t *testing.T) {
 		x := newHosts(new(strings.Builder))
-		x.Peers[before].Area.waits.Store(uint64(newSaid(KindAllReduce, false, 3, 9)))
+		x.Peers[before].Area.waits.Store(uint64(newWaitWord(KindAllReduce, false, 3, 9)))
 		text, about := x.account(&WaitState{Peer: before})
 		require.Equal(t, 3, about)
 		require.Contains(t, text, "on this host rank 1 in all_reduce #9 for rank 3, ranks 4, 6 in no wait")
 	})
 	t.Run("nobody that there is", func(t *testing.T) {
 		x := newHosts(new(strings.Builder))
-		x.Peers[before].Area.waits.Store(uint64(newSaid(KindAllReduce, false, all, 9)))
+		x.Peers[before].Area.waits.Store(uint64(newWaitWord(KindAllReduce, false, all, 9)))
 		_, about := x.account(&WaitState{Peer: before})
 		require.Equal(t, 1, about)
 	})
@@ -303,9 +303,9 @@ func TestGroupsNameRanks(t *testing.T) {
 
 // allOf is all ranks of a communicator, on one host; this one is rank.
 func allOf(rank, size int) Ranks {
-	in := Ranks{Rank: rank, Size: size, Here: make([]int, size)}
-	for r := range in.Here {
-		in.Here[r] = r
+	in := Ranks{Rank: rank, Size: size, Local: make([]int, size)}
+	for r := range in.Local {
+		in.Local[r] = r
 	}
 	return in
 }

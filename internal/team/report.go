@@ -9,33 +9,33 @@ import (
 // A wait that gets long publishes in its rank's area what it waits for. So a rank that gives up, or reports that it
 // still waits, can tell what every rank waits for, and whether ranks wait for each other.
 
-// said is what a rank waits for, as its area publishes it: kind 8 bits, whether it is one of several messages that go
+// waitWord is what a rank waits for, as its area publishes it: kind 8 bits, whether it is one of several messages that go
 // together 1, peer 16 (a rank of the communicator), sequence number 39. 0: it does not wait, or not for long yet.
-type said uint64
+type waitWord uint64
 
 // elsewhere stands for the wait of a rank on another host, which this rank cannot see.
-const elsewhere = ^said(0)
+const elsewhere = ^waitWord(0)
 
-const saidSeq = 1<<39 - 1
+const waitWordSeq = 1<<39 - 1
 
 // kindOther stands for waits that are neither a collective's nor a message's.
 const kindOther = numKinds
 
-func newSaid(k OpKind, several bool, peer int, seq uint64) said {
-	v := said(k)<<56 | said(uint16(peer))<<39 | said(seq&saidSeq)
+func newWaitWord(k OpKind, several bool, peer int, seq uint64) waitWord {
+	v := waitWord(k)<<56 | waitWord(uint16(peer))<<39 | waitWord(seq&waitWordSeq)
 	if several {
 		v |= 1 << 55
 	}
 	return v
 }
 
-func (v said) kind() OpKind  { return OpKind(v >> 56) }
-func (v said) several() bool { return v>>55&1 != 0 }
-func (v said) peer() int     { return int(uint16(v >> 39)) }
-func (v said) seq() uint64   { return uint64(v & saidSeq) }
+func (v waitWord) kind() OpKind  { return OpKind(v >> 56) }
+func (v waitWord) several() bool { return v>>55&1 != 0 }
+func (v waitWord) peer() int     { return int(uint16(v >> 39)) }
+func (v waitWord) seq() uint64   { return uint64(v & waitWordSeq) }
 
 // String describes the wait: "send #3 to rank 1".
-func (v said) String() string {
+func (v waitWord) String() string {
 	if v == 0 {
 		return "no wait"
 	}
@@ -69,8 +69,8 @@ func (t *Team) say(s *WaitState) {
 	case s.Item != nil:
 		seq = s.Item.Number()
 	}
-	if v := newSaid(k, s.Several, t.absent(s), seq); v != s.Said {
-		s.Said = v
+	if v := newWaitWord(k, s.Several, t.absent(s), seq); v != s.Published {
+		s.Published = v
 		t.Me.waits.Store(uint64(v))
 	}
 }
@@ -78,23 +78,23 @@ func (t *Team) say(s *WaitState) {
 // EndWait withdraws what a wait that is over has published, unless another wait of this rank has published something
 // since.
 func (t *Team) EndWait(s *WaitState) {
-	if s.Said != 0 {
-		t.Me.waits.CompareAndSwap(uint64(s.Said), 0)
-		s.Said = 0
+	if s.Published != 0 {
+		t.Me.waits.CompareAndSwap(uint64(s.Published), 0)
+		s.Published = 0
 	}
 }
 
 // account describes what all ranks of this host wait for, and what follows from it, to be added to an error. blame is
 // the rank that this one ultimately waits for, if the rank that it waits for waits itself.
 func (t *Team) account(s *WaitState) (text string, blame int) {
-	all := slices.Repeat([]said{elsewhere}, t.all)
+	all := slices.Repeat([]waitWord{elsewhere}, t.all)
 	for i, r := range t.names {
-		if all[r] = said(t.Peers[i].Area.waits.Load()); all[r] != 0 && all[r].peer() >= t.all {
+		if all[r] = waitWord(t.Peers[i].Area.waits.Load()); all[r] != 0 && all[r].peer() >= t.all {
 			all[r] = 0
 		}
 	}
 	missing, me := t.absent(s), t.Name(t.rank)
-	all[me] = s.Said
+	all[me] = s.Published
 	circle, last := follow(all, me, missing)
 	var b strings.Builder
 	if circle != nil {
@@ -112,7 +112,7 @@ func (t *Team) account(s *WaitState) (text string, blame int) {
 
 // follow starts at rank from, which waits for next, and follows the waits. It returns the last rank, which waits for
 // nobody as far as this host can see, or the circle of ranks that wait for each other.
-func follow(all []said, from, next int) (circle []int, last int) {
+func follow(all []waitWord, from, next int) (circle []int, last int) {
 	way := []int{from}
 	for {
 		if i := slices.Index(way, next); i >= 0 {
@@ -127,7 +127,7 @@ func follow(all []said, from, next int) (circle []int, last int) {
 }
 
 // explain says what is wrong with ranks that wait for each other, and what helps.
-func explain(all []said, circle []int) string {
+func explain(all []waitWord, circle []int) string {
 	var names []string
 	first := slices.Index(circle, slices.Min(circle)) // alike on all ranks
 	kinds := map[OpKind]bool{}
@@ -152,10 +152,10 @@ func explain(all []said, circle []int) string {
 }
 
 // list says what all ranks of this host wait for, with equal ones together.
-func list(all []said) string {
+func list(all []waitWord) string {
 	const most = 6
-	var order []said
-	ranks := map[said][]int{}
+	var order []waitWord
+	ranks := map[waitWord][]int{}
 	for r, v := range all {
 		if v == elsewhere {
 			continue
@@ -203,11 +203,11 @@ func rankList(rs []int) string {
 }
 
 // WaitsIn describes what a rank of the team has published that it waits for.
-func (t *Team) WaitsIn(rank int) string { return said(t.Peers[rank].Area.waits.Load()).String() }
+func (t *Team) WaitsIn(rank int) string { return waitWord(t.Peers[rank].Area.waits.Load()).String() }
 
 // WaitsFor is the rank of the communicator that this rank has published that it waits for, or -1.
 func (t *Team) WaitsFor() int {
-	if v := said(t.Me.waits.Load()); v != 0 {
+	if v := waitWord(t.Me.waits.Load()); v != 0 {
 		return v.peer()
 	}
 	return -1

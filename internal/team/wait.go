@@ -60,11 +60,15 @@ func (t *Team) Looks() int {
 
 // WaitState is the state of one long wait.
 type WaitState struct {
-	Op       string // an operation that is no collective; "" = the running collective
-	Ctx      context.Context
-	Peer     int  // rank of the team
-	PassOn   bool // the error is passed on to others: an error about this rank stays about it
-	Far      int  // 1 + the communicator's rank that it waits for, if on another host; then Peer is this rank
+	Op   string // an operation that is no collective; "" = the running collective
+	Ctx  context.Context
+	Peer int // rank of the team
+	// PassOn says that the error which ends this wait is passed on to other ranks: an error about this rank then stays
+	// about this rank.
+	PassOn bool
+	// Far is 1 + the rank, in the communicator, that it waits for if that is on another host; Peer is this rank then. 0 if
+	// it waits for Peer.
+	Far      int
 	Step     string
 	Polls    uint
 	start    time.Time     // first read of the clock
@@ -77,8 +81,10 @@ type WaitState struct {
 	Kind     OpKind   // kind of Op, if that is set; KindRefused: neither a collective nor a message
 	Item     numbered // what the wait is for, if it has a number; or nil
 	Several  bool     // it waits for several of them
-	Behind   bool     // an operation of this rank must run first: neither the peer's close nor a deadline counts
-	Said     said     // what the area says of this wait
+	// Behind says that an operation of this rank must run before this wait can end. Meanwhile neither a deadline nor that
+	// the peer has closed its communicator ends the wait.
+	Behind    bool
+	Published waitWord // what this rank's control area tells the others of this wait; 0: nothing
 }
 
 // numbered is an operation with a place in an order, or 0 if the place is not known now.

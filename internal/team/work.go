@@ -46,7 +46,7 @@ type Work struct {
 	// Inner has the algorithms of the parts that ran within the team: before the exchange with other hosts, and after.
 	Inner [2]string
 
-	// EagerBytes is how much Path.Offer will write to the eager slot.
+	// EagerBytes is how many bytes Path.Offer will write to this rank's eager slot, which is in its descriptor.
 	EagerBytes int
 	// EagerAt is where in the eager slot the source lies if Fused is set: if the call travels with others.
 	EagerAt int
@@ -69,7 +69,8 @@ type Operation interface {
 	Clone() Operation
 	// OnHost reports whether it uses host memory.
 	OnHost() bool
-	// SelfBlocked returns why it would wait forever without operations beside it, or nil.
+	// SelfBlocked returns why the operation, if it ran alone, would wait for this rank itself and so forever: a large send
+	// to oneself, whose receive is in no group with it. Otherwise it returns nil.
 	SelfBlocked() error
 	// Place takes the operation's place among others, on a host stream, before Run.
 	Place() error
@@ -106,8 +107,8 @@ func (w *Work) Release() {
 	}
 }
 
-// Let makes w as it was before it ran with others.
-func (w *Work) Let() { w.held, w.Fused = [2]*mem.Allocation{}, false }
+// Unfuse makes w as it was before it ran together with other calls of its group.
+func (w *Work) Unfuse() { w.held, w.Fused = [2]*mem.Allocation{}, false }
 
 // AcquireBuffers calls find for the source and the destination. In place, where both are the same memory, it calls find
 // only once, so that both are direct or neither is: if a registration ended between two calls, the peers would think
@@ -220,9 +221,12 @@ type Buf struct {
 	At    mem.Location    // where peers find it, if direct
 	Why   string          // why it is staged, if not direct
 
-	Passed bool // it was direct in a part of the operation that has ended
-	Late   bool // it is staged because a peer has not imported it yet, or cannot
-	Shared bool // Claim is the other buffer's
+	// WasDirect says that the buffer was direct in a part of the operation that has ended, of a collective between hosts.
+	WasDirect bool
+	// NotImported says that the buffer is staged only because a peer has not imported its memory yet, or cannot.
+	NotImported bool
+	// Shared says that Claim is also the other buffer's, which releases it: both are the same memory.
+	Shared bool
 }
 
 // Direct reports whether peers read and write the user's memory in place.
@@ -237,13 +241,13 @@ func (b *Buf) word() BufWord {
 
 // Kernel says how an operation runs on a device; all ranks choose the same. The zero Kernel means none.
 type Kernel struct {
-	Name      string // of package kernels
-	Algorithm string // for LastOp
-	Blocks    int
-	Lines     int  // for kernels that go by lines: the most bytes that a rank sends another in one step; else 0
-	Push      bool // reductions: always through the receivers' staging memory
-	Words     bool // peers may access the buffers in place, if they are registered
-	Counts    bool // it takes Work.Counts
+	Name         string // of package kernels
+	Algorithm    string // for LastOp
+	Blocks       int
+	Lines        int  // for kernels that go by lines: the most bytes that a rank sends another in one step; else 0
+	Push         bool // reductions: always through the receivers' staging memory
+	DirectAccess bool // peers may access the buffers in place, if they are registered
+	Counts       bool // it takes Work.Counts
 }
 
 // CountsBlocks is Kernel.Blocks of an operation with counts where no rank knows the total.
