@@ -1,5 +1,6 @@
 // Faults of guarded code: accesses to unmapped memory, and traps.
 #include "fiber.h"
+#include <initializer_list>
 #include <mutex>
 #include <setjmp.h>
 #include <signal.h>
