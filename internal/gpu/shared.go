@@ -280,15 +280,21 @@ func (c choresOf) Upload(at cuda.Addr, b []byte) error {
 
 func (c choresOf) Sync() error { return c.s.chores.Sync() }
 
-// copyPiece is how many bytes are copied between host and device while no stream of the device can get work.
+// copyPiece is how many bytes are copied between host and device, where ranks share it, while no stream can get work.
 const copyPiece = 4 << 20
 
 // copy copies between host and device.
 func (s *shared) copy(a cuda.Addr, b []byte, in bool) error {
 	s.copying.Lock()
 	defer s.copying.Unlock()
+	s.mu.Lock()
+	most := len(b)
+	if len(s.domains) > 1 {
+		most = copyPiece
+	}
+	s.mu.Unlock()
 	for len(b) > 0 {
-		piece := b[:min(len(b), copyPiece)]
+		piece := b[:min(len(b), most)]
 		s.queueing.Lock()
 		var err error
 		if in {
