@@ -158,6 +158,9 @@ func FuzzFrames(f *testing.F) {
 // the peer gets the bytes that were put, whatever happens to their memory.
 func TestQueue(t *testing.T) {
 	fds := pair(t)
+	// The kernel would let buffers grow, now and then until all of it fits.
+	require.NoError(t, unix.SetsockoptInt(fds[0], unix.SOL_SOCKET, unix.SO_SNDBUF, 64<<10))
+	require.NoError(t, unix.SetsockoptInt(fds[1], unix.SOL_SOCKET, unix.SO_RCVBUF, 64<<10))
 	room := false
 	c := New(fds[0], &model{}, func(r bool) { room = r })
 	var sent atomic.Uint64
