@@ -420,12 +420,11 @@ func (d *Device) count(n uint64) {
 func (d *Device) enqueue(s *Stream, captured bool) error {
 	defer func() { d.next.copy, d.next.graph = nil, nil }()
 	d.Watch()
-	if err := d.Domain.Admit(s); err != nil {
+	if err := d.Domain.BeginQueueing(s); err != nil {
 		return err
 	}
-	d.launches.Add(1)
-	d.Domain.BeginQueueing()
 	defer d.Domain.EndQueueing()
+	d.launches.Add(1)
 	return s.Use(func(cu *cuda.Stream) error {
 		last := d.last.Load()
 		if last == s && !captured { // the usual case: d has entered s already

@@ -219,12 +219,12 @@ func (s *shared) giveUnits(units int) {
 // Admit is called before work is queued on st for a rank of g. A stream with work has one of the device's queues, which
 // several streams have together when there are more of them. What waits in a queue keeps back all that is behind it, of
 // other streams too, so that ranks which share a device could wait for each other forever. So no more of their streams
-// have work at the same time than there are queues. If much is queued on st already, Admit waits until that has ended.
+// have work at the same time than there are queues. The caller is between BeginQueueing, which admits its stream, and
+// EndQueueing.
 func (g *Domain) Admit(st *Stream) error {
 	if g.Sharers <= 1 {
 		return nil
 	}
-	st.pace()
 	s := g.shared
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -246,14 +246,21 @@ func (g *Domain) Admit(st *Stream) error {
 	return nil
 }
 
-// BeginQueueing is called before streams of g get work, after Admit, and EndQueueing after that. Nothing in between may
-// wait for a kernel. If two threads give streams work at the same time, and neither stream has a queue, the driver may
+// BeginQueueing is called before st gets work for a rank of g, and EndQueueing after that, unless it fails. Nothing in
+// between may wait for a kernel. It waits if much is queued on st already, and then admits st: see Admit. If two threads give streams work at the same time, and neither stream has a queue, the driver may
 // give both the same one (seen on an H100 with driver 580: once in 50 times that two ranks made streams and queued two
 // kernels each). So one thread does it at a time, where ranks share a device.
-func (g *Domain) BeginQueueing() {
-	if g.Sharers > 1 {
-		g.shared.queueing.Lock()
+func (g *Domain) BeginQueueing(st *Stream) error {
+	if g.Sharers <= 1 {
+		return nil
 	}
+	st.pace()
+	g.shared.queueing.Lock()
+	err := g.Admit(st)
+	if err != nil {
+		g.shared.queueing.Unlock()
+	}
+	return err
 }
 
 // EndQueueing ends BeginQueueing.

@@ -23,15 +23,14 @@ func (m *gpuMail) queue(s *gpu.Stream, line int, ms []DeviceMessage) (k *mark, b
 	} else {
 		s.Enter(m.d, m.d.Domain)
 	}
-	if err := m.d.Domain.Admit(s); err != nil {
+	if err := m.d.Domain.BeginQueueing(s); err != nil {
 		return nil, false, err
 	}
+	defer m.d.Domain.EndQueueing()
 	if k, err = m.take(s); err != nil {
 		return nil, false, err
 	}
 	m.d.Watch()
-	m.d.Domain.BeginQueueing()
-	defer m.d.Domain.EndQueueing()
 	err = s.Use(func(cu *cuda.Stream) error {
 		begun = true
 		if s.Capturing() { // whoever captures decides when it runs, and after what

@@ -45,10 +45,12 @@ func (g *gpuEnd) submit(ctx context.Context, s *engine.Stream, steps []Step, all
 		most, err = g.room(on, side, steps)
 	}
 	if err == nil {
-		err = g.d.Domain.Admit(on)
+		err = g.d.Domain.BeginQueueing(on)
 	}
 	if err == nil {
-		if err = g.queue(on, steps, all, uint32(side), most); err != nil {
+		err = g.queue(on, steps, all, uint32(side), most)
+		g.d.Domain.EndQueueing()
+		if err != nil {
 			err = g.failedWith(err)
 		}
 	}
@@ -122,8 +124,6 @@ func (g *gpuEnd) queue(s *gpu.Stream, steps []Step, all []touch, side uint32, mo
 		s.Enter(endUser{g}, g.d.Domain)
 	}
 	g.d.Watch()
-	g.d.Domain.BeginQueueing()
-	defer g.d.Domain.EndQueueing()
 	return s.Use(func(cu *cuda.Stream) error {
 		g.captured = g.captured || s.Capturing()
 		early := g.d.Domain.Context.Early() && s.TakesEarly()
