@@ -88,22 +88,26 @@ printf '#!/bin/sh\necho "=== RUN   Test"; echo "    x_test.go:1: 1 devices, and 
 			}
 			cmd := exec.Command(filepath.Join(bin, "bash"), append([]string{filepath.Join(root, "scripts/test-gpu")}, k.args...)...)
 			cmd.Env = []string{"PATH=" + bin}
-			out, err := cmd.CombinedOutput()
-			code := 0
-			if exit := (*exec.ExitError)(nil); errors.As(err, &exit) {
-				code = exit.ExitCode()
-			} else {
-				require.NoError(t, err)
-			}
+			out, code := outcome(t, cmd)
 			require.Equal(t, k.code, code, "%s", out)
-			rest := string(out)
+			rest := out
 			for _, want := range k.says {
 				_, after, found := strings.Cut(rest, want)
 				require.True(t, found, "%q in %s", want, out)
 				rest = after
 			}
-			require.NotContains(t, string(out), "TestB")
-			require.NotContains(t, string(out), "./d")
+			require.NotContains(t, out, "TestB")
+			require.NotContains(t, out, "./d")
 		})
 	}
+}
+
+// outcome runs cmd and returns its output and exit code.
+func outcome(t *testing.T, cmd *exec.Cmd) (string, int) {
+	out, err := cmd.CombinedOutput()
+	if exit := (*exec.ExitError)(nil); errors.As(err, &exit) {
+		return string(out), exit.ExitCode()
+	}
+	require.NoError(t, err)
+	return string(out), 0
 }

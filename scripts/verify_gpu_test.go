@@ -3,7 +3,6 @@
 package scripts
 
 import (
-	"errors"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -69,15 +68,9 @@ case $* in *bad*) exit 1 ;; esac`,
 			}
 			cmd := exec.Command(filepath.Join(bin, "bash"), append([]string{filepath.Join(root, "scripts/verify-gpu")}, k.args...)...)
 			cmd.Env = []string{"PATH=" + bin, "LOG=" + log, "MPICC=" + filepath.Join(bin, "mpicc")}
-			out, err := cmd.CombinedOutput()
-			code := 0
-			if exit := (*exec.ExitError)(nil); errors.As(err, &exit) {
-				code = exit.ExitCode()
-			} else {
-				require.NoError(t, err)
-			}
+			out, code := outcome(t, cmd)
 			require.Equal(t, k.code, code, "%s", out)
-			require.Equal(t, k.says, regexp.MustCompile(`\d+ s\n$`).ReplaceAllString(string(out), "0 s\n"))
+			require.Equal(t, k.says, regexp.MustCompile(`\d+ s\n$`).ReplaceAllString(out, "0 s\n"))
 			started, err := os.ReadFile(log)
 			require.NoError(t, err)
 			require.Equal(t, k.log, "\n"+string(started))
