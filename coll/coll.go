@@ -27,10 +27,10 @@
 // or a stream on another device than the memory; [ubcoll.ErrStale] for freed memory; [ubcoll.ErrLimit] for 2^40
 // elements or more, and for more than 1023 ranks in the operations with counts; the error of a context that had ended
 // before the call. If one rank has such an error, or ranks differ ([ubcoll.ErrMismatch]), all ranks return the error
-// before data moves, and the communicator stays usable. [ubcoll.ErrPeerLost], [ubcoll.ErrTimeout], [ubcoll.ErrAborted]
-// and a context that ends during the call break the communicator, and leave dst undefined. [ubcoll.ErrBusy] and
-// [ubcoll.ErrClosed] concern this rank alone and change nothing. For operations on a stream, [ubcoll.Stream.Sync]
-// returns these errors; in a group, Group does.
+// before data moves, and the communicator stays usable; on devices, small operations may have written to dst by then.
+// [ubcoll.ErrPeerLost], [ubcoll.ErrTimeout], [ubcoll.ErrAborted] and a context that ends during the call break the
+// communicator, and leave dst undefined. [ubcoll.ErrBusy] and [ubcoll.ErrClosed] concern this rank alone and change
+// nothing. For operations on a stream, [ubcoll.Stream.Sync] returns these errors; in a group, Group does.
 package coll
 
 import (

@@ -203,8 +203,7 @@ func some(indices ...int) (some []place) {
 func TestHostsBootstrap(t *testing.T) {
 	t.Parallel()
 	testkit.Long(t)
-	program(t) // makes the folder
-	bin := filepath.Join(programDir, "bootstrap")
+	bin := filepath.Join(t.TempDir(), "bootstrap")
 	out, err := exec.Command("go", "build", "-o", bin, "../bootstraps/job").CombinedOutput()
 	require.NoError(t, err, "%s", out)
 	p := place{[]int{2, 2, 1}, "cyclic"}

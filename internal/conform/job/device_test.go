@@ -7,15 +7,16 @@ import (
 	"testing"
 
 	"github.com/ubcoll/ubcoll/hw/cuda"
+	"github.com/ubcoll/ubcoll/internal/env"
 	"github.com/ubcoll/ubcoll/internal/gpu/emulated"
 	"github.com/ubcoll/ubcoll/internal/race"
 	"github.com/ubcoll/ubcoll/internal/testkit"
 )
 
-// gpus returns variables that give processes devices: none are needed where there is a GPU.
+// gpus returns variables that give processes devices: emulated ones, or GPUs, which they share where there are fewer.
 func gpus(t *testing.T) []string {
 	if cuda.Have().Err == nil {
-		return nil
+		return []string{env.CUDA.Name + "=share"}
 	}
 	return append(emulated.Environ(emulated.Library(t)), "UBCOLL_EMULATE_DEVICES=8", "UBCOLL_REQUIRE=cuda")
 }

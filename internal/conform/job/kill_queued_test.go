@@ -17,12 +17,9 @@ import (
 	"github.com/ubcoll/ubcoll/internal/testkit"
 )
 
-// programVar names a job program that was built elsewhere, for machines without Go.
-const programVar = "CONFORM_PROGRAM"
-
-// TestDeviceKillQueued kills a process while much work is queued on devices that waits for it. With CONFORM_FULL=1 and
-// two devices it queues as much as the suites say, and the others' errors must come within 2 s. CONFORM_ROUNDS=10 does
-// it 10 times.
+// TestDeviceKillQueued kills a process while much work is queued on devices that waits for it. With CONFORM_FULL=1 it
+// queues as much as the suites say, and the other's error must come within 2 s with two devices, or 5 s if the two share
+// one. CONFORM_ROUNDS=10 does it 10 times.
 func TestDeviceKillQueued(t *testing.T) {
 	testkit.Long(t)
 	if race.Enabled {
@@ -35,13 +32,11 @@ func TestDeviceKillQueued(t *testing.T) {
 	environ := gpus(t)
 	rounds, err := conform.Number("CONFORM_ROUNDS", 1)
 	require.NoError(t, err)
+	limit := 2 * time.Second
 	if all, err := cuda.Devices(); err == nil && len(all) < 2 {
-		t.Skipf("%d devices, and 2 wanted", len(all))
+		limit = 5 * time.Second
 	}
-	bin := os.Getenv(programVar)
-	if bin == "" {
-		bin = program(t)
-	}
+	bin := program(t)
 	pick := rand.New(rand.NewPCG(testkit.Seed(t), 0))
 	for _, suite := range []string{"eager", "graph", "messages", "channel"} {
 		t.Run(suite, func(t *testing.T) {
@@ -51,7 +46,7 @@ func TestDeviceKillQueued(t *testing.T) {
 				t.Logf("round %d: rank %d killed %v after the start; its process was gone after %v, the other's error came after %v",
 					round, victim, wait, exit.Round(time.Millisecond), at.Round(time.Millisecond))
 				if full {
-					require.Less(t, at, 2*time.Second)
+					require.Less(t, at, limit)
 				}
 			}
 		})

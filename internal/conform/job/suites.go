@@ -46,6 +46,7 @@ var suites = map[string]conform.Suite{
 	"circle":          messages.Circle,
 	"programs":        messages.Programs,
 	"mixed":           mixed.Mixed,
+	"mixed-device":    mixed.MixedDevice,
 	"family":          families.Family,
 	"hosts":           hosts.Hosts,
 	"handles":         onesided.Handles,

@@ -132,25 +132,30 @@ func (m *program) apply(t *siblings, k *call) {
 }
 
 // drawFor draws a call for t. Its root is one rank in each group.
-func (m *program) drawFor(t *siblings, slots int, floats bool) *call {
+func (m *program) drawFor(t *siblings, slots int, floats bool) (*call, error) {
 	k := m.draw(slots, floats)
 	m.note("%v by %v", k, t.groups)
 	if k.reduces() && k.typ.Float() {
 		for _, members := range t.groups {
-			m.fillFloats(members, k.rooted(len(members)))
+			if err := m.fillFloats(members, k.rooted(len(members))); err != nil {
+				return nil, err
+			}
 		}
 	}
 	m.apply(t, k)
 	if t.c == nil {
-		return k
+		return k, nil
 	}
-	return k.in(t)
+	return k.in(t), nil
 }
 
 func (m *program) calls() error {
 	for range 1 + m.all.IntN(4) {
 		t := m.drawSiblings()
-		k := m.drawFor(t, numSlots, true)
+		k, err := m.drawFor(t, numSlots, true)
+		if err != nil {
+			return err
+		}
 		if t.c == nil {
 			continue
 		}
@@ -168,7 +173,10 @@ func (m *program) calls() error {
 func (m *program) queued() error {
 	for range 1 + m.all.IntN(6) {
 		t := m.drawSiblings()
-		k := m.drawFor(t, numSlots, false)
+		k, err := m.drawFor(t, numSlots, false)
+		if err != nil {
+			return err
+		}
 		if t.c == nil {
 			continue
 		}
@@ -185,7 +193,11 @@ func (m *program) grouped() error {
 	m.note("group, on a stream: %v", onStream)
 	var ks []*call
 	for range m.all.IntN(5) {
-		ks = append(ks, m.drawFor(t, numSlots, false))
+		k, err := m.drawFor(t, numSlots, false)
+		if err != nil {
+			return err
+		}
+		ks = append(ks, k)
 	}
 	if t.c == nil {
 		return nil

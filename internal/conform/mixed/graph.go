@@ -21,7 +21,7 @@ func (m *program) capture() error {
 	if len(m.graphs) == 3 {
 		return m.launch()
 	}
-	g := &captured{t: m.drawSiblings(), onStream: m.all.IntN(3) == 0}
+	g := &captured{t: m.drawSiblings(), onStream: m.all.IntN(3) == 0 || m.dev != ubcoll.Host}
 	for range 1 + m.all.IntN(4) {
 		k := m.draw(ours, false)
 		if m.all.IntN(3) == 0 {
@@ -97,39 +97,48 @@ func (m *program) launch() error {
 			}
 			m.apply(t, k)
 		}
-		if t.c == nil {
-			continue
+		if err := m.launchOnce(g, bad, odd, what); err != nil {
+			return err
 		}
-		n := len(t.members())
-		for i, own := range g.own {
-			copy(own.send, g.calls[i].counts[t.rank][:n])
-			copy(own.recv, due(g.calls[i].counts, n, t.rank))
+		if err := m.renew(bad >= 0); err != nil {
+			return err
 		}
-		if bad >= 0 {
-			own := g.own[bad]
-			if odd %= n; own.kind == "gather_v" || own.kind == "scatter_v" {
-				odd = own.root
-			}
-			if odd == t.rank {
-				vector := own.recv
-				if own.kind == "scatter_v" || own.kind == "all_to_all_v" && what&1 == 0 {
-					vector = own.send
-				}
-				vector[m.mine.IntN(n)] = []int{-5, m.room + 1, 200000 + m.room, 1 << 62}[what]
-			}
-		}
-		err := errors.Join(g.g.Launch(m.ctx), m.stream.Sync(m.ctx))
-		if bad >= 0 {
-			err = m.expect("a launch with wrong counts", t.c, err, ubcoll.ErrArgument)
-		}
-		if err == nil {
-			err = m.check()
-		}
-		if err != nil {
+		if err := m.check(); err != nil {
 			return err
 		}
 	}
 	return nil
+}
+
+// launchOnce launches this rank's graph, if it has one. The counts of call bad are wrong on rank odd, if bad is not -1.
+func (m *program) launchOnce(g *captured, bad, odd, what int) error {
+	t := g.t
+	if t.c == nil {
+		return nil
+	}
+	n := len(t.members())
+	for i, own := range g.own {
+		copy(own.send, g.calls[i].counts[t.rank][:n])
+		copy(own.recv, due(g.calls[i].counts, n, t.rank))
+	}
+	if bad >= 0 {
+		own := g.own[bad]
+		if odd %= n; own.kind == "gather_v" || own.kind == "scatter_v" {
+			odd = own.root
+		}
+		if odd == t.rank {
+			vector := own.recv
+			if own.kind == "scatter_v" || own.kind == "all_to_all_v" && what&1 == 0 {
+				vector = own.send
+			}
+			vector[m.mine.IntN(n)] = []int{-5, m.room + 1, 200000 + m.room, 1 << 62}[what]
+		}
+	}
+	err := errors.Join(g.g.Launch(m.ctx), m.stream.Sync(m.ctx))
+	if bad >= 0 {
+		err = m.expect("a launch with wrong counts", t.c, err, ubcoll.ErrArgument)
+	}
+	return err
 }
 
 func (m *program) closeGraph(i int) error {

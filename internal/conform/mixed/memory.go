@@ -12,7 +12,7 @@ import (
 type slot struct {
 	buf   *ubcoll.Buffer[byte] // made by Alloc, or nil
 	reg   *ubcoll.Registration // or nil
-	bytes []byte
+	bytes []byte               // nil on a device
 	vec   ubcoll.Vec
 	free  func() error // frees other memory
 }
@@ -24,17 +24,22 @@ func (m *program) allocate(s int) error {
 	how := conform.Alloced
 	if s >= ours {
 		how = conform.Where(m.mine.IntN(int(conform.NumWhere)))
+		if m.dev != ubcoll.Host && how != conform.Registered {
+			how = conform.Alloced
+		}
 	}
 	if how == conform.GoSlice || how == conform.Adopted {
 		h, err := conform.Hold[byte](m.world, how, m.room)
 		k.bytes, k.vec, k.free = h.Slice, h.Vec, h.Free
 		return err
 	}
-	b, err := ubcoll.Alloc[byte](m.world, ubcoll.Host, m.room)
+	b, err := ubcoll.Alloc[byte](m.world, m.dev, m.room)
 	if err != nil {
 		return err
 	}
-	k.buf, k.bytes, k.vec = b, b.Slice(), b.Vec()
+	if k.buf, k.vec = b, b.Vec(); m.dev == ubcoll.Host {
+		k.bytes = b.Slice()
+	}
 	if how == conform.Registered || m.mine.IntN(2) == 0 {
 		return m.register(s)
 	}
@@ -63,8 +68,30 @@ func (m *program) release(s int) error {
 	return errors.Join(err, m.slots[s].free())
 }
 
+// read returns what a slot's memory has.
+func (m *program) read(s int) ([]byte, error) {
+	if k := &m.slots[s]; k.bytes == nil {
+		b := make([]byte, m.room)
+		return b, k.buf.CopyTo(m.ctx, b)
+	}
+	return m.slots[s].bytes, nil
+}
+
+// write gives n bytes of a slot's memory, from at on, what the reference has there.
+func (m *program) write(s, at, n int) error {
+	b, err := m.read(s)
+	if err != nil {
+		return err
+	}
+	copy(b[at:][:n], m.want[m.me][s][at:])
+	if k := &m.slots[s]; k.bytes == nil {
+		return k.buf.CopyFrom(m.ctx, b)
+	}
+	return nil
+}
+
 // fill gives a slot new bytes on all ranks. A quarter of them is 0: as bools, all others are the same.
-func (m *program) fill(s int) {
+func (m *program) fill(s int) error {
 	for r := range m.n {
 		seed := m.all.Uint64()
 		for i := range m.want[r][s] {
@@ -75,11 +102,11 @@ func (m *program) fill(s int) {
 			m.want[r][s][i] = x
 		}
 	}
-	copy(m.slots[s].bytes, m.want[m.me][s])
+	return m.write(s, 0, m.room)
 }
 
 // fillFloats gives the sources of k, on all members, small whole numbers: their results are exact in any order.
-func (m *program) fillFloats(members []int, k *call) {
+func (m *program) fillFloats(members []int, k *call) error {
 	seed := m.all.Uint64()
 	for r, w := range members {
 		src, _ := k.places(len(members), r)
@@ -93,9 +120,12 @@ func (m *program) fillFloats(members []int, k *call) {
 			setElement(k.typ, b, i, verify.Encode(k.typ, x))
 		}
 		if w == m.me && src.slot >= 0 {
-			copy(m.slots[src.slot].bytes[src.at:][:src.n], b)
+			if err := m.write(src.slot, src.at, src.n); err != nil {
+				return err
+			}
 		}
 	}
+	return nil
 }
 
 // churn replaces the memory of a slot, or registers or deregisters it.
@@ -115,9 +145,10 @@ func (m *program) churn() error {
 			return err
 		}
 	}
-	err := m.allocate(s)
-	m.fill(s)
-	return err
+	if err := m.allocate(s); err != nil {
+		return err
+	}
+	return m.fill(s)
 }
 
 // held reports whether a graph of this program may hold memory, on any rank.

@@ -9,13 +9,33 @@ import (
 	"github.com/ubcoll/ubcoll/coll"
 	"github.com/ubcoll/ubcoll/dtype"
 	"github.com/ubcoll/ubcoll/graph"
+	"github.com/ubcoll/ubcoll/internal/gpu/kernels"
 	"github.com/ubcoll/ubcoll/internal/inside"
 	"github.com/ubcoll/ubcoll/p2p"
 )
 
-// misuse makes a mistake whose error is known, on one rank of each group of siblings. All of them get the error and
-// memory does not change; the next step shows that the communicator works.
+// misuse makes a mistake whose error is known, on one rank of each group of siblings. All of them get the error, and
+// memory does not change, except for destinations on devices; the next step shows that the communicator works.
 func (m *program) misuse() error {
+	if err := m.mistake(); err != nil {
+		return err
+	}
+	return m.renew(true)
+}
+
+// renew fills the slots that mistakes write to, if there was one: on devices, destinations may have anything.
+func (m *program) renew(mistake bool) error {
+	for s := range ours {
+		if mistake && m.dev != ubcoll.Host {
+			if err := m.fill(s); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+func (m *program) mistake() error {
 	t := m.drawSiblings()
 	odd, what := m.all.IntN(64), m.all.IntN(17)
 	k := m.draw(ours, false)
@@ -49,7 +69,12 @@ func (m *program) misuse() error {
 			return coll.AllReduce(m.ctx, t.c, whole(1).Slice(0, 1), whole(0).Slice(0, 1), ubcoll.Sum)
 		})
 	case 1:
-		return other("another operation", ubcoll.ErrMismatch, func() error { return coll.Barrier(m.ctx, t.c) })
+		return other("another operation", ubcoll.ErrMismatch, func() error {
+			if m.dev != ubcoll.Host { // a barrier is no call on a device
+				return coll.Broadcast(m.ctx, t.c, whole(0), 0)
+			}
+			return coll.Barrier(m.ctx, t.c)
+		})
 	case 2:
 		return other("a bad root", ubcoll.ErrArgument, func() error {
 			return coll.Broadcast(m.ctx, t.c, whole(0), []int{-1, size, 4096 + own.root}[m.mine.IntN(3)])
@@ -77,7 +102,7 @@ func (m *program) misuse() error {
 		})
 	case 7:
 		return other("freed memory", ubcoll.ErrStale, func() error {
-			b, err := ubcoll.Alloc[byte](t.c, ubcoll.Host, 100)
+			b, err := ubcoll.Alloc[byte](t.c, m.dev, 100)
 			if err != nil {
 				return err
 			}
@@ -139,7 +164,11 @@ func (m *program) misuse() error {
 				to.Recv(0, whole(1).Slice(0, n))
 			}
 			err := to.Do(m.ctx, t.c)
-			if t.rank == 0 && n <= (*inside.Comm)(t.c).View().Mail.EagerLimit() {
+			eager := (*inside.Comm)(t.c).View().Mail.EagerLimit()
+			if m.dev != ubcoll.Host {
+				eager = kernels.EagerBytes
+			}
+			if t.rank == 0 && n <= eager {
 				return errors.Join(append(errs, err)...)
 			}
 			errs = append(errs, wrong("a message of another type", ubcoll.ErrMismatch, err))

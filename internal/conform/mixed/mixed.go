@@ -23,27 +23,51 @@ func Mixed(ctx context.Context, c *ubcoll.Comm) error {
 	return Programs(conform.Seed(), programs)(ctx, c)
 }
 
+// MixedDevice is Mixed on the ranks' devices.
+func MixedDevice(ctx context.Context, c *ubcoll.Comm) error {
+	programs, err := conform.Number("CONFORM_PROGRAMS", 30)
+	if err != nil {
+		return err
+	}
+	return DevicePrograms(conform.Seed(), programs)(ctx, c)
+}
+
+// DevicePrograms is Programs, but all memory and streams are the ranks' devices'.
+func DevicePrograms(seed uint64, programs int) conform.Suite {
+	return func(ctx context.Context, c *ubcoll.Comm) error {
+		dev, err := c.GPU()
+		if err != nil {
+			return err
+		}
+		return runPrograms(ctx, c, dev, seed, programs)
+	}
+}
+
 // Programs runs this many random programs, the same on all ranks: collectives, blocking and on streams, in groups and
 // in graphs whose counts change between launches; messages, windows, channels; communicators and memory that come and
 // go; and misuse whose error is known beforehand. Each rank computes naively what all memory must hold, and compares
 // all of its own with that, byte for byte.
 func Programs(seed uint64, programs int) conform.Suite {
 	return func(ctx context.Context, c *ubcoll.Comm) error {
-		for k := range programs {
-			m := newProgram(ctx, c, seed, uint64(k))
-			if err := m.run(); err != nil {
-				for _, t := range m.splits { // not the world: whoever opened that closes it
-					if t.c != nil && t.c != c {
-						t.c.Abort(err)
-						t.c.Close()
-					}
-				}
-				return fmt.Errorf("rank %d of %d, seed %d, program %d, after\n\t%s\n%w", c.Rank(), c.Size(), seed, k,
-					strings.Join(m.trail, "\n\t"), err)
-			}
-		}
-		return nil
+		return runPrograms(ctx, c, ubcoll.Host, seed, programs)
 	}
+}
+
+func runPrograms(ctx context.Context, c *ubcoll.Comm, dev ubcoll.Device, seed uint64, programs int) error {
+	for k := range programs {
+		m := newProgram(ctx, c, dev, seed, uint64(k))
+		if err := m.run(); err != nil {
+			for _, t := range m.splits { // not the world: whoever opened that closes it
+				if t.c != nil && t.c != c {
+					t.c.Abort(err)
+					t.c.Close()
+				}
+			}
+			return fmt.Errorf("rank %d of %d, seed %d, program %d, after\n\t%s\n%w", c.Rank(), c.Size(), seed, k,
+				strings.Join(m.trail, "\n\t"), err)
+		}
+	}
+	return nil
 }
 
 const (
@@ -55,6 +79,7 @@ const (
 type program struct {
 	ctx       context.Context
 	world     *ubcoll.Comm
+	dev       ubcoll.Device // where memory and the stream are
 	n, me     int
 	all, mine *rand.Rand // the same on all ranks, and this rank's own
 	room      int        // bytes in a slot
@@ -66,8 +91,8 @@ type program struct {
 	trail     []string // the steps, for an error
 }
 
-func newProgram(ctx context.Context, c *ubcoll.Comm, seed, k uint64) *program {
-	m := &program{ctx: ctx, world: c, n: c.Size(), me: c.Rank(), all: rand.New(rand.NewPCG(seed, k<<16)),
+func newProgram(ctx context.Context, c *ubcoll.Comm, dev ubcoll.Device, seed, k uint64) *program {
+	m := &program{ctx: ctx, world: c, dev: dev, n: c.Size(), me: c.Rank(), all: rand.New(rand.NewPCG(seed, k<<16)),
 		mine: rand.New(rand.NewPCG(seed, k<<16+uint64(c.Rank())+1))}
 	switch x := m.all.IntN(100); {
 	case x < 70: // mostly eager messages
@@ -81,7 +106,7 @@ func newProgram(ctx context.Context, c *ubcoll.Comm, seed, k uint64) *program {
 }
 
 func (m *program) run() (err error) {
-	if m.stream, err = ubcoll.NewStream(ubcoll.Host); err != nil {
+	if m.stream, err = ubcoll.NewStream(m.dev); err != nil {
 		return err
 	}
 	everybody := make([]int, m.n)
@@ -98,7 +123,9 @@ func (m *program) run() (err error) {
 		if err := m.allocate(s); err != nil {
 			return err
 		}
-		m.fill(s)
+		if err := m.fill(s); err != nil {
+			return err
+		}
 	}
 	for range 4 + m.all.IntN(8) {
 		if err := m.step(); err != nil {
@@ -166,7 +193,11 @@ func (m *program) step() error {
 // check compares this rank's memory with the reference.
 func (m *program) check() error {
 	for s := range m.slots {
-		got, want := m.slots[s].bytes, m.want[m.me][s]
+		got, err := m.read(s)
+		if err != nil {
+			return err
+		}
+		want := m.want[m.me][s]
 		if bytes.Equal(got, want) {
 			continue
 		}

@@ -87,7 +87,10 @@ func (m *program) messages() error {
 
 func (m *program) shift(t *siblings, src, dst int) error {
 	n, by := m.all.IntN(m.room+1), 1+m.all.IntN(m.n)
-	room := n + m.all.IntN(m.room-n+1) // a receive may have more room
+	room := n + m.all.IntN(m.room-n+1) // a receive on the host may have more room
+	if m.dev != ubcoll.Host {
+		room = n
+	}
 	m.note("shift of %d by %d", n, by)
 	for _, members := range t.groups {
 		for r, w := range members {
@@ -250,6 +253,10 @@ func (m *program) channel() error {
 			func() error { return ch.Put(m.ctx, to, from, n) },
 			func() error { return ch.Flush(m.ctx) },
 			func() error { return ch.Signal(m.ctx) })
+		if m.dev != ubcoll.Host { // only the host's signals can be polled
+			err = errors.Join(err, ch.Wait(m.ctx))
+			break
+		}
 		for got := false; err == nil && !got; {
 			got, err = ch.Poll()
 			runtime.Gosched()
@@ -259,8 +266,8 @@ func (m *program) channel() error {
 			func() error { return ch.PutPackets(m.ctx, packets, from, n, width) },
 			func() error { return ch.GetPackets(m.ctx, to, packets, n, width) },
 			func() error { return ch.Signal(m.ctx) },
-			func() error { return ch.Wait(m.ctx) })
-		copy(m.slots[s].bytes[packets:], m.want[m.me][s][packets:])
+			func() error { return ch.Wait(m.ctx) },
+			func() error { return m.write(s, packets, m.room-packets) })
 	}
 	return errors.Join(err, ch.Close(), m.expect("a put to a closed channel", t.c, ch.Put(m.ctx, 0, 0, 1), ubcoll.ErrClosed), r.Close())
 }
