@@ -216,7 +216,11 @@ func (f *faked) restored(t *testing.T) {
 			}
 			f.calls()
 			require.NoError(t, x.do())
-			require.Equal(t, enter+x.call+leave, f.calls())
+			all := x.call
+			if x.call == "cuLibraryLoadData" {
+				all += " cuLibraryGetKernel"
+			}
+			require.Equal(t, enter+all+leave, f.calls())
 			t.Setenv("UBCOLL_TEST_FAKE", x.call+"=2")
 			err := x.do()
 			var e *cuda.Error
@@ -258,6 +262,8 @@ func (f *faked) undone(t *testing.T) {
 			func() error { _, err := c.HostRegister(p, 1); return err }},
 		{"capture", "cuGraphInstantiateWithFlags", "cuStreamEndCapture cuGraphInstantiateWithFlags cuGraphDestroy",
 			func() error { _, err := s.EndCapture(); return err }},
+		{"module", "cuLibraryGetKernel", "cuLibraryLoadData cuLibraryGetKernel cuLibraryUnload",
+			func() error { _, err := c.LoadModule("nonsense"); return err }},
 		{"function", "cuFuncGetAttribute", "cuLibraryGetKernel cuKernelGetFunction cuFuncGetAttribute",
 			func() error { _, err := m.Function("k"); return err }},
 		{"upload", "cuMemcpyHtoDAsync_v2", "cuMemcpyHtoDAsync_v2", func() error { return s.Upload(1, []byte{1}) }},

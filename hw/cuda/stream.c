@@ -190,12 +190,23 @@ ubc_result ubc_graph_destroy(uintptr_t ctx, uintptr_t g, uintptr_t kept) {
 
 // Loads PTX as one of the driver's libraries: the driver assembles these without a lock on the context, beside others
 // and while kernels run. It would assemble a module (cuModule...) with the lock held.
+//
+// The driver assembles a library at once and writes the log, but cuLibraryLoadData succeeds even if the text is wrong
+// (CUDA 13): the first call that wants something of the library returns the error. So it is asked for a kernel that no
+// module has.
 ubc_result ubc_module_load(uintptr_t ctx, const char *ptx, char *log, size_t len) {
 	ENTER(ctx);
 	uintptr_t m = 0;
 	int options[] = {UBC_JIT_ERROR_LOG, UBC_JIT_ERROR_LOG_SIZE};
 	void *values[] = {log, (void *)(uintptr_t)len};
 	TRY(cuLibraryLoadData, &m, ptx, options, values, 2, 0, 0, 0);
+	uintptr_t k = 0;
+	int loaded = !r.code;
+	TRY(cuLibraryGetKernel, &k, m, "?");
+	if (r.code == UBC_NOT_FOUND)
+		r.code = 0;
+	else if (loaded && r.code)
+		ubc.cuLibraryUnload(m);
 	r.a = m;
 	LEAVE();
 }

@@ -15,6 +15,7 @@ import (
 	"github.com/ubcoll/ubcoll/dtype"
 	"github.com/ubcoll/ubcoll/hw/cuda"
 	"github.com/ubcoll/ubcoll/internal/env"
+	"github.com/ubcoll/ubcoll/internal/gpu/emulated"
 	"github.com/ubcoll/ubcoll/internal/testkit"
 	"github.com/ubcoll/ubcoll/internal/testkit/gputest"
 	"github.com/ubcoll/ubcoll/register"
@@ -95,9 +96,13 @@ func TestFirstUse(t *testing.T) {
 	rep, table, err := measure(t, 4, cfg)
 	require.NoError(t, err)
 	require.Positive(t, rep.Setup.FirstUse)
-	require.Equal(t, 2*4*3, rep.Setup.Opened)
 	require.Zero(t, rep.Setup.OpenedLater)
-	require.Contains(t, table, "in which ranks opened 24 of their peers' buffers; in later ones 0\n")
+	require.Contains(t, table, fmt.Sprintf("in which ranks opened %d of their peers' buffers; in later ones 0\n", rep.Setup.Opened))
+	if emulated.Active() {
+		require.Equal(t, 2*4*3, rep.Setup.Opened)
+	} else { // a rank's buffers may lie in one of the driver's allocations
+		require.Contains(t, []int{12, 15, 18, 21, 24}, rep.Setup.Opened)
+	}
 }
 
 // What is verified on devices has to fail there too.

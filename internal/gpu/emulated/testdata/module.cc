@@ -14,6 +14,7 @@ extern "C" __attribute__((weak)) const emulated_kernel ubc_emulated[], ubc_wide_
 struct library {
 	std::map<std::string, int> entries; // by name: .minnctapersm, or 0
 	std::set<device *> on;
+	int wrong = 0; // what its calls return
 };
 struct kernel {
 	uintptr_t in; // its library
@@ -59,11 +60,9 @@ int cuLibraryLoadData(uintptr_t *handle, const void *code, int *options, void **
 				size = (size_t)values[i];
 		if (log && size)
 			snprintf(log, size, "emulated GPU: no .version");
-		return INVALID_PTX;
 	}
-	if (atoi(version + strlen(".version")) > 9)
-		return UNSUPPORTED_PTX_VERSION;
 	library l;
+	l.wrong = !version ? INVALID_PTX : atoi(version + strlen(".version")) > 9 ? UNSUPPORTED_PTX_VERSION : 0;
 	for (const char *e = s; (e = strstr(e, ".entry"));) {
 		e += strlen(".entry");
 		e += strspn(e, " \t\r\n");
@@ -102,6 +101,8 @@ int cuLibraryGetKernel(uintptr_t *handle, uintptr_t in, const char *name) {
 	auto l = libraries.find(in);
 	if (l == libraries.end())
 		return INVALID_HANDLE;
+	if (l->second.wrong) // as a real driver does: loading it was no error
+		return l->second.wrong;
 	if (!l->second.entries.count(name))
 		return NOT_FOUND;
 	kernels[*handle = new_handle()] = {in, name};
