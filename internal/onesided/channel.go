@@ -2,11 +2,9 @@ package onesided
 
 import (
 	"context"
-	"fmt"
 	"sync/atomic"
 	"unsafe"
 
-	"github.com/ubcoll/ubcoll/fault"
 	"github.com/ubcoll/ubcoll/hw/cpu/spin"
 	"github.com/ubcoll/ubcoll/internal/engine"
 	"github.com/ubcoll/ubcoll/internal/reason"
@@ -26,7 +24,7 @@ type Channel struct {
 	mine   *channelEnd
 	theirs *channelEnd // nil until the other end has been found
 	remote *Remote     // the memory that the other end exports
-	gpu    *gpuEnd     // nil for host memory
+	device *gpuEnd     // nil for host memory
 
 	out, in       *atomic.Uint64 // counters of signals
 	sent, awaited uint64
@@ -72,7 +70,7 @@ func (ch *Channel) Reach(off, n int) (unsafe.Pointer, error) {
 }
 
 // Live returns why the other end's memory must not be used any more, or nil.
-func (ch *Channel) Live() error { return ch.remote.live() }
+func (ch *Channel) Live() error { return ch.remote.Live() }
 
 // Done ends a copy that began with Reach. It does not report whether the memory was taken back: the peer may have done
 // so because the copy's last bytes told it that the copy was over.
@@ -146,7 +144,7 @@ func (ch *Channel) Error(op string, err error) error { return aside(ch.c, op, ch
 
 // Close closes this end.
 func (ch *Channel) Close() error {
-	if err := shutFor(ch, ch.c, ch.gpu != nil); err != nil {
+	if err := shutFor(ch, ch.c, ch.device != nil); err != nil {
 		return aside(ch.c, "close", ch.peer, err)
 	}
 	return nil
@@ -155,13 +153,18 @@ func (ch *Channel) Close() error {
 func (ch *Channel) failed(err error) { ch.c.Domain().Failed(err) }
 func (ch *Channel) name() string     { return "the channel " + between(ch.c, ch.peer) }
 
+// Err returns why this rank's waits on the channel must end, or nil.
+func (ch *Channel) Err() error {
+	if ch.Closed() || ch.c.Closing() {
+		return closedDuringWait(ch)
+	}
+	return nil
+}
+
 func (ch *Channel) giveUp(quick bool) error {
 	var err error
-	if ch.gpu != nil {
-		ch.gpu.fail(fmt.Errorf("%s: %w", ch.name(), fault.ErrClosed))
-		if !quick || ch.c.Broken() == nil { // else it is released with the communicator
-			err = ch.gpu.release()
-		}
+	if ch.device != nil {
+		err = ch.device.Close(quick)
 	}
 	ch.mine.state.Store(team.StateClosed)
 	ch.sp.remove(ch)

@@ -23,6 +23,8 @@ type testClosable struct {
 
 func (n *testClosable) failed(err error) { n.told = err }
 
+func (n *testClosable) Err() error { return nil }
+
 func (n *testClosable) name() string { return "the thing" }
 
 func (n *testClosable) giveUp(bool) error { n.ended.Add(1); return n.err }

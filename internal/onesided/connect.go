@@ -53,7 +53,7 @@ func (sp *Space) shows(r *engine.Registration, remote *Remote, peer int) (engine
 		return engine.Export{}, fmt.Errorf("nil registration: %w", fault.ErrArgument)
 	case r.Comm().Domain() != c.Domain():
 		return engine.Export{}, fmt.Errorf("the registration is another rank's: %w", fault.ErrArgument)
-	case remote != nil && (remote.c.Domain() != c.Domain() || remote.mem != c.Team().Peers[peer].Mem):
+	case remote != nil && (remote.c.Domain() != c.Domain() || remote.Memory != c.Team().Peers[peer].Mem):
 		return engine.Export{}, fmt.Errorf("the remote memory is not that of rank %d: %w", peer, fault.ErrArgument)
 	}
 	defer c.Polls.Leave()
@@ -61,7 +61,7 @@ func (sp *Space) shows(r *engine.Registration, remote *Remote, peer int) (engine
 		return engine.Export{}, engine.ErrCommClosed
 	}
 	if remote != nil {
-		if err := remote.live(); err != nil {
+		if err := remote.Live(); err != nil {
 			return engine.Export{}, err
 		}
 	}
@@ -89,14 +89,14 @@ func (sp *Space) newChannel(peer int, e engine.Export, refused error) (*Channel,
 	if (ch.slot < 0 || ch.slot >= maxEnds) && refused == nil {
 		refused = errNoEnd
 	}
-	if most := sp.gpuSlots(); refused == nil && e.GPU && ch.slot >= most {
-		refused = noGPUEnd(most)
+	if most := sp.deviceSlots(); refused == nil && e.GPU && ch.slot >= most {
+		refused = noDeviceEnd(most)
 	}
 	if ch.slot < 0 {
 		return nil, refused
 	}
 	if refused == nil && e.GPU {
-		refused = sp.gpu.clear(ch.slot)
+		refused = sp.device.Clear(ch.slot)
 	}
 	made := sp.table.made(peer)
 	n := made.Load()
@@ -192,15 +192,15 @@ func (ch *Channel) meet(ctx context.Context, op string, r *engine.Registration, 
 			return err
 		}
 	}
-	gpu, err := ch.openGPU(ctx, r, remote, e.GPU, theirs, slot)
+	device, err := ch.openDevice(ctx, r, remote, e.GPU, theirs, slot)
 	if err != nil {
 		return err
 	}
 	ch.sp.mu.Lock()
-	ch.theirs, ch.remote, ch.gpu = theirs, remote, gpu
+	ch.theirs, ch.remote, ch.device = theirs, remote, device
 	ch.in = theirs.word(ch.peer > ch.c.Rank())
 	ch.sp.mu.Unlock()
-	ch.mine.grant.Store(remote.grant.Generation)
+	ch.mine.grant.Store(remote.Grant.Generation)
 	ch.c.Domain().WatchCopies(ch.reader(), ch.peer, &theirs.copying, &theirs.grant)
 	ch.mine.met.Store(1)
 	ch.mine.state.Store(endMet)

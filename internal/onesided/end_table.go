@@ -102,25 +102,17 @@ type occupant interface {
 var errNoEnd = fmt.Errorf("%d channels are open, or closed on one side only (close both), and windows on devices "+
 	"count once for each rank: %w", maxEnds, fault.ErrLimit)
 
-// noGPUEnd is errNoEnd for ends on devices; this communicator's area has room for `most` of them.
-func noGPUEnd(most int) error {
+// noDeviceEnd is errNoEnd for ends on devices; this communicator's area has room for `most` of them.
+func noDeviceEnd(most int) error {
 	return fmt.Errorf("%d channels over memory of devices are open, or closed on one side only (close both), and windows on "+
 		"devices count once for each rank; communicators that Split or Dup have made have room for fewer than others: %w",
 		most, fault.ErrLimit)
 }
 
-// gpuSlots returns how many slots, from the first one, can hold ends on a device.
-func (sp *Space) gpuSlots() int {
-	if sp.gpu == nil {
-		return 0
-	}
-	return sp.gpu.d.Layout.Channels
-}
-
 // freeSlot returns a free slot, or -1. Slots for ends on a device go to other ends only if no other slot is free. The
 // caller holds mu.
 func (sp *Space) freeSlot(onDevice bool) int {
-	first, beyond, most := -1, -1, sp.gpuSlots()
+	first, beyond, most := -1, -1, sp.deviceSlots()
 	for i, u := range sp.used {
 		if u != nil && u.left() {
 			sp.used[i] = nil

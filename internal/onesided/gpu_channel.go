@@ -10,7 +10,7 @@ import (
 )
 
 // OnDevice reports whether the channel is between device memory; then Launch does its steps.
-func (ch *Channel) OnDevice() bool { return ch.gpu != nil }
+func (ch *Channel) OnDevice() bool { return ch.device != nil }
 
 // Launch queues steps on s, in as few kernels as possible. Without s it uses a stream of its own, and waits for the
 // steps. If any step is invalid, it queues none.
@@ -18,12 +18,12 @@ func (ch *Channel) Launch(ctx context.Context, s *engine.Stream, steps []Step) e
 	if len(steps) == 0 {
 		return nil
 	}
-	op := stepNames[steps[0].Kind]
+	op := steps[0].Kind.String()
 	if err := ch.Begin(ctx); err != nil {
 		return ch.Error(op, err)
 	}
 	defer ch.End()
-	if err := ch.gpu.launch(ctx, s, steps); err != nil {
+	if err := ch.device.Launch(ctx, s, steps); err != nil {
 		return ch.Error(op, err)
 	}
 	for i := range steps {
@@ -35,8 +35,9 @@ func (ch *Channel) Launch(ctx context.Context, s *engine.Stream, steps []Step) e
 	return nil
 }
 
-// openGPU makes the device side of ch, or returns nil if all memory is on the host. A mixture is an error.
-func (ch *Channel) openGPU(ctx context.Context, r *engine.Registration, remote *Remote, peers bool,
+// openDevice makes the device side of ch, or returns nil if all memory is on the host. A mixture is an error. peers
+// says whether the memory that the peer connects with is on a device.
+func (ch *Channel) openDevice(ctx context.Context, r *engine.Registration, remote *Remote, peers bool,
 	theirs *channelEnd, theirSlot int) (*gpuEnd, error) {
 	claim, err := r.Acquire()
 	if err != nil {
@@ -45,15 +46,16 @@ func (ch *Channel) openGPU(ctx context.Context, r *engine.Registration, remote *
 	mine := !claim.Memory().Device.IsHost()
 	claim.Release()
 	switch {
-	case !mine && !peers && !remote.gpu:
+	case !mine && !peers && !remote.GPU:
 		return nil, nil
-	case mine != peers || mine != remote.gpu:
+	case mine != peers || mine != remote.GPU:
 		return nil, fmt.Errorf("a channel between memory of a device and of the host: %w", fault.ErrArgument)
 	}
-	g := &gpuEnd{sp: ch.sp, c: ch.c, of: ch, op: "channel", name: ch.name(), rank: ch.peer, r: r, remote: remote,
-		gone: func() bool { return theirs.key.Load() == ch.otherKey() && theirs.state.Load() == team.StateClosed }}
-	if err := g.open(ctx, ch.slot, theirSlot, ch.Salt); err != nil {
+	if err := ch.sp.noDevice(); err != nil {
 		return nil, err
 	}
-	return g, nil
+	return ch.sp.device.Open(ctx, gpuConfig{Owner: ch, Op: "channel", Name: ch.name(), Rank: ch.peer, Slot: ch.slot,
+		PeerSlot: theirSlot, Local: r, Remote: &remote.Import,
+		PeerClosed: func() bool { return theirs.key.Load() == ch.otherKey() && theirs.state.Load() == team.StateClosed },
+		SaltOut:    uint32(ch.Salt(true)), SaltIn: uint32(ch.Salt(false))})
 }

@@ -15,24 +15,37 @@ import (
 	"github.com/ubcoll/ubcoll/register"
 )
 
-// gpuEnd is one end over device memory, of a channel or of a window towards one rank. Kernels do its steps, and count
-// its signals in the device areas. It keeps both memories mapped until it is closed. It gives up the peer's memory
-// earlier if the peer has taken that back and no step can use it any more.
+// gpuOwner is the channel or the window that an end belongs to.
+type gpuOwner interface {
+	// Err returns why this rank's waits on the owner must end, or nil: the owner or its communicator is closed.
+	Err() error
+}
+
+// gpuConfig is what an end is opened with.
+type gpuConfig struct {
+	Owner          gpuOwner
+	Op             string // in errors of its kernels
+	Name           string // in errors
+	Rank           int    // the peer, or this rank itself in windows
+	Slot, PeerSlot int    // of this end and of the peer's; this one is clear
+	Local          *engine.Registration
+	Remote         *engine.Import // the peer's memory
+	PeerClosed     func() bool    // reports whether the peer has closed its side
+	// What sets the packets to the peer, and those from it, apart from other channels' packets.
+	SaltOut, SaltIn uint32
+}
+
+// gpuEnd is one end over device memory, of a channel or of a window towards one rank. It keeps both memories mapped until
+// it is closed. It gives up the peer's memory earlier if the peer has taken that back and no step can use it any more.
 type gpuEnd struct {
-	sp     *Space
-	c      *engine.Comm
-	d      *gpu.Device
-	of     closable // the channel or the window
-	op     string
-	name   string
-	rank   int         // the peer, or this rank itself in windows
-	gone   func() bool // reports whether the peer has closed its side
-	r      *engine.Registration
-	claim  *register.Claim // claim on this rank's memory
-	remote *Remote         // the peer's memory
-	here   cuda.Addr
-	there  cuda.Addr // the peer's memory, as mapped here
-	bytes  [2]int    // sizes: here and there
+	gpuConfig
+	t          *gpuTable
+	c          *engine.Comm
+	d          *gpu.Device
+	claim      *register.Claim // claim on this rank's memory
+	localAddr  cuda.Addr
+	remoteAddr cuda.Addr // as mapped by this rank
+	bytes      [2]int    // sizes: of this rank's memory, and of the peer's
 
 	status *kernels.Status
 	f      *cuda.Function
@@ -47,180 +60,195 @@ type gpuEnd struct {
 	events    [3]*cuda.Event // after each side's queued work; nil until that uses two streams
 
 	mu       sync.Mutex
-	why      error // why this rank ended the waits
+	cause    error // why this rank ended the waits
 	failed   error
 	reported bool // a Sync has returned failed
 	released bool
 }
 
-// open maps the peer's memory, and makes g known to the watchdog. mine and theirs are the slots of the two ends.
-func (g *gpuEnd) open(ctx context.Context, mine, theirs int, salt func(mine bool) uint64) (err error) {
-	if err := g.sp.noDevice(); err != nil {
-		return err
+// Open opens an end. It maps the peer's memory, and makes the end known to the watchdog. The caller closes it.
+func (t *gpuTable) Open(ctx context.Context, k gpuConfig) (*gpuEnd, error) {
+	c, d := t.c, t.d
+	e := &gpuEnd{gpuConfig: k, t: t, c: c, d: d}
+	if err := d.Atomics[e.Rank]; err != nil {
+		return nil, err
 	}
-	d, all := g.sp.gpu.d, g.sp.gpu
-	if err := d.Atomics[g.rank]; err != nil {
-		return err
+	e.streams = map[*gpu.Stream]bool{}
+	var err error
+	if e.f, err = d.Domain.Kernels.Kernel(kernels.Channel, dtype.Invalid, c.Size()); err != nil {
+		return nil, err
 	}
-	g.d, g.streams = d, map[*gpu.Stream]bool{}
-	if g.f, err = d.Domain.Kernels.Kernel(kernels.Channel, dtype.Invalid, g.c.Size()); err != nil {
-		return err
+	if e.claim, err = e.Local.Acquire(); err != nil {
+		return nil, err
 	}
-	if g.claim, err = g.r.Acquire(); err != nil {
-		return err
-	}
-	g.here = cuda.Addr(g.claim.Addr())
-	g.bytes = [2]int{g.claim.Len(), g.remote.bytes}
-	if g.there = g.here; g.rank != g.c.Rank() {
-		g.there, err = g.c.DevicePeer(g.rank).Hold(ctx, g.remote.at.Arena, g.remote.at.Offset, g.remote.bytes)
+	e.localAddr = cuda.Addr(e.claim.Addr())
+	e.bytes = [2]int{e.claim.Len(), e.Remote.Bytes}
+	if e.remoteAddr = e.localAddr; e.Rank != c.Rank() {
+		e.remoteAddr, err = c.DevicePeer(e.Rank).Hold(ctx, e.Remote.At.Arena, e.Remote.At.Offset, e.Remote.Bytes)
 		if err != nil {
-			g.claim.Release()
-			return err
+			e.claim.Release()
+			return nil, err
 		}
-		g.held = true
+		e.held = true
 	}
-	g.status = all.status(mine)
-	g.params = kernels.ChannelParams{
-		Mine:   d.Params.Area[0] + uint64(d.Layout.Channel(mine)),
-		Theirs: d.Areas[d.Distance(g.rank)] + uint64(d.Layout.Channel(theirs)),
-		Status: d.StatusAddr(all.first + mine), Peer: uint32(g.rank),
-		SaltOut: uint32(salt(true)), SaltIn: uint32(salt(false))}
-	all.add(g)
+	e.status = t.status(e.Slot)
+	e.params = kernels.ChannelParams{
+		Mine:   d.Params.Area[0] + uint64(d.Layout.Channel(e.Slot)),
+		Theirs: d.Areas[d.Distance(e.Rank)] + uint64(d.Layout.Channel(e.PeerSlot)),
+		Status: d.StatusAddr(t.first + e.Slot), Peer: uint32(e.Rank),
+		SaltOut: e.SaltOut, SaltIn: e.SaltIn}
+	t.add(e)
 	d.Watch()
-	return nil
+	return e, nil
+}
+
+// Close ends all waits of the end's kernels, waits for all that it has queued, and releases it. No Launch is under way,
+// and none follows. quick: if the communicator is broken, the end is released later, with the communicator.
+func (e *gpuEnd) Close(quick bool) error {
+	e.fail(fmt.Errorf("%s: %w", e.Name, fault.ErrClosed))
+	return e.closeFailed(quick)
+}
+
+// closeFailed is Close after fail.
+func (e *gpuEnd) closeFailed(quick bool) error {
+	if quick && e.c.Broken() != nil {
+		return nil
+	}
+	return e.release()
 }
 
 // fail ends all waits of this end's kernels with the error why. Only the first call counts.
-func (g *gpuEnd) fail(why error) {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	if g.why == nil && !g.released {
-		g.why = why
-		g.status.Abort.Store(1)
+func (e *gpuEnd) fail(why error) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.cause == nil && !e.released {
+		e.cause = why
+		e.status.Abort.Store(1)
 	}
 }
 
 // watch is called at each tick of the watchdog.
-func (g *gpuEnd) watch() {
-	if g.rank == g.c.Rank() {
+func (e *gpuEnd) watch() {
+	if e.Rank == e.c.Rank() {
 		return
 	}
-	if g.gone() && g.c.Team().Peers[g.rank].Lost() == 0 {
-		g.fail(fmt.Errorf("rank %d has closed its side of %s: %w", g.rank, g.name, fault.ErrClosed))
+	if e.PeerClosed() && e.c.Team().Peers[e.Rank].Lost() == 0 {
+		e.fail(fmt.Errorf("rank %d has closed its side of %s: %w", e.Rank, e.Name, fault.ErrClosed))
 	}
-	if g.remote.live() != nil && g.launching.TryLock() {
-		defer g.launching.Unlock()
-		if !g.held || g.captured {
+	if e.Remote.Live() != nil && e.launching.TryLock() {
+		defer e.launching.Unlock()
+		if !e.held || e.captured {
 			return
 		}
-		for s := range g.streams {
+		for s := range e.streams {
 			if done, _ := s.Done(); !done {
 				return
 			}
 		}
-		g.unholdMemory() // the peer has closed the registration, and its Close reports the error
+		e.unholdMemory() // the peer has closed the registration, and its Close reports the error
 	}
 }
 
 // unholdMemory gives up the peer's memory. No step, queued or later, may use it. The caller holds launching.
-func (g *gpuEnd) unholdMemory() error {
-	if !g.held {
+func (e *gpuEnd) unholdMemory() error {
+	if !e.held {
 		return nil
 	}
-	g.held = false
-	return g.c.DevicePeer(g.rank).Unhold(g.remote.at.Arena)
+	e.held = false
+	return e.c.DevicePeer(e.Rank).Unhold(e.Remote.At.Arena)
 }
 
-// told returns the error that ended the channel, or nil. After such an error its kernels do nothing.
-func (g *gpuEnd) told() error {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	return g.look()
+// err returns the error that ended this end, or nil. After such an error its kernels do nothing.
+func (e *gpuEnd) err() error {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return e.readStatus()
 }
 
-func (g *gpuEnd) look() error {
-	if g.failed != nil || g.released {
-		return g.failed
+// readStatus is err for a caller that holds mu.
+func (e *gpuEnd) readStatus() error {
+	if e.failed != nil || e.released {
+		return e.failed
 	}
-	c := g.c
+	c := e.c
 	var err error
-	switch code := g.status.Error.Load(); code {
+	switch code := e.status.Error.Load(); code {
 	case kernels.OK:
 		return nil
 	case kernels.Aborted:
 		if b := c.Broken(); b != nil {
 			err = b
-		} else if err = g.why; err == nil {
+		} else if err = e.cause; err == nil {
 			err = fault.ErrAborted
 		}
 	default:
-		_, err = g.status.Broke(code, g.rank, c.Options().Timeout, ", which ends "+g.name)
+		_, err = e.status.Broke(code, e.Rank, c.Options().Timeout, ", which ends "+e.Name)
 	}
-	var e *fault.Error
-	if !errors.As(err, &e) {
-		err = &fault.Error{Op: g.op, Rank: c.Rank(), Peer: g.rank, Host: c.Hostname(c.Rank()), Step: "wait",
-			Device: g.d.Domain.Context.Device(), Err: err}
+	var typed *fault.Error
+	if !errors.As(err, &typed) {
+		err = &fault.Error{Op: e.Op, Rank: c.Rank(), Peer: e.Rank, Host: c.Hostname(c.Rank()), Step: "wait",
+			Device: e.d.Domain.Context.Device(), Err: err}
 	}
-	g.failed = err
+	e.failed = err
 	return err
 }
 
-// collect returns the error that ended the channel to the first Sync that asks.
-func (g *gpuEnd) collect() error {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	err := g.look()
-	if err == nil || g.reported {
+// collect returns the error that ended this end to the first Sync that asks.
+func (e *gpuEnd) collect() error {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	err := e.readStatus()
+	if err == nil || e.reported {
 		return nil
 	}
-	g.reported = true
+	e.reported = true
 	return err
 }
 
-// release releases the end's resources, once. It waits for all queued work; its waits have been ended before.
-func (g *gpuEnd) release() error {
-	if !g.sp.gpu.remove(g) {
+// release releases the end's resources, once. It waits for all queued work, whose waits have been ended before.
+func (e *gpuEnd) release() error {
+	if !e.t.remove(e) {
 		return nil
 	}
-	for s := range g.streams { // nothing is launched any more
+	for s := range e.streams { // nothing is launched any more
 		s.Quiet()
 	}
-	for s := range g.streams {
-		s.Leave(endUser{g})
+	for s := range e.streams {
+		s.Leave(streamUser{e})
 	}
-	g.mu.Lock()
-	g.look()
-	g.released = true
-	g.mu.Unlock()
-	g.launching.Lock() // guards against the watchdog
-	errs := []error{g.unholdMemory()}
-	g.launching.Unlock()
-	for _, s := range g.own {
+	e.mu.Lock()
+	e.readStatus()
+	e.released = true
+	e.mu.Unlock()
+	e.launching.Lock() // guards against the watchdog
+	errs := []error{e.unholdMemory()}
+	e.launching.Unlock()
+	for _, s := range e.own {
 		if s != nil {
-			g.d.Domain.Remove(s)
+			e.d.Domain.Remove(s)
 			errs = append(errs, s.End())
 		}
 	}
-	for _, e := range g.events {
-		if e != nil {
-			errs = append(errs, e.Close())
+	for _, ev := range e.events {
+		if ev != nil {
+			errs = append(errs, ev.Close())
 		}
 	}
-	g.claim.Release()
+	e.claim.Release()
 	return errors.Join(errs...)
 }
 
-// endUser is a gpuEnd that queues on streams. It implements gpu.StreamUser.
-type endUser struct{ g *gpuEnd }
+// streamUser is an End that queues on streams. It implements gpu.StreamUser.
+type streamUser struct{ e *gpuEnd }
 
-func (u endUser) Comm() *engine.Comm { return nil }
+func (u streamUser) Comm() *engine.Comm { return nil }
 
-func (u endUser) Collect() []error {
-	if err := u.g.collect(); err != nil {
+func (u streamUser) Collect() []error {
+	if err := u.e.collect(); err != nil {
 		return []error{err}
 	}
 	return nil
 }
 
-func (u endUser) FailDevice(op string, err error) { u.g.d.FailDevice(op, err) }
-func (u endUser) Closed(s *gpu.Stream)            { u.g.d.Domain.Remove(s) }
+func (u streamUser) FailDevice(op string, err error) { u.e.d.FailDevice(op, err) }
+func (u streamUser) Closed(s *gpu.Stream)            { u.e.d.Domain.Remove(s) }

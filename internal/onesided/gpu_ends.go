@@ -2,17 +2,20 @@ package onesided
 
 import (
 	"errors"
+	"fmt"
 	"sync"
 
 	"github.com/ubcoll/ubcoll/fault"
 	"github.com/ubcoll/ubcoll/hw/cuda"
+	"github.com/ubcoll/ubcoll/internal/engine"
 	"github.com/ubcoll/ubcoll/internal/gpu"
 	"github.com/ubcoll/ubcoll/internal/gpu/kernels"
 )
 
-// gpuEnds are the ends of channels and windows over device memory. Each uses the status line of its slot. It implements
-// gpu.Client.
-type gpuEnds struct {
+// gpuTable is the open ends of a communicator's device. Its slots have numbers from 0; the caller chooses a free one for
+// each end. Each end has the words and the status line of its slot. It implements gpu.Client.
+type gpuTable struct {
+	c     *engine.Comm
 	d     *gpu.Device
 	first int // the first status line
 
@@ -20,91 +23,100 @@ type gpuEnds struct {
 	open map[*gpuEnd]bool
 }
 
-var _ gpu.ClientMaker = (*Space)(nil)
-
-// OnDevice implements gpu.ClientMaker.
-func (sp *Space) OnDevice(d *gpu.Device) gpu.Client {
-	sp.gpu = &gpuEnds{d: d, open: map[*gpuEnd]bool{}}
-	return sp.gpu
+// newGPUTable makes the table of d.
+func newGPUTable(d *gpu.Device) *gpuTable {
+	return &gpuTable{c: d.Comm(), d: d, open: map[*gpuEnd]bool{}}
 }
 
-// noDevice returns why this rank cannot use device memory, or nil.
-func (sp *Space) noDevice() error {
-	if gpu.DeviceOf(sp.c) == nil {
-		return sp.c.WhyNoGPU()
-	}
-	return nil
-}
+// Slots returns how many slots there are.
+func (t *gpuTable) Slots() int { return t.d.Layout.Channels }
 
-// noDeviceOf returns why this rank cannot use a peer's device, or nil.
-func (sp *Space) noDeviceOf(rank int) error {
-	if gpu.DeviceOf(sp.c) == nil || !sp.c.DevicePeer(rank).HasDevice() {
-		return sp.c.WhyNoGPU()
-	}
-	return nil
+// Clear zeroes a slot that nobody uses. It is called before peers learn of the end that is to have it.
+func (t *gpuTable) Clear(slot int) error {
+	var zero [kernels.ChannelBytes]byte
+	t.status(slot).Abort.Store(0)
+	t.status(slot).Error.Store(kernels.OK)
+	return t.d.Domain.Copy(cuda.Addr(t.d.Area.Base())+cuda.Addr(t.d.Layout.Channel(slot)), zero[:], true)
 }
-
-func (es *gpuEnds) StatusLines() int     { return es.d.Layout.Channels }
-func (es *gpuEnds) PlaceLines(first int) { es.first = first }
-func (es *gpuEnds) Stuck() int           { return -1 }
-func (es *gpuEnds) Fatal() *fault.Error  { return nil }
-func (es *gpuEnds) Collect() error       { return nil }
 
 // status returns the status line of a slot.
-func (es *gpuEnds) status(slot int) *kernels.Status { return es.d.Status(es.first + slot) }
+func (t *gpuTable) status(slot int) *kernels.Status { return t.d.Status(t.first + slot) }
 
-// clear zeroes an end that nobody uses, in the device area.
-func (es *gpuEnds) clear(slot int) error {
-	var zero [kernels.ChannelBytes]byte
-	es.status(slot).Abort.Store(0)
-	es.status(slot).Error.Store(kernels.OK)
-	return es.d.Domain.Copy(cuda.Addr(es.d.Area.Base())+cuda.Addr(es.d.Layout.Channel(slot)), zero[:], true)
+// stream returns the device's stream behind s; nil if s is nil. Work queued there needs no turn of the communicator.
+func (t *gpuTable) stream(s *engine.Stream) (*gpu.Stream, error) {
+	on := gpu.StreamOf(s)
+	switch {
+	case s == nil:
+		return nil, nil
+	case on == nil:
+		return nil, fmt.Errorf("memory on %v, and the stream is on %v: %w", t.d.Domain.Context.Device(), s.Device(),
+			fault.ErrArgument)
+	}
+	return on, t.c.CheckDevice(s.Device())
 }
 
-// add makes g end with the device.
-func (es *gpuEnds) add(g *gpuEnd) {
-	es.mu.Lock()
-	defer es.mu.Unlock()
-	es.open[g] = true
-	if g.c.Broken() != nil { // then Abort may have missed it
-		g.status.Abort.Store(1)
+// StatusLines implements gpu.Client.
+func (t *gpuTable) StatusLines() int { return t.Slots() }
+
+// PlaceLines implements gpu.Client.
+func (t *gpuTable) PlaceLines(first int) { t.first = first }
+
+// Stuck implements gpu.Client.
+func (t *gpuTable) Stuck() int { return -1 }
+
+// Fatal implements gpu.Client.
+func (t *gpuTable) Fatal() *fault.Error { return nil }
+
+// Collect implements gpu.Client: streams return the errors of ends.
+func (t *gpuTable) Collect() error { return nil }
+
+// add makes e end with the device.
+func (t *gpuTable) add(e *gpuEnd) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.open[e] = true
+	if t.c.Broken() != nil { // then Abort may have missed it
+		e.status.Abort.Store(1)
 	}
 }
 
-// remove reports whether g was open.
-func (es *gpuEnds) remove(g *gpuEnd) bool {
-	es.mu.Lock()
-	defer es.mu.Unlock()
-	was := es.open[g]
-	delete(es.open, g)
+// remove reports whether e was open.
+func (t *gpuTable) remove(e *gpuEnd) bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	was := t.open[e]
+	delete(t.open, e)
 	return was
 }
 
-func (es *gpuEnds) all() (all []*gpuEnd) {
-	es.mu.Lock()
-	defer es.mu.Unlock()
-	for g := range es.open {
-		all = append(all, g)
+func (t *gpuTable) all() (all []*gpuEnd) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for e := range t.open {
+		all = append(all, e)
 	}
 	return all
 }
 
-func (es *gpuEnds) Abort() {
-	for _, g := range es.all() {
-		g.status.Abort.Store(1)
+// Abort implements gpu.Client.
+func (t *gpuTable) Abort() {
+	for _, e := range t.all() {
+		e.status.Abort.Store(1)
 	}
 }
 
-func (es *gpuEnds) Watch() {
-	for _, g := range es.all() {
-		g.watch()
+// Watch implements gpu.Client.
+func (t *gpuTable) Watch() {
+	for _, e := range t.all() {
+		e.watch()
 	}
 }
 
-func (es *gpuEnds) Close() error {
+// Close implements gpu.Client.
+func (t *gpuTable) Close() error {
 	var errs []error
-	for _, g := range es.all() {
-		errs = append(errs, g.release())
+	for _, e := range t.all() {
+		errs = append(errs, e.release())
 	}
 	return errors.Join(errs...)
 }

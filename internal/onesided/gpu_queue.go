@@ -14,125 +14,114 @@ import (
 	"github.com/ubcoll/ubcoll/internal/reason"
 )
 
-func (g *gpuEnd) launch(ctx context.Context, s *engine.Stream, steps []Step) error {
+// Launch queues steps on s, in as few kernels as possible. Without s it uses a stream of the end's own, and waits for the
+// steps. If any step is invalid, it queues none. Any goroutine may call it.
+func (e *gpuEnd) Launch(ctx context.Context, s *engine.Stream, steps []Step) error {
 	var touched [16]touch
 	all := touched[:0]
 	for i := range steps {
-		t, err := g.touches(&steps[i])
+		t, err := e.touches(&steps[i])
 		if err != nil {
 			return err
 		}
 		all = append(all, t)
 	}
-	return g.submit(ctx, s, steps, all)
+	return e.submit(ctx, s, steps, all)
 }
 
-// submit is launch for steps that use the memory `all`, which has been checked.
-func (g *gpuEnd) submit(ctx context.Context, s *engine.Stream, steps []Step, all []touch) error {
-	claim, err := g.r.Acquire()
+// submit is Launch for steps that use the memory `all`, which has been checked.
+func (e *gpuEnd) submit(ctx context.Context, s *engine.Stream, steps []Step, all []touch) error {
+	claim, err := e.Local.Acquire()
 	if err != nil {
 		return err
 	}
 	claim.Release() // the end has its own claim
-	on, err := queues(g.c, s)
+	on, err := e.t.stream(s)
 	if err != nil {
 		return err
 	}
 	own, side := on == nil, sideOf(steps)
-	g.launching.Lock()
+	e.launching.Lock()
 	var most int
-	if on, err = g.ready(on, side, steps); err == nil {
-		most, err = g.room(on, side, steps)
+	if on, err = e.ready(on, side, steps); err == nil {
+		most, err = e.room(on, side, steps)
 	}
 	if err == nil {
-		err = g.d.Domain.BeginQueueing(on)
+		err = e.d.Domain.BeginQueueing(on)
 	}
 	if err == nil {
-		err = g.queue(on, steps, all, uint32(side), most)
-		g.d.Domain.EndQueueing()
+		err = e.queue(on, steps, all, uint32(side), most)
+		e.d.Domain.EndQueueing()
 		if err != nil {
-			err = g.failedWith(err)
+			err = e.failedWith(err)
 		}
 	}
-	g.launching.Unlock()
+	e.launching.Unlock()
 	if err != nil || !own {
 		return err
 	}
-	return g.wait(ctx, on)
-}
-
-// queues returns the device's stream behind s; nil if s is nil. Work queued there needs no turn of the communicator.
-func queues(c *engine.Comm, s *engine.Stream) (*gpu.Stream, error) {
-	on := gpu.StreamOf(s)
-	switch {
-	case s == nil:
-		return nil, nil
-	case on == nil:
-		return nil, fmt.Errorf("memory on %v, and the stream is on %v: %w", gpu.DeviceOf(c).Domain.Context.Device(), s.Device(),
-			fault.ErrArgument)
-	}
-	return on, c.CheckDevice(s.Device())
+	return e.wait(ctx, on)
 }
 
 // ready returns the stream on which to queue steps, or an error if the peer has taken back memory that they use, or the
 // end has ended. The caller holds launching until the steps are queued, so that watch does not give up the memory
 // meanwhile.
-func (g *gpuEnd) ready(s *gpu.Stream, side int, steps []Step) (*gpu.Stream, error) {
+func (e *gpuEnd) ready(s *gpu.Stream, side int, steps []Step) (*gpu.Stream, error) {
 	for i := range steps {
 		k := steps[i].Kind
-		if g.rank != g.c.Rank() && (k == StepPut || k == StepGet || k == StepPutPackets) {
-			if err := g.remote.live(); err != nil {
+		if e.Rank != e.c.Rank() && (k == StepPut || k == StepGet || k == StepPutPackets) {
+			if err := e.Remote.Live(); err != nil {
 				return nil, err
 			}
 		}
 	}
-	if err := g.told(); err != nil || s != nil {
+	if err := e.err(); err != nil || s != nil {
 		return s, err
 	}
-	if g.own[side] == nil {
-		own, err := gpu.NewStream(g.d.Domain.Context)
+	if e.own[side] == nil {
+		own, err := gpu.NewStream(e.d.Domain.Context)
 		if err != nil {
 			return nil, err
 		}
-		g.own[side] = own
+		e.own[side] = own
 	}
-	return g.own[side], nil
+	return e.own[side], nil
 }
 
 // room returns how many blocks kernels of steps may have on s. Those that wait must leave room for what their peers wait
 // for.
-func (g *gpuEnd) room(s *gpu.Stream, side int, steps []Step) (most int, err error) {
+func (e *gpuEnd) room(s *gpu.Stream, side int, steps []Step) (most int, err error) {
 	switch {
 	case uint32(side) == kernels.SideOut:
 		return kernels.ChannelGrid, nil
-	case g.d.Domain.Sharers > 1:
+	case e.d.Domain.Sharers > 1:
 		for i := range steps {
-			most = max(most, steps[i].blocks(g.d.Room.Channels))
+			most = max(most, steps[i].blocks(e.d.Room.Channels))
 		}
-		return g.d.AdmitWait(s, most)
-	case !s.Captured() && g.d.RunsBeside(s):
-		return g.d.Room.Channels, nil
+		return e.d.AdmitWait(s, most)
+	case !s.Captured() && e.d.RunsBeside(s):
+		return e.d.Room.Channels, nil
 	}
 	return kernels.ChannelGrid, nil
 }
 
-// queue queues steps as kernels of at most that many blocks. It starts a new kernel where a step uses memory that an earlier step uses, unless both only read
-// it: in a kernel, only signals wait for all blocks. The caller holds launching.
-func (g *gpuEnd) queue(s *gpu.Stream, steps []Step, all []touch, side uint32, most int) error {
-	if !g.streams[s] {
-		g.streams[s] = true
-		s.Enter(endUser{g}, g.d.Domain)
+// queue queues steps as kernels of at most that many blocks. It starts a new kernel where a step uses memory that an
+// earlier step uses, unless both only read it: in a kernel, only signals wait for all blocks. The caller holds launching.
+func (e *gpuEnd) queue(s *gpu.Stream, steps []Step, all []touch, side uint32, most int) error {
+	if !e.streams[s] {
+		e.streams[s] = true
+		s.Enter(streamUser{e}, e.d.Domain)
 	}
-	g.d.Watch()
+	e.d.Watch()
 	return s.Use(func(cu *cuda.Stream) error {
-		g.captured = g.captured || s.Capturing()
-		early := g.d.Domain.Context.Early() && s.TakesEarly()
-		if err := g.order(s, cu, side); err != nil {
+		e.captured = e.captured || s.Capturing()
+		early := e.d.Domain.Context.Early() && s.TakesEarly()
+		if err := e.order(s, cu, side); err != nil {
 			return err
 		}
 		for from := 0; from < len(steps); {
 			if k := steps[from].Kind; steps[from].N >= gpu.CopyEngineMin && (k == StepPut || k == StepGet) {
-				dst, src := g.addresses(&steps[from])
+				dst, src := e.addresses(&steps[from])
 				if err := cu.Copy(dst, src, steps[from].N); err != nil {
 					return err
 				}
@@ -152,7 +141,7 @@ func (g *gpuEnd) queue(s *gpu.Stream, steps []Step, all []touch, side uint32, mo
 					break
 				}
 			}
-			if err := g.kernel(s, cu, steps[from:to], side, most, early); err != nil {
+			if err := e.kernel(s, cu, steps[from:to], side, most, early); err != nil {
 				return err
 			}
 			from = to
@@ -161,33 +150,33 @@ func (g *gpuEnd) queue(s *gpu.Stream, steps []Step, all []touch, side uint32, mo
 	})
 }
 
-// order makes the next work on s start after the work that the same side of the channel queued on other streams. The
+// order makes the next work on s start after the work that the same side of the end queued on other streams. The
 // side's kernels must run in the order of the calls, because they count its signals.
-func (g *gpuEnd) order(s *gpu.Stream, cu *cuda.Stream, side uint32) error {
+func (e *gpuEnd) order(s *gpu.Stream, cu *cuda.Stream, side uint32) error {
 	if s.Capturing() { // users order captured work themselves
 		return nil
 	}
-	if err := g.follow(s, cu, side); err != nil {
+	if err := e.follow(s, cu, side); err != nil {
 		return err
 	}
-	g.last[side] = s
+	e.last[side] = s
 	return nil
 }
 
-// follow is order for work that does not belong to the channel.
-func (g *gpuEnd) follow(s *gpu.Stream, cu *cuda.Stream, side uint32) error {
-	for k, last := range g.last {
+// follow is order for work that is not the end's.
+func (e *gpuEnd) follow(s *gpu.Stream, cu *cuda.Stream, side uint32) error {
+	for k, last := range e.last {
 		if last == nil || last == s || uint32(k) != side && k != kernels.SideBoth && side != kernels.SideBoth {
 			continue
 		}
-		e := &g.events[k] // one for each side, since sides run at the same time
-		if *e == nil {
+		ev := &e.events[k] // one for each side, since sides run at the same time
+		if *ev == nil {
 			var err error
-			if *e, err = g.d.Domain.Context.NewEvent(false); err != nil {
+			if *ev, err = e.d.Domain.Context.NewEvent(false); err != nil {
 				return err
 			}
 		}
-		if err := last.Before(cu, *e); err != nil {
+		if err := last.Before(cu, *ev); err != nil {
 			return err
 		}
 	}
@@ -195,51 +184,51 @@ func (g *gpuEnd) follow(s *gpu.Stream, cu *cuda.Stream, side uint32) error {
 }
 
 // failedWith breaks the communicator with a driver's error. A closed stream is the caller's error, and breaks nothing.
-func (g *gpuEnd) failedWith(err error) error {
+func (e *gpuEnd) failedWith(err error) error {
 	if !errors.Is(err, fault.ErrClosed) {
-		g.d.FailDevice(g.op, err)
+		e.d.FailDevice(e.Op, err)
 	}
 	return err
 }
 
 // drain waits until all puts, gets and signals are done.
-func (g *gpuEnd) drain(ctx context.Context) error {
-	g.launching.Lock()
-	last := g.last
-	g.launching.Unlock()
+func (e *gpuEnd) drain(ctx context.Context) error {
+	e.launching.Lock()
+	last := e.last
+	e.launching.Unlock()
 	for k, s := range last {
 		if s == nil || k == kernels.SideIn {
 			continue
 		}
 		var early error
 		err := s.Await(func(time.Duration) error {
-			early = g.stopped(ctx)
+			early = e.stopped(ctx)
 			return early
 		})
 		if early != nil {
 			return early
 		}
 		if err != nil {
-			return g.failedWith(err)
+			return e.failedWith(err)
 		}
 	}
-	return g.told()
+	return e.err()
 }
 
 // stopped returns why this rank must stop waiting, or nil.
-func (g *gpuEnd) stopped(ctx context.Context) error {
+func (e *gpuEnd) stopped(ctx context.Context) error {
 	if ctx.Err() != nil {
 		return reason.Ended(ctx)
 	}
-	return closedMeanwhile(g.c, g.of)
+	return e.Owner.Err()
 }
 
 // wait waits until the steps of a blocking call are done.
-func (g *gpuEnd) wait(ctx context.Context, s *gpu.Stream) error {
-	c := g.c
+func (e *gpuEnd) wait(ctx context.Context, s *gpu.Stream) error {
+	c := e.c
 	err := s.Await(func(waited time.Duration) error {
-		if why := g.stopped(ctx); why != nil {
-			g.fail(why)
+		if why := e.stopped(ctx); why != nil {
+			e.fail(why)
 		}
 		if waited > c.Options().Timeout+gpu.WaitGrace {
 			return fmt.Errorf("what is queued has not ended after %v: %w", waited.Round(time.Second), fault.ErrTimeout)
@@ -247,7 +236,7 @@ func (g *gpuEnd) wait(ctx context.Context, s *gpu.Stream) error {
 		return nil
 	})
 	if err != nil {
-		return g.failedWith(err)
+		return e.failedWith(err)
 	}
-	return g.told()
+	return e.err()
 }

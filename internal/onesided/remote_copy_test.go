@@ -35,7 +35,8 @@ func TestCopyLooks(t *testing.T) {
 			for i := range src {
 				src[i] = 1
 			}
-			m := &Remote{c: &engine.Comm{}, mem: &mortalPeer{looks: looks}, ptr: unsafe.Pointer(&there[0]), bytes: n}
+			m := &Remote{c: &engine.Comm{}, ptr: unsafe.Pointer(&there[0]),
+				Import: engine.Import{Memory: &mortalPeer{looks: looks}, Export: engine.Export{Bytes: n}}}
 			var copies atomic.Uint64
 			err := m.copy(&copies, 0, unsafe.Pointer(&here[0]), n, put)
 			if looks == 5 { // one before the copy, and one after each piece

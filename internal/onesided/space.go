@@ -24,7 +24,7 @@ type Space struct {
 	table  *endTable
 	used   [tableEnds]occupant // slots of the table: open, or closed here and not yet at the peer
 	places []*team.Place       // where the ranks' tables are
-	gpu    *gpuEnds            // nil if there was never a device
+	device *gpuTable           // nil if there was never a device
 }
 
 // NewSpace makes c's Space.

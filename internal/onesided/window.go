@@ -57,7 +57,8 @@ type Window struct {
 	flags  WindowFlags
 	vec    team.Vec
 	reg    *engine.Registration
-	gpu    *gpuWindow // nil on the host
+	device *gpuWindow // nil on the host
+	slots  []int      // on devices: of the ends, by rank
 	block  *mem.Allocation
 	mine   *windowBlock
 	ranks  []windowRank
@@ -149,8 +150,8 @@ func (w *Window) Copy(ctx context.Context, s *engine.Stream, op string, peer, of
 	if err := v.Check(); err != nil {
 		return aside(w.c, op, peer, err)
 	}
-	if w.gpu != nil {
-		err := w.copyDevice(ctx, s, peer, off, v, put)
+	if w.device != nil {
+		err := w.device.Copy(ctx, s, peer, off, v, put)
 		if err == nil {
 			w.count(put, v.Bytes())
 		}
@@ -212,15 +213,15 @@ func (w *Window) signal(ctx context.Context, s *engine.Stream, peer int, kind St
 	if w.later(s) {
 		return s.Do(ctx, w.c, func(ctx context.Context) error { return w.signal(ctx, nil, peer, kind) }, nil)
 	}
-	op := stepNames[kind]
+	op := kind.String()
 	k, err := w.begin(ctx, op, peer)
 	if err != nil {
 		return err
 	}
 	defer end(w)
 	switch {
-	case w.gpu != nil:
-		err = w.step(ctx, s, peer, Step{Kind: kind})
+	case w.device != nil:
+		err = w.device.Signal(ctx, s, peer, kind)
 	case kind == StepSignal:
 		k.sent++
 		spin.Release(&w.mine.to(peer).signals, k.sent)
@@ -243,8 +244,8 @@ func (w *Window) Flush(ctx context.Context, s *engine.Stream) error {
 		return err
 	}
 	defer end(w)
-	if w.gpu != nil {
-		return w.told(op, -1, w.gpu.flush(ctx, w.c, s))
+	if w.device != nil {
+		return w.told(op, -1, w.device.Flush(ctx, s))
 	}
 	return nil
 }
@@ -259,13 +260,13 @@ func (w *Window) Peer(rank int) (team.Vec, error) {
 	if rank == w.c.Rank() {
 		return w.vec, nil
 	}
-	if err := k.live(); err != nil {
+	if err := k.Live(); err != nil {
 		return team.Vec{}, aside(w.c, "peer", rank, err)
 	}
-	if w.gpu != nil {
-		return w.peerVec(rank), nil
+	if w.device != nil {
+		return w.device.Part(rank), nil
 	}
-	return team.Vec{Ptr: k.ptr, Len: k.bytes / w.vec.Type.Size(), Type: w.vec.Type}, nil
+	return team.Vec{Ptr: k.ptr, Len: k.Bytes / w.vec.Type.Size(), Type: w.vec.Type}, nil
 }
 
 // Flags returns the flags that the window was made with.
@@ -289,7 +290,7 @@ func (w *Window) Close() error {
 		return w.discard()
 	}
 	w.making.Unlock()
-	if err := shutFor(w, w.c, w.gpu != nil); err != nil {
+	if err := shutFor(w, w.c, w.device != nil); err != nil {
 		return aside(w.c, "close", -1, err)
 	}
 	return nil
@@ -298,10 +299,18 @@ func (w *Window) Close() error {
 func (w *Window) name() string     { return "the window" }
 func (w *Window) failed(err error) { w.c.Domain().Failed(err) }
 
+// Err returns why this rank's waits on the window must end, or nil.
+func (w *Window) Err() error {
+	if w.Closed() || w.c.Closing() {
+		return closedDuringWait(w)
+	}
+	return nil
+}
+
 // reader returns a rank's side of the window, as a reader of this rank's memory.
 func (w *Window) reader(r int) team.Reader {
 	k := &w.ranks[r]
-	return team.Reader{State: &k.block.state, Mem: k.mem, At: k.at}
+	return team.Reader{State: &k.block.state, Mem: k.Memory, At: k.at}
 }
 
 // giveUp closes the registration. The words stay until the other ranks have closed their parts.
@@ -313,9 +322,9 @@ func (w *Window) giveUp(quick bool) error {
 		}
 	}
 	var err error
-	if w.gpu != nil {
+	if w.device != nil {
 		w.reg.Revoke()
-		err = w.gpu.close(w.c, quick)
+		err = w.device.Close(quick)
 		// The registration ends only after the peers have given up the memory; they do that when they see this state.
 		w.mine.state.Store(team.StateClosed)
 	}
