@@ -7,6 +7,7 @@ import (
 
 	"github.com/ubcoll/ubcoll/hw/cpu/spin"
 	"github.com/ubcoll/ubcoll/internal/engine"
+	"github.com/ubcoll/ubcoll/internal/gpuend"
 	"github.com/ubcoll/ubcoll/internal/reason"
 	"github.com/ubcoll/ubcoll/internal/roster"
 	"github.com/ubcoll/ubcoll/internal/team"
@@ -24,7 +25,7 @@ type Channel struct {
 	mine   *channelEnd
 	theirs *channelEnd // nil until the other end has been found
 	remote *Remote     // the memory that the other end exports
-	device *gpuEnd     // nil for host memory
+	device *gpuend.End // nil for host memory
 
 	out, in       *atomic.Uint64 // counters of signals
 	sent, awaited uint64

@@ -11,6 +11,7 @@ import (
 
 	"github.com/ubcoll/ubcoll/fault"
 	"github.com/ubcoll/ubcoll/internal/engine"
+	"github.com/ubcoll/ubcoll/internal/gpuend"
 	"github.com/ubcoll/ubcoll/internal/team"
 )
 
@@ -24,7 +25,7 @@ type Space struct {
 	table  *endTable
 	used   [tableEnds]occupant // slots of the table: open, or closed here and not yet at the peer
 	places []*team.Place       // where the ranks' tables are
-	device *gpuTable           // nil if there was never a device
+	device *gpuend.Table       // nil if there was never a device
 }
 
 // NewSpace makes c's Space.

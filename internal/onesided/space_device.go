@@ -2,13 +2,14 @@ package onesided
 
 import (
 	"github.com/ubcoll/ubcoll/internal/gpu"
+	"github.com/ubcoll/ubcoll/internal/gpuend"
 )
 
 var _ gpu.ClientMaker = (*Space)(nil)
 
 // OnDevice implements gpu.ClientMaker.
 func (sp *Space) OnDevice(d *gpu.Device) gpu.Client {
-	sp.device = newGPUTable(d)
+	sp.device = gpuend.NewTable(d)
 	return sp.device
 }
 

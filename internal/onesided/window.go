@@ -13,6 +13,7 @@ import (
 	"github.com/ubcoll/ubcoll/hw/cpu"
 	"github.com/ubcoll/ubcoll/hw/cpu/spin"
 	"github.com/ubcoll/ubcoll/internal/engine"
+	"github.com/ubcoll/ubcoll/internal/gpuend"
 	"github.com/ubcoll/ubcoll/internal/mem"
 	"github.com/ubcoll/ubcoll/internal/reason"
 	"github.com/ubcoll/ubcoll/internal/team"
@@ -57,8 +58,8 @@ type Window struct {
 	flags  WindowFlags
 	vec    team.Vec
 	reg    *engine.Registration
-	device *gpuWindow // nil on the host
-	slots  []int      // on devices: of the ends, by rank
+	device *gpuend.Window // nil on the host
+	slots  []int          // on devices: of the ends, by rank
 	block  *mem.Allocation
 	mine   *windowBlock
 	ranks  []windowRank
@@ -200,16 +201,16 @@ func (w *Window) told(op string, peer int, err error) error {
 
 // Signal lets one Wait for this rank go on at peer.
 func (w *Window) Signal(ctx context.Context, s *engine.Stream, peer int) error {
-	return w.signal(ctx, s, peer, StepSignal)
+	return w.signal(ctx, s, peer, gpuend.StepSignal)
 }
 
 // Wait waits for a signal of peer.
 func (w *Window) Wait(ctx context.Context, s *engine.Stream, peer int) error {
-	return w.signal(ctx, s, peer, StepWait)
+	return w.signal(ctx, s, peer, gpuend.StepWait)
 }
 
 // signal does Signal or Wait.
-func (w *Window) signal(ctx context.Context, s *engine.Stream, peer int, kind StepKind) error {
+func (w *Window) signal(ctx context.Context, s *engine.Stream, peer int, kind gpuend.StepKind) error {
 	if w.later(s) {
 		return s.Do(ctx, w.c, func(ctx context.Context) error { return w.signal(ctx, nil, peer, kind) }, nil)
 	}
@@ -222,7 +223,7 @@ func (w *Window) signal(ctx context.Context, s *engine.Stream, peer int, kind St
 	switch {
 	case w.device != nil:
 		err = w.device.Signal(ctx, s, peer, kind)
-	case kind == StepSignal:
+	case kind == gpuend.StepSignal:
 		k.sent++
 		spin.Release(&w.mine.to(peer).signals, k.sent)
 	default:

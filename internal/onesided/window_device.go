@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 
+	"github.com/ubcoll/ubcoll/internal/gpuend"
 	"github.com/ubcoll/ubcoll/internal/team"
 )
 
@@ -50,7 +51,7 @@ func (w *Window) openEnd(ctx context.Context, r int) error {
 	if err := w.sp.noDevice(); err != nil {
 		return fmt.Errorf("map the window of rank %d: %w", r, err)
 	}
-	if err := w.device.Open(ctx, gpuConfig{Owner: w, Op: "window", Name: "the window " + between(w.c, r), Rank: r,
+	if err := w.device.Open(ctx, gpuend.Config{Owner: w, Op: "window", Name: "the window " + between(w.c, r), Rank: r,
 		Slot: w.slots[r], PeerSlot: k.slot, Local: w.reg, Remote: &k.Import,
 		PeerClosed: func() bool { return k.block.state.Load() == team.StateClosed }}); err != nil {
 		return fmt.Errorf("map the window of rank %d: %w", r, err)

@@ -1,4 +1,4 @@
-package onesided
+package gpuend
 
 import (
 	"context"
@@ -15,15 +15,15 @@ import (
 	"github.com/ubcoll/ubcoll/register"
 )
 
-// gpuOwner is the channel or the window that an end belongs to.
-type gpuOwner interface {
+// Owner is the channel or the window that an end belongs to.
+type Owner interface {
 	// Err returns why this rank's waits on the owner must end, or nil: the owner or its communicator is closed.
 	Err() error
 }
 
-// gpuConfig is what an end is opened with.
-type gpuConfig struct {
-	Owner          gpuOwner
+// Config is what an end is opened with.
+type Config struct {
+	Owner          Owner
 	Op             string // in errors of its kernels
 	Name           string // in errors
 	Rank           int    // the peer, or this rank itself in windows
@@ -35,11 +35,11 @@ type gpuConfig struct {
 	SaltOut, SaltIn uint32
 }
 
-// gpuEnd is one end over device memory, of a channel or of a window towards one rank. It keeps both memories mapped until
+// End is one end over device memory, of a channel or of a window towards one rank. It keeps both memories mapped until
 // it is closed. It gives up the peer's memory earlier if the peer has taken that back and no step can use it any more.
-type gpuEnd struct {
-	gpuConfig
-	t          *gpuTable
+type End struct {
+	Config
+	t          *Table
 	c          *engine.Comm
 	d          *gpu.Device
 	claim      *register.Claim // claim on this rank's memory
@@ -67,9 +67,9 @@ type gpuEnd struct {
 }
 
 // Open opens an end. It maps the peer's memory, and makes the end known to the watchdog. The caller closes it.
-func (t *gpuTable) Open(ctx context.Context, k gpuConfig) (*gpuEnd, error) {
+func (t *Table) Open(ctx context.Context, k Config) (*End, error) {
 	c, d := t.c, t.d
-	e := &gpuEnd{gpuConfig: k, t: t, c: c, d: d}
+	e := &End{Config: k, t: t, c: c, d: d}
 	if err := d.Atomics[e.Rank]; err != nil {
 		return nil, err
 	}
@@ -104,13 +104,13 @@ func (t *gpuTable) Open(ctx context.Context, k gpuConfig) (*gpuEnd, error) {
 
 // Close ends all waits of the end's kernels, waits for all that it has queued, and releases it. No Launch is under way,
 // and none follows. quick: if the communicator is broken, the end is released later, with the communicator.
-func (e *gpuEnd) Close(quick bool) error {
+func (e *End) Close(quick bool) error {
 	e.fail(fmt.Errorf("%s: %w", e.Name, fault.ErrClosed))
 	return e.closeFailed(quick)
 }
 
 // closeFailed is Close after fail.
-func (e *gpuEnd) closeFailed(quick bool) error {
+func (e *End) closeFailed(quick bool) error {
 	if quick && e.c.Broken() != nil {
 		return nil
 	}
@@ -118,7 +118,7 @@ func (e *gpuEnd) closeFailed(quick bool) error {
 }
 
 // fail ends all waits of this end's kernels with the error why. Only the first call counts.
-func (e *gpuEnd) fail(why error) {
+func (e *End) fail(why error) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if e.cause == nil && !e.released {
@@ -128,7 +128,7 @@ func (e *gpuEnd) fail(why error) {
 }
 
 // watch is called at each tick of the watchdog.
-func (e *gpuEnd) watch() {
+func (e *End) watch() {
 	if e.Rank == e.c.Rank() {
 		return
 	}
@@ -150,7 +150,7 @@ func (e *gpuEnd) watch() {
 }
 
 // unholdMemory gives up the peer's memory. No step, queued or later, may use it. The caller holds launching.
-func (e *gpuEnd) unholdMemory() error {
+func (e *End) unholdMemory() error {
 	if !e.held {
 		return nil
 	}
@@ -159,14 +159,14 @@ func (e *gpuEnd) unholdMemory() error {
 }
 
 // err returns the error that ended this end, or nil. After such an error its kernels do nothing.
-func (e *gpuEnd) err() error {
+func (e *End) err() error {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	return e.readStatus()
 }
 
 // readStatus is err for a caller that holds mu.
-func (e *gpuEnd) readStatus() error {
+func (e *End) readStatus() error {
 	if e.failed != nil || e.released {
 		return e.failed
 	}
@@ -194,7 +194,7 @@ func (e *gpuEnd) readStatus() error {
 }
 
 // collect returns the error that ended this end to the first Sync that asks.
-func (e *gpuEnd) collect() error {
+func (e *End) collect() error {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	err := e.readStatus()
@@ -206,7 +206,7 @@ func (e *gpuEnd) collect() error {
 }
 
 // release releases the end's resources, once. It waits for all queued work, whose waits have been ended before.
-func (e *gpuEnd) release() error {
+func (e *End) release() error {
 	if !e.t.remove(e) {
 		return nil
 	}
@@ -239,7 +239,7 @@ func (e *gpuEnd) release() error {
 }
 
 // streamUser is an End that queues on streams. It implements gpu.StreamUser.
-type streamUser struct{ e *gpuEnd }
+type streamUser struct{ e *End }
 
 func (u streamUser) Comm() *engine.Comm { return nil }
 

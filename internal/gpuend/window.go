@@ -1,4 +1,4 @@
-package onesided
+package gpuend
 
 import (
 	"context"
@@ -15,19 +15,19 @@ import (
 	"github.com/ubcoll/ubcoll/internal/team"
 )
 
-// gpuWindow is the ends of a window over device memory: one towards every rank, including this one.
-type gpuWindow struct {
-	t    *gpuTable
+// Window is the ends of a window over device memory: one towards every rank, including this one.
+type Window struct {
+	t    *Table
 	part team.Vec      // this rank's
-	ends []*gpuEnd     // by rank
+	ends []*End        // by rank
 	kept engine.Keeper // other memory that users' captures put or get
 }
 
 // NewWindow makes a Window without ends. part is this rank's part of the window.
-func (t *gpuTable) NewWindow(part team.Vec) *gpuWindow { return &gpuWindow{t: t, part: part} }
+func (t *Table) NewWindow(part team.Vec) *Window { return &Window{t: t, part: part} }
 
 // Open opens the end towards the next rank. The other calls but Discard are for a Window with all ends.
-func (w *gpuWindow) Open(ctx context.Context, k gpuConfig) error {
+func (w *Window) Open(ctx context.Context, k Config) error {
 	e, err := w.t.Open(ctx, k)
 	if err == nil {
 		w.ends = append(w.ends, e)
@@ -36,7 +36,7 @@ func (w *gpuWindow) Open(ctx context.Context, k gpuConfig) error {
 }
 
 // Discard releases the ends of a window that was not completed.
-func (w *gpuWindow) Discard() error {
+func (w *Window) Discard() error {
 	var errs []error
 	for _, e := range w.ends {
 		errs = append(errs, e.release())
@@ -46,7 +46,7 @@ func (w *gpuWindow) Discard() error {
 
 // Close is End.Close for all ends. Peers can no longer use the memory; those that wait find out by PeerClosed of their
 // own ends.
-func (w *gpuWindow) Close(quick bool) error {
+func (w *Window) Close(quick bool) error {
 	var errs []error
 	for _, e := range w.ends {
 		e.fail(fmt.Errorf("%s: %w", e.Name, fault.ErrClosed))
@@ -59,7 +59,7 @@ func (w *gpuWindow) Close(quick bool) error {
 
 // Copy copies all of v to offset off in a rank's part, or from there to v, by a kernel or a copy engine, on s or a
 // stream of the end's own.
-func (w *gpuWindow) Copy(ctx context.Context, s *engine.Stream, rank, off int, v team.Vec, put bool) error {
+func (w *Window) Copy(ctx context.Context, s *engine.Stream, rank, off int, v team.Vec, put bool) error {
 	e, c, n := w.ends[rank], w.t.c, v.Bytes()
 	if most := e.Remote.Bytes; off < 0 || off > most || n > most-off {
 		return engine.OutsideError(off, n, most, fmt.Sprintf("rank %d's memory", rank))
@@ -93,17 +93,17 @@ func (w *gpuWindow) Copy(ctx context.Context, s *engine.Stream, rank, off int, v
 }
 
 // Signal signals a rank or waits for its signal, as kind says, on s or a stream of the end's own.
-func (w *gpuWindow) Signal(ctx context.Context, s *engine.Stream, rank int, kind StepKind) error {
+func (w *Window) Signal(ctx context.Context, s *engine.Stream, rank int, kind StepKind) error {
 	return w.step(ctx, s, rank, Step{Kind: kind})
 }
 
 // step does one step towards a rank.
-func (w *gpuWindow) step(ctx context.Context, s *engine.Stream, rank int, step Step) error {
+func (w *Window) step(ctx context.Context, s *engine.Stream, rank int, step Step) error {
 	return w.ends[rank].submit(ctx, s, []Step{step}, make([]touch, 1))
 }
 
 // keep registers a until the window is closed, because a user's capture uses a and may be replayed at any time.
-func (w *gpuWindow) keep(a *mem.Allocation) error {
+func (w *Window) keep(a *mem.Allocation) error {
 	if a == w.t.c.Allocation(w.part) {
 		return nil
 	}
@@ -111,7 +111,7 @@ func (w *gpuWindow) keep(a *mem.Allocation) error {
 }
 
 // Flush makes the next work on s start after all puts and gets; without s it waits for them.
-func (w *gpuWindow) Flush(ctx context.Context, s *engine.Stream) error {
+func (w *Window) Flush(ctx context.Context, s *engine.Stream) error {
 	on, err := w.t.stream(s)
 	if err != nil {
 		return err
@@ -142,7 +142,7 @@ func (w *gpuWindow) Flush(ctx context.Context, s *engine.Stream) error {
 }
 
 // Part returns a rank's part as this rank has it mapped.
-func (w *gpuWindow) Part(rank int) team.Vec {
+func (w *Window) Part(rank int) team.Vec {
 	return team.Vec{Ptr: *(*unsafe.Pointer)(unsafe.Pointer(&w.ends[rank].remoteAddr)), Len: w.part.Len, Type: w.part.Type,
 		Dev: w.part.Dev}
 }

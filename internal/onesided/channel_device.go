@@ -6,6 +6,7 @@ import (
 
 	"github.com/ubcoll/ubcoll/fault"
 	"github.com/ubcoll/ubcoll/internal/engine"
+	"github.com/ubcoll/ubcoll/internal/gpuend"
 	"github.com/ubcoll/ubcoll/internal/team"
 )
 
@@ -14,7 +15,7 @@ func (ch *Channel) OnDevice() bool { return ch.device != nil }
 
 // Launch queues steps on s, in as few kernels as possible. Without s it uses a stream of its own, and waits for the
 // steps. If any step is invalid, it queues none.
-func (ch *Channel) Launch(ctx context.Context, s *engine.Stream, steps []Step) error {
+func (ch *Channel) Launch(ctx context.Context, s *engine.Stream, steps []gpuend.Step) error {
 	if len(steps) == 0 {
 		return nil
 	}
@@ -28,8 +29,8 @@ func (ch *Channel) Launch(ctx context.Context, s *engine.Stream, steps []Step) e
 	}
 	for i := range steps {
 		switch k := &steps[i]; k.Kind {
-		case StepPut, StepPutPackets, StepGet:
-			ch.countAlone(k.Kind != StepGet, k.N)
+		case gpuend.StepPut, gpuend.StepPutPackets, gpuend.StepGet:
+			ch.countAlone(k.Kind != gpuend.StepGet, k.N)
 		}
 	}
 	return nil
@@ -38,7 +39,7 @@ func (ch *Channel) Launch(ctx context.Context, s *engine.Stream, steps []Step) e
 // openDevice makes the device side of ch, or returns nil if all memory is on the host. A mixture is an error. peers
 // says whether the memory that the peer connects with is on a device.
 func (ch *Channel) openDevice(ctx context.Context, r *engine.Registration, remote *Remote, peers bool,
-	theirs *channelEnd, theirSlot int) (*gpuEnd, error) {
+	theirs *channelEnd, theirSlot int) (*gpuend.End, error) {
 	claim, err := r.Acquire()
 	if err != nil {
 		return nil, err
@@ -54,7 +55,7 @@ func (ch *Channel) openDevice(ctx context.Context, r *engine.Registration, remot
 	if err := ch.sp.noDevice(); err != nil {
 		return nil, err
 	}
-	return ch.sp.device.Open(ctx, gpuConfig{Owner: ch, Op: "channel", Name: ch.name(), Rank: ch.peer, Slot: ch.slot,
+	return ch.sp.device.Open(ctx, gpuend.Config{Owner: ch, Op: "channel", Name: ch.name(), Rank: ch.peer, Slot: ch.slot,
 		PeerSlot: theirSlot, Local: r, Remote: &remote.Import,
 		PeerClosed: func() bool { return theirs.key.Load() == ch.otherKey() && theirs.state.Load() == team.StateClosed },
 		SaltOut:    uint32(ch.Salt(true)), SaltIn: uint32(ch.Salt(false))})

@@ -1,4 +1,4 @@
-package onesided
+package gpuend
 
 import (
 	"fmt"
@@ -73,7 +73,7 @@ func (t *touch) meets(u *touch) bool {
 }
 
 // touches checks that s stays within the memories, and returns what it reads and writes.
-func (e *gpuEnd) touches(s *Step) (t touch, err error) {
+func (e *End) touches(s *Step) (t touch, err error) {
 	n, half := s.N, 0
 	if s.Kind == StepPutPackets || s.Kind == StepGetPackets {
 		switch {
@@ -134,7 +134,7 @@ func sideOf(steps []Step) int {
 }
 
 // addresses returns the destination and source of a step.
-func (e *gpuEnd) addresses(s *Step) (dst, src cuda.Addr) {
+func (e *End) addresses(s *Step) (dst, src cuda.Addr) {
 	switch s.Kind {
 	case StepPut, StepPutPackets:
 		return e.remoteAddr + cuda.Addr(s.Dst), e.localAddr + cuda.Addr(s.Src)
@@ -158,7 +158,7 @@ func (s *Step) blocks(most int) int {
 }
 
 // kernel queues one kernel, of at most `most` blocks.
-func (e *gpuEnd) kernel(on *gpu.Stream, cu *cuda.Stream, steps []Step, side uint32, most int, early bool) error {
+func (e *End) kernel(on *gpu.Stream, cu *cuda.Stream, steps []Step, side uint32, most int, early bool) error {
 	p := &e.params
 	p.Timeout, p.Side, p.Steps, p.Spread = e.d.Params.Timeout, side, 0, 0
 	blocks, threads := 1, warp

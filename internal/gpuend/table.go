@@ -1,4 +1,6 @@
-package onesided
+// Package gpuend implements the ends of channels and windows over device memory. An end connects the memory of this
+// rank's device with that of a peer's: kernels do its steps, and count its signals in the device areas.
+package gpuend
 
 import (
 	"errors"
@@ -12,27 +14,25 @@ import (
 	"github.com/ubcoll/ubcoll/internal/gpu/kernels"
 )
 
-// gpuTable is the open ends of a communicator's device. Its slots have numbers from 0; the caller chooses a free one for
+// Table is the open ends of a communicator's device. Its slots have numbers from 0; the caller chooses a free one for
 // each end. Each end has the words and the status line of its slot. It implements gpu.Client.
-type gpuTable struct {
+type Table struct {
 	c     *engine.Comm
 	d     *gpu.Device
 	first int // the first status line
 
 	mu   sync.Mutex
-	open map[*gpuEnd]bool
+	open map[*End]bool
 }
 
-// newGPUTable makes the table of d.
-func newGPUTable(d *gpu.Device) *gpuTable {
-	return &gpuTable{c: d.Comm(), d: d, open: map[*gpuEnd]bool{}}
-}
+// NewTable makes the table of d.
+func NewTable(d *gpu.Device) *Table { return &Table{c: d.Comm(), d: d, open: map[*End]bool{}} }
 
 // Slots returns how many slots there are.
-func (t *gpuTable) Slots() int { return t.d.Layout.Channels }
+func (t *Table) Slots() int { return t.d.Layout.Channels }
 
 // Clear zeroes a slot that nobody uses. It is called before peers learn of the end that is to have it.
-func (t *gpuTable) Clear(slot int) error {
+func (t *Table) Clear(slot int) error {
 	var zero [kernels.ChannelBytes]byte
 	t.status(slot).Abort.Store(0)
 	t.status(slot).Error.Store(kernels.OK)
@@ -40,10 +40,10 @@ func (t *gpuTable) Clear(slot int) error {
 }
 
 // status returns the status line of a slot.
-func (t *gpuTable) status(slot int) *kernels.Status { return t.d.Status(t.first + slot) }
+func (t *Table) status(slot int) *kernels.Status { return t.d.Status(t.first + slot) }
 
 // stream returns the device's stream behind s; nil if s is nil. Work queued there needs no turn of the communicator.
-func (t *gpuTable) stream(s *engine.Stream) (*gpu.Stream, error) {
+func (t *Table) stream(s *engine.Stream) (*gpu.Stream, error) {
 	on := gpu.StreamOf(s)
 	switch {
 	case s == nil:
@@ -56,22 +56,22 @@ func (t *gpuTable) stream(s *engine.Stream) (*gpu.Stream, error) {
 }
 
 // StatusLines implements gpu.Client.
-func (t *gpuTable) StatusLines() int { return t.Slots() }
+func (t *Table) StatusLines() int { return t.Slots() }
 
 // PlaceLines implements gpu.Client.
-func (t *gpuTable) PlaceLines(first int) { t.first = first }
+func (t *Table) PlaceLines(first int) { t.first = first }
 
 // Stuck implements gpu.Client.
-func (t *gpuTable) Stuck() int { return -1 }
+func (t *Table) Stuck() int { return -1 }
 
 // Fatal implements gpu.Client.
-func (t *gpuTable) Fatal() *fault.Error { return nil }
+func (t *Table) Fatal() *fault.Error { return nil }
 
 // Collect implements gpu.Client: streams return the errors of ends.
-func (t *gpuTable) Collect() error { return nil }
+func (t *Table) Collect() error { return nil }
 
 // add makes e end with the device.
-func (t *gpuTable) add(e *gpuEnd) {
+func (t *Table) add(e *End) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.open[e] = true
@@ -81,7 +81,7 @@ func (t *gpuTable) add(e *gpuEnd) {
 }
 
 // remove reports whether e was open.
-func (t *gpuTable) remove(e *gpuEnd) bool {
+func (t *Table) remove(e *End) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	was := t.open[e]
@@ -89,7 +89,7 @@ func (t *gpuTable) remove(e *gpuEnd) bool {
 	return was
 }
 
-func (t *gpuTable) all() (all []*gpuEnd) {
+func (t *Table) all() (all []*End) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	for e := range t.open {
@@ -99,21 +99,21 @@ func (t *gpuTable) all() (all []*gpuEnd) {
 }
 
 // Abort implements gpu.Client.
-func (t *gpuTable) Abort() {
+func (t *Table) Abort() {
 	for _, e := range t.all() {
 		e.status.Abort.Store(1)
 	}
 }
 
 // Watch implements gpu.Client.
-func (t *gpuTable) Watch() {
+func (t *Table) Watch() {
 	for _, e := range t.all() {
 		e.watch()
 	}
 }
 
 // Close implements gpu.Client.
-func (t *gpuTable) Close() error {
+func (t *Table) Close() error {
 	var errs []error
 	for _, e := range t.all() {
 		errs = append(errs, e.release())

@@ -1,4 +1,4 @@
-package onesided
+package gpuend
 
 import (
 	"context"
@@ -16,7 +16,7 @@ import (
 
 // Launch queues steps on s, in as few kernels as possible. Without s it uses a stream of the end's own, and waits for the
 // steps. If any step is invalid, it queues none. Any goroutine may call it.
-func (e *gpuEnd) Launch(ctx context.Context, s *engine.Stream, steps []Step) error {
+func (e *End) Launch(ctx context.Context, s *engine.Stream, steps []Step) error {
 	var touched [16]touch
 	all := touched[:0]
 	for i := range steps {
@@ -30,7 +30,7 @@ func (e *gpuEnd) Launch(ctx context.Context, s *engine.Stream, steps []Step) err
 }
 
 // submit is Launch for steps that use the memory `all`, which has been checked.
-func (e *gpuEnd) submit(ctx context.Context, s *engine.Stream, steps []Step, all []touch) error {
+func (e *End) submit(ctx context.Context, s *engine.Stream, steps []Step, all []touch) error {
 	claim, err := e.Local.Acquire()
 	if err != nil {
 		return err
@@ -66,7 +66,7 @@ func (e *gpuEnd) submit(ctx context.Context, s *engine.Stream, steps []Step, all
 // ready returns the stream on which to queue steps, or an error if the peer has taken back memory that they use, or the
 // end has ended. The caller holds launching until the steps are queued, so that watch does not give up the memory
 // meanwhile.
-func (e *gpuEnd) ready(s *gpu.Stream, side int, steps []Step) (*gpu.Stream, error) {
+func (e *End) ready(s *gpu.Stream, side int, steps []Step) (*gpu.Stream, error) {
 	for i := range steps {
 		k := steps[i].Kind
 		if e.Rank != e.c.Rank() && (k == StepPut || k == StepGet || k == StepPutPackets) {
@@ -90,7 +90,7 @@ func (e *gpuEnd) ready(s *gpu.Stream, side int, steps []Step) (*gpu.Stream, erro
 
 // room returns how many blocks kernels of steps may have on s. Those that wait must leave room for what their peers wait
 // for.
-func (e *gpuEnd) room(s *gpu.Stream, side int, steps []Step) (most int, err error) {
+func (e *End) room(s *gpu.Stream, side int, steps []Step) (most int, err error) {
 	switch {
 	case uint32(side) == kernels.SideOut:
 		return kernels.ChannelGrid, nil
@@ -107,7 +107,7 @@ func (e *gpuEnd) room(s *gpu.Stream, side int, steps []Step) (most int, err erro
 
 // queue queues steps as kernels of at most that many blocks. It starts a new kernel where a step uses memory that an
 // earlier step uses, unless both only read it: in a kernel, only signals wait for all blocks. The caller holds launching.
-func (e *gpuEnd) queue(s *gpu.Stream, steps []Step, all []touch, side uint32, most int) error {
+func (e *End) queue(s *gpu.Stream, steps []Step, all []touch, side uint32, most int) error {
 	if !e.streams[s] {
 		e.streams[s] = true
 		s.Enter(streamUser{e}, e.d.Domain)
@@ -152,7 +152,7 @@ func (e *gpuEnd) queue(s *gpu.Stream, steps []Step, all []touch, side uint32, mo
 
 // order makes the next work on s start after the work that the same side of the end queued on other streams. The
 // side's kernels must run in the order of the calls, because they count its signals.
-func (e *gpuEnd) order(s *gpu.Stream, cu *cuda.Stream, side uint32) error {
+func (e *End) order(s *gpu.Stream, cu *cuda.Stream, side uint32) error {
 	if s.Capturing() { // users order captured work themselves
 		return nil
 	}
@@ -164,7 +164,7 @@ func (e *gpuEnd) order(s *gpu.Stream, cu *cuda.Stream, side uint32) error {
 }
 
 // follow is order for work that is not the end's.
-func (e *gpuEnd) follow(s *gpu.Stream, cu *cuda.Stream, side uint32) error {
+func (e *End) follow(s *gpu.Stream, cu *cuda.Stream, side uint32) error {
 	for k, last := range e.last {
 		if last == nil || last == s || uint32(k) != side && k != kernels.SideBoth && side != kernels.SideBoth {
 			continue
@@ -184,7 +184,7 @@ func (e *gpuEnd) follow(s *gpu.Stream, cu *cuda.Stream, side uint32) error {
 }
 
 // failedWith breaks the communicator with a driver's error. A closed stream is the caller's error, and breaks nothing.
-func (e *gpuEnd) failedWith(err error) error {
+func (e *End) failedWith(err error) error {
 	if !errors.Is(err, fault.ErrClosed) {
 		e.d.FailDevice(e.Op, err)
 	}
@@ -192,7 +192,7 @@ func (e *gpuEnd) failedWith(err error) error {
 }
 
 // drain waits until all puts, gets and signals are done.
-func (e *gpuEnd) drain(ctx context.Context) error {
+func (e *End) drain(ctx context.Context) error {
 	e.launching.Lock()
 	last := e.last
 	e.launching.Unlock()
@@ -216,7 +216,7 @@ func (e *gpuEnd) drain(ctx context.Context) error {
 }
 
 // stopped returns why this rank must stop waiting, or nil.
-func (e *gpuEnd) stopped(ctx context.Context) error {
+func (e *End) stopped(ctx context.Context) error {
 	if ctx.Err() != nil {
 		return reason.Ended(ctx)
 	}
@@ -224,7 +224,7 @@ func (e *gpuEnd) stopped(ctx context.Context) error {
 }
 
 // wait waits until the steps of a blocking call are done.
-func (e *gpuEnd) wait(ctx context.Context, s *gpu.Stream) error {
+func (e *End) wait(ctx context.Context, s *gpu.Stream) error {
 	c := e.c
 	err := s.Await(func(waited time.Duration) error {
 		if why := e.stopped(ctx); why != nil {
