@@ -16,7 +16,7 @@ import (
 // Channel is one end of a channel.
 type Channel struct {
 	uses
-	moved
+	counters
 	sp     *Space
 	c      *engine.Comm
 	peer   int
@@ -56,13 +56,13 @@ func (ch *Channel) End() { end(ch) }
 func (ch *Channel) Copy(off int, here unsafe.Pointer, n int, put bool) error {
 	err := ch.remote.copy(&ch.mine.copying, off, here, n, put)
 	if err == nil {
-		ch.countAlone(put, n)
+		ch.countExclusive(put, n)
 	}
 	return err
 }
 
 // Count counts a put of n bytes that used Reach.
-func (ch *Channel) Count(n int) { ch.countAlone(true, n) }
+func (ch *Channel) Count(n int) { ch.countExclusive(true, n) }
 
 // Reach returns the address of n bytes at offset off of the other end's memory; call Done after the copy. Call it
 // within a use. A peer that takes the memory back waits for the copy, so a long copy checks Live after every piece.

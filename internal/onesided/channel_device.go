@@ -30,7 +30,7 @@ func (ch *Channel) Launch(ctx context.Context, s *engine.Stream, steps []gpuend.
 	for i := range steps {
 		switch k := &steps[i]; k.Kind {
 		case gpuend.StepPut, gpuend.StepPutPackets, gpuend.StepGet:
-			ch.countAlone(k.Kind != gpuend.StepGet, k.N)
+			ch.countExclusive(k.Kind != gpuend.StepGet, k.N)
 		}
 	}
 	return nil

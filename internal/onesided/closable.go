@@ -22,8 +22,8 @@ type closable interface {
 	failed(err error)
 	// name returns the name for users.
 	name() string
-	// counts returns what it has moved.
-	counts() *moved
+	// stats returns its counters.
+	stats() *counters
 }
 
 // uses are the uses of a closable.

@@ -15,7 +15,7 @@ import (
 
 type testClosable struct {
 	uses
-	moved
+	counters
 	ended atomic.Int32
 	err   error
 	told  error

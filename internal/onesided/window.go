@@ -52,7 +52,7 @@ func (f WindowFlags) String() string {
 // Window is memory of every rank that all ranks may put to and get from.
 type Window struct {
 	uses
-	moved
+	counters
 	sp     *Space
 	c      *engine.Comm
 	flags  WindowFlags
