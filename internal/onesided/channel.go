@@ -51,10 +51,10 @@ func (ch *Channel) Begin(ctx context.Context) error {
 // End ends a use.
 func (ch *Channel) End() { end(ch) }
 
-// Copy copies n bytes from here to offset off of the other end's memory, or the other way. An error says that the peer
-// has taken the memory back; then the bytes read are undefined. Call it within a use.
-func (ch *Channel) Copy(off int, here unsafe.Pointer, n int, put bool) error {
-	err := ch.remote.copy(&ch.mine.copying, off, here, n, put)
+// Copy copies n bytes from local to offset off of the other end's memory, or the other way. If the peer has taken the
+// memory back, it returns an error, and the bytes read are undefined. Call it within a use.
+func (ch *Channel) Copy(off int, local unsafe.Pointer, n int, put bool) error {
+	err := ch.remote.copy(&ch.mine.copying, off, local, n, put)
 	if err == nil {
 		ch.countExclusive(put, n)
 	}
@@ -141,12 +141,12 @@ func (ch *Channel) Comm() *engine.Comm { return ch.c }
 func (ch *Channel) Peer() int { return ch.peer }
 
 // Error returns err as an error of a call on the channel.
-func (ch *Channel) Error(op string, err error) error { return aside(ch.c, op, ch.peer, err) }
+func (ch *Channel) Error(op string, err error) error { return peerError(ch.c, op, ch.peer, err) }
 
 // Close closes this end.
 func (ch *Channel) Close() error {
 	if err := shutFor(ch, ch.c, ch.device != nil); err != nil {
-		return aside(ch.c, "close", ch.peer, err)
+		return peerError(ch.c, "close", ch.peer, err)
 	}
 	return nil
 }

@@ -25,7 +25,7 @@ func (sp *Space) Connect(ctx context.Context, peer int, r *engine.Registration, 
 		return nil, c.LocalError(op, fmt.Errorf("rank %d of %d ranks is no peer: %w", peer, c.Size(),
 			fault.ErrArgument))
 	}
-	e, err := sp.shows(r, remote, peer)
+	e, err := sp.exportFor(r, remote, peer)
 	if err == nil && ctx.Err() != nil {
 		err = reason.Ended(ctx)
 	}
@@ -40,13 +40,13 @@ func (sp *Space) Connect(ctx context.Context, peer int, r *engine.Registration, 
 		end(ch)
 	}
 	if err != nil {
-		return nil, aside(c, op, peer, err)
+		return nil, peerError(c, op, peer, err)
 	}
 	return ch, nil
 }
 
-// shows checks the arguments of Connect, and returns the export of r.
-func (sp *Space) shows(r *engine.Registration, remote *Remote, peer int) (engine.Export, error) {
+// exportFor checks the arguments of Connect, and returns the export of r.
+func (sp *Space) exportFor(r *engine.Registration, remote *Remote, peer int) (engine.Export, error) {
 	c := sp.c
 	switch {
 	case r == nil:
@@ -109,10 +109,10 @@ func (sp *Space) newChannel(peer int, e engine.Export, refused error) (*Channel,
 	ch.mine.grant.Store(0)
 	ch.mine.met.Store(0)
 	ch.mine.state.Store(team.StateOpen)
-	ch.mine.shown.set(e)
+	ch.mine.export.set(e)
 	if refused != nil {
-		ch.mine.shown = shown{}
-		ch.mine.shown.slot = uint64(reason.Code(refused))
+		ch.mine.export = exportWords{}
+		ch.mine.export.slot = uint64(reason.Code(refused))
 	}
 	ch.mine.key.Store(ch.key)
 	made.Store(n + 1)
@@ -179,9 +179,9 @@ func (ch *Channel) meet(ctx context.Context, op string, r *engine.Registration, 
 	if failed != nil {
 		return failed
 	}
-	e := theirs.shown.get()
+	e := theirs.export.get()
 	if e.Bytes == 0 {
-		why := reason.OfCode(int(min(theirs.shown.slot, 1<<16))) // no code is that large
+		why := reason.OfCode(int(min(theirs.export.slot, 1<<16))) // no code is that large
 		if why == nil {
 			why = fault.ErrArgument
 		}

@@ -39,14 +39,14 @@ func (sp *Space) Import(handle []byte) (*Remote, error) {
 			continue
 		}
 		if r == c.Rank() {
-			return nil, aside(c, "import", r, fmt.Errorf("handle: it is this rank's own: %w", fault.ErrArgument))
+			return nil, peerError(c, "import", r, fmt.Errorf("handle: it is this rank's own: %w", fault.ErrArgument))
 		}
 		if c.Team().Peers[r].Proc != p {
 			break
 		}
 		m, err := sp.reach(r, e)
 		if err != nil {
-			return nil, aside(c, "import", r, err)
+			return nil, peerError(c, "import", r, err)
 		}
 		return m, nil
 	}
@@ -77,7 +77,7 @@ func (sp *Space) reach(rank int, e engine.Export) (*Remote, error) {
 // Close ends the import.
 func (m *Remote) Close() error {
 	if first := m.End(); !first {
-		return aside(m.c, "close", m.Rank, fmt.Errorf("remote memory: %w", fault.ErrClosed))
+		return peerError(m.c, "close", m.Rank, fmt.Errorf("remote memory: %w", fault.ErrClosed))
 	}
 	return nil
 }
@@ -86,17 +86,17 @@ func (m *Remote) Close() error {
 // that.
 const copyPiece = 1 << 20
 
-// copy copies n bytes from here to offset off in the peer's memory, or the other way. An error says that the peer has
-// taken the memory back meanwhile; then the bytes read are undefined. It checks after the last piece, too: only a later
+// copy copies n bytes from local to offset off in the peer's memory, or the other way. If the peer has taken the memory
+// back meanwhile, it returns an error, and the bytes read are undefined. It checks after the last piece, too: only a later
 // signal tells the peer that the copy is done, and no peer may close the registration before that.
-func (m *Remote) copy(copies *atomic.Uint64, off int, here unsafe.Pointer, n int, put bool) error {
-	there, err := m.begin(copies, off, n)
+func (m *Remote) copy(copies *atomic.Uint64, off int, local unsafe.Pointer, n int, put bool) error {
+	remote, err := m.begin(copies, off, n)
 	if err != nil {
 		return err
 	}
 	stream := n >= m.c.Team().Tuning().StreamFrom
 	for done := 0; done < n && err == nil; done += copyPiece {
-		dst, src := unsafe.Add(there, done), unsafe.Add(here, done)
+		dst, src := unsafe.Add(remote, done), unsafe.Add(local, done)
 		if !put {
 			dst, src = src, dst
 		}

@@ -144,8 +144,8 @@ func (sp *Space) remove(k closable) {
 	sp.mu.Unlock()
 }
 
-// aside returns err as an error about a peer, of a call that is no collective.
-func aside(c *engine.Comm, op string, peer int, err error) error {
+// peerError returns err as an error about a peer, of a call that is no collective.
+func peerError(c *engine.Comm, op string, peer int, err error) error {
 	var e *fault.Error
 	if errors.As(err, &e) {
 		return err

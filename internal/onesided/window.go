@@ -135,13 +135,13 @@ func (w *Window) begin(ctx context.Context, op string, peer int) (*windowRank, e
 	return &w.ranks[peer], nil
 }
 
-// later reports whether to queue a whole call on s, which may be nil. On devices, steps are queued instead.
-func (w *Window) later(s *engine.Stream) bool { return s != nil && w.vec.Dev.IsHost() }
+// queues reports whether to queue a whole call on s, which may be nil. On devices, steps are queued instead.
+func (w *Window) queues(s *engine.Stream) bool { return s != nil && w.vec.Dev.IsHost() }
 
 // Copy copies all of v to offset off in peer's part, or from there to v, on s or at once.
 func (w *Window) Copy(ctx context.Context, s *engine.Stream, op string, peer, off int, v team.Vec, put bool) error {
-	if w.later(s) {
-		return w.copyLater(ctx, s, op, peer, off, v, put)
+	if w.queues(s) {
+		return w.queueCopy(ctx, s, op, peer, off, v, put)
 	}
 	k, err := w.begin(ctx, op, peer)
 	if err != nil {
@@ -149,22 +149,22 @@ func (w *Window) Copy(ctx context.Context, s *engine.Stream, op string, peer, of
 	}
 	defer end(w)
 	if err := v.Check(); err != nil {
-		return aside(w.c, op, peer, err)
+		return peerError(w.c, op, peer, err)
 	}
 	if w.device != nil {
 		err := w.device.Copy(ctx, s, peer, off, v, put)
 		if err == nil {
 			w.count(put, v.Bytes())
 		}
-		return w.told(op, peer, err)
+		return w.wrap(op, peer, err)
 	}
 	if !v.Dev.IsHost() {
-		return aside(w.c, op, peer, fmt.Errorf("memory on %v, and the window is on the host: %w", v.Dev,
+		return peerError(w.c, op, peer, fmt.Errorf("memory on %v, and the window is on the host: %w", v.Dev,
 			fault.ErrArgument))
 	}
 	if a := v.Alloc; a != nil {
 		if !a.Hold() {
-			return aside(w.c, op, peer, fmt.Errorf("the buffer at %p has been freed: %w", v.Ptr, fault.ErrStale))
+			return peerError(w.c, op, peer, fmt.Errorf("the buffer at %p has been freed: %w", v.Ptr, fault.ErrStale))
 		}
 		defer a.Release()
 	}
@@ -172,10 +172,10 @@ func (w *Window) Copy(ctx context.Context, s *engine.Stream, op string, peer, of
 	if peer == w.c.Rank() {
 		mine, claim, err := w.reg.Range(off, n)
 		if err != nil {
-			return aside(w.c, op, peer, err)
+			return peerError(w.c, op, peer, err)
 		}
 		defer claim.Release()
-		w.copyEither(mine, v.Ptr, n, put)
+		w.copyOwn(mine, v.Ptr, n, put)
 		w.count(put, n)
 		return nil
 	}
@@ -183,20 +183,20 @@ func (w *Window) Copy(ctx context.Context, s *engine.Stream, op string, peer, of
 	if err == nil {
 		w.count(put, n)
 	}
-	return w.told(op, peer, err)
+	return w.wrap(op, peer, err)
 }
 
-// copyLater queues Copy. It is a separate function, so that a Copy at once allocates no closure.
-func (w *Window) copyLater(ctx context.Context, s *engine.Stream, op string, peer, off int, v team.Vec, put bool) error {
+// queueCopy queues Copy. It is a separate function, so that a Copy at once allocates no closure.
+func (w *Window) queueCopy(ctx context.Context, s *engine.Stream, op string, peer, off int, v team.Vec, put bool) error {
 	return s.Do(ctx, w.c, func(ctx context.Context) error { return w.Copy(ctx, nil, op, peer, off, v, put) }, nil)
 }
 
-// told returns err as an error of a call about peer, or nil.
-func (w *Window) told(op string, peer int, err error) error {
+// wrap returns err as an error of a call about peer, or nil.
+func (w *Window) wrap(op string, peer int, err error) error {
 	if err == nil {
 		return nil
 	}
-	return aside(w.c, op, peer, err)
+	return peerError(w.c, op, peer, err)
 }
 
 // Signal lets one Wait for this rank go on at peer.
@@ -211,7 +211,7 @@ func (w *Window) Wait(ctx context.Context, s *engine.Stream, peer int) error {
 
 // signal does Signal or Wait.
 func (w *Window) signal(ctx context.Context, s *engine.Stream, peer int, kind gpuend.StepKind) error {
-	if w.later(s) {
+	if w.queues(s) {
 		return s.Do(ctx, w.c, func(ctx context.Context) error { return w.signal(ctx, nil, peer, kind) }, nil)
 	}
 	op := kind.String()
@@ -232,13 +232,13 @@ func (w *Window) signal(ctx context.Context, s *engine.Stream, peer int, kind gp
 			k.awaited = next
 		}
 	}
-	return w.told(op, peer, err)
+	return w.wrap(op, peer, err)
 }
 
 // Flush completes this rank's puts and gets. On the host they are already complete when they return.
 func (w *Window) Flush(ctx context.Context, s *engine.Stream) error {
 	const op = "flush"
-	if w.later(s) {
+	if w.queues(s) {
 		return s.Do(ctx, w.c, func(ctx context.Context) error { return w.Flush(ctx, nil) }, nil)
 	}
 	if _, err := w.begin(ctx, op, w.c.Rank()); err != nil {
@@ -246,7 +246,7 @@ func (w *Window) Flush(ctx context.Context, s *engine.Stream) error {
 	}
 	defer end(w)
 	if w.device != nil {
-		return w.told(op, -1, w.device.Flush(ctx, s))
+		return w.wrap(op, -1, w.device.Flush(ctx, s))
 	}
 	return nil
 }
@@ -262,7 +262,7 @@ func (w *Window) Peer(rank int) (team.Vec, error) {
 		return w.vec, nil
 	}
 	if err := k.Live(); err != nil {
-		return team.Vec{}, aside(w.c, "peer", rank, err)
+		return team.Vec{}, peerError(w.c, "peer", rank, err)
 	}
 	if w.device != nil {
 		return w.device.Part(rank), nil
@@ -292,7 +292,7 @@ func (w *Window) Close() error {
 	}
 	w.making.Unlock()
 	if err := shutFor(w, w.c, w.device != nil); err != nil {
-		return aside(w.c, "close", -1, err)
+		return peerError(w.c, "close", -1, err)
 	}
 	return nil
 }
@@ -345,10 +345,11 @@ func (w *Window) deregister() error {
 	return nil
 }
 
-func (w *Window) copyEither(there, here unsafe.Pointer, n int, put bool) {
+// copyOwn copies n bytes from local to this rank's own part, or the other way.
+func (w *Window) copyOwn(part, local unsafe.Pointer, n int, put bool) {
 	if stream := n >= w.c.Team().Tuning().StreamFrom; put {
-		cpu.Copy(there, here, n, stream)
+		cpu.Copy(part, local, n, stream)
 	} else {
-		cpu.Copy(here, there, n, stream)
+		cpu.Copy(local, part, n, stream)
 	}
 }

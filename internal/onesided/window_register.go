@@ -57,19 +57,19 @@ func readWindowRecord(b []byte, ranks, mine int) (x windowRecord, slot uint32, e
 // calls have run. The caller closes the window.
 func (sp *Space) RegisterWindow(ctx context.Context, v *engine.View, vec team.Vec, flags WindowFlags) (*Window, error) {
 	w := &Window{sp: sp, c: sp.c, flags: flags, vec: vec}
-	tell := &engine.Gathering{Kind: team.KindWindow, Before: w.offer, Check: w.compare, Failed: w.unmade}
+	agree := &engine.Gathering{Kind: team.KindWindow, Before: w.offer, Check: w.compare, Failed: w.unmade}
 	meet := &engine.Gathering{Kind: team.KindWindow, Before: func() ([]byte, error) { return nil, w.meet(ctx) },
 		After:  w.complete,
 		Failed: w.unmade}
 	if v.Recorder == nil {
-		err := v.Comm.Gather(ctx, tell, meet)
+		err := v.Comm.Gather(ctx, agree, meet)
 		if err != nil {
 			return nil, engine.WithCleanup(err, w.discard())
 		}
 		return w, nil
 	}
 	meet.Step = 1
-	for _, g := range []*engine.Gathering{tell, meet} {
+	for _, g := range []*engine.Gathering{agree, meet} {
 		recorded := v.Recorder.Begin()
 		*recorded = g.Work()
 		if err := v.Recorder.Record(v.Comm, recorded); err != nil {
