@@ -45,7 +45,7 @@ func (m *Remote) Rank() int {
 	if m.onesided() == nil {
 		return -1
 	}
-	return m.onesided().Rank()
+	return m.onesided().Rank
 }
 
 // Len is the size in bytes. Local.
@@ -53,7 +53,7 @@ func (m *Remote) Len() int {
 	if m.onesided() == nil {
 		return 0
 	}
-	return m.onesided().Len()
+	return m.onesided().Bytes
 }
 
 // Close ends the import: channels made with it return [ErrClosed]. Local, does not wait; ErrClosed the second time.

@@ -7,6 +7,7 @@ import (
 	"github.com/ubcoll/ubcoll"
 	"github.com/ubcoll/ubcoll/fault"
 	"github.com/ubcoll/ubcoll/internal/engine"
+	"github.com/ubcoll/ubcoll/internal/gpuend"
 	"github.com/ubcoll/ubcoll/internal/inside"
 	"github.com/ubcoll/ubcoll/internal/onesided"
 )
@@ -40,8 +41,8 @@ type Channel struct {
 	local   *engine.Registration
 	stream  *engine.Stream
 	packets *packets
-	record  *[]onesided.Step // Batch's recording, or nil
-	device  bool             // between memory of devices
+	record  *[]gpuend.Step // Batch's recording, or nil
+	device  bool           // between memory of devices
 }
 
 // errNoChannel is the error of a nil or zero Channel.
@@ -167,7 +168,7 @@ func (ch *Channel) Signal(ctx context.Context) error {
 		return errNoChannel
 	}
 	if ch.device || ch.record != nil {
-		return ch.steps(ctx, onesided.Step{Kind: onesided.StepSignal})
+		return ch.steps(ctx, gpuend.Step{Kind: gpuend.StepSignal})
 	}
 	if ch.stream != nil {
 		return ch.do(ctx, func(ctx context.Context) error { return ch.signal(ctx) })
@@ -182,7 +183,7 @@ func (ch *Channel) RelaxedSignal(ctx context.Context) error {
 		return errNoChannel
 	}
 	if ch.device || ch.record != nil {
-		return ch.steps(ctx, onesided.Step{Kind: onesided.StepRelaxedSignal})
+		return ch.steps(ctx, gpuend.Step{Kind: gpuend.StepRelaxedSignal})
 	}
 	return ch.Signal(ctx)
 }
@@ -205,7 +206,7 @@ func (ch *Channel) Wait(ctx context.Context) error {
 		return errNoChannel
 	}
 	if ch.device || ch.record != nil {
-		return ch.steps(ctx, onesided.Step{Kind: onesided.StepWait})
+		return ch.steps(ctx, gpuend.Step{Kind: gpuend.StepWait})
 	}
 	if ch.stream != nil {
 		return ch.do(ctx, ch.wait)
@@ -254,7 +255,7 @@ func (ch *Channel) Flush(ctx context.Context) error {
 		return errNoChannel
 	}
 	if ch.device || ch.record != nil {
-		return ch.steps(ctx, onesided.Step{Kind: onesided.StepFlush})
+		return ch.steps(ctx, gpuend.Step{Kind: gpuend.StepFlush})
 	}
 	if ch.stream != nil {
 		return ch.do(ctx, ch.flush)

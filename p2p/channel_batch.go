@@ -6,7 +6,7 @@ import (
 
 	"github.com/ubcoll/ubcoll/fault"
 	"github.com/ubcoll/ubcoll/internal/engine"
-	"github.com/ubcoll/ubcoll/internal/onesided"
+	"github.com/ubcoll/ubcoll/internal/gpuend"
 )
 
 // Batch runs the operations that f calls on its argument, in order, as one; f only records them. Over device memory
@@ -23,7 +23,7 @@ func (ch *Channel) Batch(ctx context.Context, f func(b *Channel) error) error {
 	case f == nil:
 		return ch.end.Error("batch", fmt.Errorf("the function that makes the calls is nil: %w", fault.ErrArgument))
 	}
-	var steps []onesided.Step
+	var steps []gpuend.Step
 	b := *ch
 	b.record = &steps
 	if err := f(&b); err != nil {
@@ -33,7 +33,7 @@ func (ch *Channel) Batch(ctx context.Context, f func(b *Channel) error) error {
 }
 
 // steps runs steps, queues them, or records them.
-func (ch *Channel) steps(ctx context.Context, steps ...onesided.Step) error {
+func (ch *Channel) steps(ctx context.Context, steps ...gpuend.Step) error {
 	ctx = engine.Context(ctx)
 	switch {
 	case ch.record != nil:
@@ -48,23 +48,23 @@ func (ch *Channel) steps(ctx context.Context, steps ...onesided.Step) error {
 }
 
 // stepsNow runs steps on host memory.
-func (ch *Channel) stepsNow(ctx context.Context, steps []onesided.Step) error {
+func (ch *Channel) stepsNow(ctx context.Context, steps []gpuend.Step) error {
 	for _, s := range steps {
 		var err error
 		switch s.Kind {
-		case onesided.StepPut:
+		case gpuend.StepPut:
 			err = ch.copyNow(ctx, transfer{"put", s.Src, s.Dst, s.N, true, false})
-		case onesided.StepGet:
+		case gpuend.StepGet:
 			err = ch.copyNow(ctx, transfer{"get", s.Dst, s.Src, s.N, false, false})
-		case onesided.StepSignal, onesided.StepRelaxedSignal:
+		case gpuend.StepSignal, gpuend.StepRelaxedSignal:
 			err = ch.signal(ctx)
-		case onesided.StepWait:
+		case gpuend.StepWait:
 			err = ch.wait(ctx)
-		case onesided.StepPutPackets:
+		case gpuend.StepPutPackets:
 			err = ch.putPackets(ctx, s.Dst, s.Src, s.N, PacketWidth(s.Width))
-		case onesided.StepGetPackets:
+		case gpuend.StepGetPackets:
 			err = ch.getPackets(ctx, s.Dst, s.Src, s.N, PacketWidth(s.Width))
-		case onesided.StepFlush:
+		case gpuend.StepFlush:
 			err = ch.flush(ctx)
 		}
 		if err != nil {
@@ -75,13 +75,13 @@ func (ch *Channel) stepsNow(ctx context.Context, steps []onesided.Step) error {
 }
 
 // steps returns the steps of t.
-func (t transfer) steps() []onesided.Step {
-	s := onesided.Step{Kind: onesided.StepPut, Dst: t.there, Src: t.here, N: t.n}
+func (t transfer) steps() []gpuend.Step {
+	s := gpuend.Step{Kind: gpuend.StepPut, Dst: t.there, Src: t.here, N: t.n}
 	if !t.put {
-		s.Kind, s.Dst, s.Src = onesided.StepGet, t.here, t.there
+		s.Kind, s.Dst, s.Src = gpuend.StepGet, t.here, t.there
 	}
 	if t.signal {
-		return []onesided.Step{s, {Kind: onesided.StepSignal}}
+		return []gpuend.Step{s, {Kind: gpuend.StepSignal}}
 	}
-	return []onesided.Step{s}
+	return []gpuend.Step{s}
 }

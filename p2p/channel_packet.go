@@ -7,6 +7,7 @@ import (
 	"unsafe"
 
 	"github.com/ubcoll/ubcoll/fault"
+	"github.com/ubcoll/ubcoll/internal/gpuend"
 	"github.com/ubcoll/ubcoll/internal/onesided"
 )
 
@@ -69,7 +70,7 @@ func (ch *Channel) PutPackets(ctx context.Context, dstOff, srcOff, n int, w Pack
 		return errNoChannel
 	}
 	if ch.device || ch.record != nil {
-		return ch.steps(ctx, onesided.Step{Kind: onesided.StepPutPackets, Dst: dstOff, Src: srcOff, N: n, Width: int(w)})
+		return ch.steps(ctx, gpuend.Step{Kind: gpuend.StepPutPackets, Dst: dstOff, Src: srcOff, N: n, Width: int(w)})
 	}
 	if ch.stream != nil {
 		return ch.do(ctx, func(ctx context.Context) error { return ch.putPackets(ctx, dstOff, srcOff, n, w) })
@@ -122,7 +123,7 @@ func (ch *Channel) GetPackets(ctx context.Context, dstOff, srcOff, n int, w Pack
 		return errNoChannel
 	}
 	if ch.device || ch.record != nil {
-		return ch.steps(ctx, onesided.Step{Kind: onesided.StepGetPackets, Dst: dstOff, Src: srcOff, N: n, Width: int(w)})
+		return ch.steps(ctx, gpuend.Step{Kind: gpuend.StepGetPackets, Dst: dstOff, Src: srcOff, N: n, Width: int(w)})
 	}
 	if ch.stream != nil {
 		return ch.do(ctx, func(ctx context.Context) error { return ch.getPackets(ctx, dstOff, srcOff, n, w) })

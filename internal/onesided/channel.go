@@ -2,13 +2,12 @@ package onesided
 
 import (
 	"context"
-	"fmt"
 	"sync/atomic"
 	"unsafe"
 
-	"github.com/ubcoll/ubcoll/fault"
 	"github.com/ubcoll/ubcoll/hw/cpu/spin"
 	"github.com/ubcoll/ubcoll/internal/engine"
+	"github.com/ubcoll/ubcoll/internal/gpuend"
 	"github.com/ubcoll/ubcoll/internal/reason"
 	"github.com/ubcoll/ubcoll/internal/roster"
 	"github.com/ubcoll/ubcoll/internal/team"
@@ -17,7 +16,7 @@ import (
 // Channel is one end of a channel.
 type Channel struct {
 	uses
-	moved
+	counters
 	sp     *Space
 	c      *engine.Comm
 	peer   int
@@ -26,7 +25,7 @@ type Channel struct {
 	mine   *channelEnd
 	theirs *channelEnd // nil until the other end has been found
 	remote *Remote     // the memory that the other end exports
-	gpu    *gpuEnd     // nil for host memory
+	device *gpuend.End // nil for host memory
 
 	out, in       *atomic.Uint64 // counters of signals
 	sent, awaited uint64
@@ -52,18 +51,18 @@ func (ch *Channel) Begin(ctx context.Context) error {
 // End ends a use.
 func (ch *Channel) End() { end(ch) }
 
-// Copy copies n bytes from here to offset off of the other end's memory, or the other way. An error says that the peer
-// has taken the memory back; then the bytes read are undefined. Call it within a use.
-func (ch *Channel) Copy(off int, here unsafe.Pointer, n int, put bool) error {
-	err := ch.remote.copy(&ch.mine.copying, off, here, n, put)
+// Copy copies n bytes from local to offset off of the other end's memory, or the other way. If the peer has taken the
+// memory back, it returns an error, and the bytes read are undefined. Call it within a use.
+func (ch *Channel) Copy(off int, local unsafe.Pointer, n int, put bool) error {
+	err := ch.remote.copy(&ch.mine.copying, off, local, n, put)
 	if err == nil {
-		ch.countAlone(put, n)
+		ch.countExclusive(put, n)
 	}
 	return err
 }
 
 // Count counts a put of n bytes that used Reach.
-func (ch *Channel) Count(n int) { ch.countAlone(true, n) }
+func (ch *Channel) Count(n int) { ch.countExclusive(true, n) }
 
 // Reach returns the address of n bytes at offset off of the other end's memory; call Done after the copy. Call it
 // within a use. A peer that takes the memory back waits for the copy, so a long copy checks Live after every piece.
@@ -72,7 +71,7 @@ func (ch *Channel) Reach(off, n int) (unsafe.Pointer, error) {
 }
 
 // Live returns why the other end's memory must not be used any more, or nil.
-func (ch *Channel) Live() error { return ch.remote.live() }
+func (ch *Channel) Live() error { return ch.remote.Live() }
 
 // Done ends a copy that began with Reach. It does not report whether the memory was taken back: the peer may have done
 // so because the copy's last bytes told it that the copy was over.
@@ -142,12 +141,12 @@ func (ch *Channel) Comm() *engine.Comm { return ch.c }
 func (ch *Channel) Peer() int { return ch.peer }
 
 // Error returns err as an error of a call on the channel.
-func (ch *Channel) Error(op string, err error) error { return aside(ch.c, op, ch.peer, err) }
+func (ch *Channel) Error(op string, err error) error { return peerError(ch.c, op, ch.peer, err) }
 
 // Close closes this end.
 func (ch *Channel) Close() error {
-	if err := shutFor(ch, ch.c, ch.gpu != nil); err != nil {
-		return aside(ch.c, "close", ch.peer, err)
+	if err := shutFor(ch, ch.c, ch.device != nil); err != nil {
+		return peerError(ch.c, "close", ch.peer, err)
 	}
 	return nil
 }
@@ -155,13 +154,18 @@ func (ch *Channel) Close() error {
 func (ch *Channel) failed(err error) { ch.c.Domain().Failed(err) }
 func (ch *Channel) name() string     { return "the channel " + between(ch.c, ch.peer) }
 
+// Err returns why this rank's waits on the channel must end, or nil.
+func (ch *Channel) Err() error {
+	if ch.Closed() || ch.c.Closing() {
+		return closedDuringWait(ch)
+	}
+	return nil
+}
+
 func (ch *Channel) giveUp(quick bool) error {
 	var err error
-	if ch.gpu != nil {
-		ch.gpu.fail(fmt.Errorf("%s: %w", ch.name(), fault.ErrClosed))
-		if !quick || ch.c.Broken() == nil { // else it is released with the communicator
-			err = ch.gpu.release()
-		}
+	if ch.device != nil {
+		err = ch.device.Close(quick)
 	}
 	ch.mine.state.Store(team.StateClosed)
 	ch.sp.remove(ch)

@@ -11,6 +11,8 @@ import (
 
 // closable is a channel or a window. It ends by its own Close, or with its communicator.
 type closable interface {
+	// Err returns why this rank's waits on it must end, or nil: it is closed, or its communicator is closing.
+	Err() error
 	// use returns its uses, which know whether it has ended.
 	use() *uses
 	// giveUp ends it, once. quick: if the communicator is broken, the parts on a device end later, with the
@@ -20,8 +22,8 @@ type closable interface {
 	failed(err error)
 	// name returns the name for users.
 	name() string
-	// counts returns what it has moved.
-	counts() *moved
+	// stats returns its counters.
+	stats() *counters
 }
 
 // uses are the uses of a closable.

@@ -15,13 +15,15 @@ import (
 
 type testClosable struct {
 	uses
-	moved
-	ended atomic.Int32
-	err   error
-	told  error
+	counters
+	ended   atomic.Int32
+	err     error
+	failure error // of failed
 }
 
-func (n *testClosable) failed(err error) { n.told = err }
+func (n *testClosable) failed(err error) { n.failure = err }
+
+func (n *testClosable) Err() error { return nil }
 
 func (n *testClosable) name() string { return "the thing" }
 
@@ -67,7 +69,7 @@ func TestGate(t *testing.T) {
 
 func TestGateWaitsForTheLastUse(t *testing.T) {
 	for _, quick := range []bool{false, true} {
-		n := &testClosable{err: errors.New("what giving up said")}
+		n := &testClosable{err: errors.New("giving up failed")}
 		require.NoError(t, begin(n))
 		closed := make(chan error, 1)
 		go func() { closed <- shut(n, quick) }()
@@ -82,21 +84,21 @@ func TestGateWaitsForTheLastUse(t *testing.T) {
 		end(n)
 		require.Equal(t, int32(1), n.ended.Load())
 		if quick {
-			require.ErrorIs(t, n.told, n.err)
+			require.ErrorIs(t, n.failure, n.err)
 		} else {
 			require.ErrorIs(t, <-closed, n.err)
-			require.NoError(t, n.told)
+			require.NoError(t, n.failure)
 		}
 	}
 }
 
-// lateClosable is closed by its owner after a communicator has seen that it is open.
-type lateClosable struct {
+// racingClosable is closed by its owner after a communicator has seen that it is open.
+type racingClosable struct {
 	testClosable
 	looks int
 }
 
-func (n *lateClosable) use() *uses {
+func (n *racingClosable) use() *uses {
 	if n.looks++; n.looks == 2 {
 		n.uses.Close()
 	}
@@ -105,7 +107,7 @@ func (n *lateClosable) use() *uses {
 
 func TestSpaceClosesWithOwners(t *testing.T) {
 	sp := &Space{}
-	n := &lateClosable{}
+	n := &racingClosable{}
 	sp.add(n)
 	require.NoError(t, sp.closeAll(true))
 	require.True(t, n.Closed())

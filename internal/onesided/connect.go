@@ -25,7 +25,7 @@ func (sp *Space) Connect(ctx context.Context, peer int, r *engine.Registration, 
 		return nil, c.LocalError(op, fmt.Errorf("rank %d of %d ranks is no peer: %w", peer, c.Size(),
 			fault.ErrArgument))
 	}
-	e, err := sp.shows(r, remote, peer)
+	e, err := sp.exportFor(r, remote, peer)
 	if err == nil && ctx.Err() != nil {
 		err = reason.Ended(ctx)
 	}
@@ -40,20 +40,20 @@ func (sp *Space) Connect(ctx context.Context, peer int, r *engine.Registration, 
 		end(ch)
 	}
 	if err != nil {
-		return nil, aside(c, op, peer, err)
+		return nil, peerError(c, op, peer, err)
 	}
 	return ch, nil
 }
 
-// shows checks the arguments of Connect, and returns the export of r.
-func (sp *Space) shows(r *engine.Registration, remote *Remote, peer int) (engine.Export, error) {
+// exportFor checks the arguments of Connect, and returns the export of r.
+func (sp *Space) exportFor(r *engine.Registration, remote *Remote, peer int) (engine.Export, error) {
 	c := sp.c
 	switch {
 	case r == nil:
 		return engine.Export{}, fmt.Errorf("nil registration: %w", fault.ErrArgument)
 	case r.Comm().Domain() != c.Domain():
 		return engine.Export{}, fmt.Errorf("the registration is another rank's: %w", fault.ErrArgument)
-	case remote != nil && (remote.c.Domain() != c.Domain() || remote.mem != c.Team().Peers[peer].Mem):
+	case remote != nil && (remote.c.Domain() != c.Domain() || remote.Memory != c.Team().Peers[peer].Mem):
 		return engine.Export{}, fmt.Errorf("the remote memory is not that of rank %d: %w", peer, fault.ErrArgument)
 	}
 	defer c.Polls.Leave()
@@ -61,7 +61,7 @@ func (sp *Space) shows(r *engine.Registration, remote *Remote, peer int) (engine
 		return engine.Export{}, engine.ErrCommClosed
 	}
 	if remote != nil {
-		if err := remote.live(); err != nil {
+		if err := remote.Live(); err != nil {
 			return engine.Export{}, err
 		}
 	}
@@ -89,14 +89,14 @@ func (sp *Space) newChannel(peer int, e engine.Export, refused error) (*Channel,
 	if (ch.slot < 0 || ch.slot >= maxEnds) && refused == nil {
 		refused = errNoEnd
 	}
-	if most := sp.gpuSlots(); refused == nil && e.GPU && ch.slot >= most {
-		refused = noGPUEnd(most)
+	if most := sp.deviceSlots(); refused == nil && e.GPU && ch.slot >= most {
+		refused = noDeviceEnd(most)
 	}
 	if ch.slot < 0 {
 		return nil, refused
 	}
 	if refused == nil && e.GPU {
-		refused = sp.gpu.clear(ch.slot)
+		refused = sp.device.Clear(ch.slot)
 	}
 	made := sp.table.made(peer)
 	n := made.Load()
@@ -109,10 +109,10 @@ func (sp *Space) newChannel(peer int, e engine.Export, refused error) (*Channel,
 	ch.mine.grant.Store(0)
 	ch.mine.met.Store(0)
 	ch.mine.state.Store(team.StateOpen)
-	ch.mine.shown.set(e)
+	ch.mine.export.set(e)
 	if refused != nil {
-		ch.mine.shown = shown{}
-		ch.mine.shown.slot = uint64(reason.Code(refused))
+		ch.mine.export = exportWords{}
+		ch.mine.export.slot = uint64(reason.Code(refused))
 	}
 	ch.mine.key.Store(ch.key)
 	made.Store(n + 1)
@@ -179,9 +179,9 @@ func (ch *Channel) meet(ctx context.Context, op string, r *engine.Registration, 
 	if failed != nil {
 		return failed
 	}
-	e := theirs.shown.get()
+	e := theirs.export.get()
 	if e.Bytes == 0 {
-		why := reason.OfCode(int(min(theirs.shown.slot, 1<<16))) // no code is that large
+		why := reason.OfCode(int(min(theirs.export.slot, 1<<16))) // no code is that large
 		if why == nil {
 			why = fault.ErrArgument
 		}
@@ -192,15 +192,15 @@ func (ch *Channel) meet(ctx context.Context, op string, r *engine.Registration, 
 			return err
 		}
 	}
-	gpu, err := ch.openGPU(ctx, r, remote, e.GPU, theirs, slot)
+	device, err := ch.openDevice(ctx, r, remote, e.GPU, theirs, slot)
 	if err != nil {
 		return err
 	}
 	ch.sp.mu.Lock()
-	ch.theirs, ch.remote, ch.gpu = theirs, remote, gpu
+	ch.theirs, ch.remote, ch.device = theirs, remote, device
 	ch.in = theirs.word(ch.peer > ch.c.Rank())
 	ch.sp.mu.Unlock()
-	ch.mine.grant.Store(remote.grant.Generation)
+	ch.mine.grant.Store(remote.Grant.Generation)
 	ch.c.Domain().WatchCopies(ch.reader(), ch.peer, &theirs.copying, &theirs.grant)
 	ch.mine.met.Store(1)
 	ch.mine.state.Store(endMet)

@@ -22,8 +22,8 @@ import (
 	"github.com/ubcoll/ubcoll/internal/testkit"
 )
 
-// settleFor sets how long a peer may take for a copy, and returns a function that restores it.
-func settleFor(d time.Duration) (restore func()) {
+// setCopyTimeout sets how long a peer may take for a copy, and returns a function that restores it.
+func setCopyTimeout(d time.Duration) (restore func()) {
 	old := engine.SettleTimeout
 	engine.SettleTimeout = d
 	return func() { engine.SettleTimeout = old }
@@ -129,7 +129,7 @@ func closedOnce(err error) error {
 
 // TestCopyOfTheDead takes memory back after a peer has died in the middle of a copy.
 func TestCopyOfTheDead(t *testing.T) {
-	defer settleFor(testkit.Limit / 4)()
+	defer setCopyTimeout(testkit.Limit / 4)()
 	var killed, dead atomic.Bool
 	comms := enginetest.OpenHooked(t, enginetest.Hooks{Look: func() { dead.Store(killed.Load()) }, Live: func() {}, Dead: dead.Load})
 	ends := newEnds(t, comms, false)
@@ -180,7 +180,7 @@ func TestCloseWaitsForCopies(t *testing.T) {
 		{name: "communicator of the window", window: true, close: func(e *oneSided) error { return e.c.Close() }},
 	} {
 		t.Run(k.name, func(t *testing.T) {
-			defer settleFor(testkit.Limit)()
+			defer setCopyTimeout(testkit.Limit)()
 			comms := enginetest.Open(t, 2, engine.Options{})
 			ends := newEnds(t, comms, k.window)
 			e, p := ends[1], ends[0]
@@ -209,7 +209,7 @@ func TestCloseWaitsForCopies(t *testing.T) {
 // TestCloseTwiceDuringCopy closes a registration again while the first Close waits for a peer's copy: the memory must
 // stay registered until the copy is over.
 func TestCloseTwiceDuringCopy(t *testing.T) {
-	defer settleFor(testkit.Limit)()
+	defer setCopyTimeout(testkit.Limit)()
 	comms := enginetest.Open(t, 2, engine.Options{})
 	ends := newEnds(t, comms, false)
 	e, p := ends[1], ends[0]
@@ -234,7 +234,7 @@ func TestCopyThatDoesNotEnd(t *testing.T) {
 	if race.Enabled {
 		t.Skip("there the memory is the garbage collector's")
 	}
-	defer settleFor(time.Millisecond)()
+	defer setCopyTimeout(time.Millisecond)()
 	comms := enginetest.Open(t, 2, engine.Options{})
 	ends := newEnds(t, comms, false)
 	e, p := ends[1], ends[0]

@@ -40,38 +40,38 @@ type channelEnd struct {
 
 	key     atomic.Uint64 // the channel's key; written last, 0: the slot is free
 	copying atomic.Uint64 // this end's copies under way in the other rank's memory
-	shown   shown
+	export  exportWords
 }
 
-func (s *channelEnd) word(higher bool) *atomic.Uint64 {
+func (e *channelEnd) word(higher bool) *atomic.Uint64 {
 	if higher {
-		return &s.signals[1].Uint64
+		return &e.signals[1].Uint64
 	}
-	return &s.signals[0].Uint64
+	return &e.signals[0].Uint64
 }
 
-// shown is an export as peers read it. With bytes 0 its rank refused the channel, and slot is the reason's code.
-type shown struct {
+// exportWords are an export as peers read it. With bytes 0 its rank refused the channel, and slot is the reason's code.
+type exportWords struct {
 	at         team.BufWord
 	bytes      uint64
 	slot       uint64
 	generation uint64
 }
 
-func (s *shown) set(e engine.Export) {
-	s.at = team.WordOf(e.At)
-	s.bytes, s.slot, s.generation = uint64(e.Bytes), uint64(e.Grant.Slot), e.Grant.Generation
+func (w *exportWords) set(e engine.Export) {
+	w.at = team.WordOf(e.At)
+	w.bytes, w.slot, w.generation = uint64(e.Bytes), uint64(e.Grant.Slot), e.Grant.Generation
 	if e.GPU {
-		s.slot |= shownOnGPU
+		w.slot |= exportOnDevice
 	}
 }
 
-// shownOnGPU is set in shown.slot if the memory is on the rank's device.
-const shownOnGPU = 1 << 63
+// exportOnDevice is set in exportWords.slot if the memory is on the rank's device.
+const exportOnDevice = 1 << 63
 
-func (s *shown) get() engine.Export {
-	return engine.Export{At: s.at.Location(), Bytes: int(s.bytes), GPU: s.slot&shownOnGPU != 0,
-		Grant: mem.Location{Slot: uint32(s.slot), Generation: s.generation}}
+func (w *exportWords) get() engine.Export {
+	return engine.Export{At: w.at.Location(), Bytes: int(w.bytes), GPU: w.slot&exportOnDevice != 0,
+		Grant: mem.Location{Slot: uint32(w.slot), Generation: w.generation}}
 }
 
 // channelKey returns the key of the n-th channel to a rank.
@@ -102,25 +102,17 @@ type occupant interface {
 var errNoEnd = fmt.Errorf("%d channels are open, or closed on one side only (close both), and windows on devices "+
 	"count once for each rank: %w", maxEnds, fault.ErrLimit)
 
-// noGPUEnd is errNoEnd for ends on devices; this communicator's area has room for `most` of them.
-func noGPUEnd(most int) error {
+// noDeviceEnd is errNoEnd for ends on devices; this communicator's area has room for `most` of them.
+func noDeviceEnd(most int) error {
 	return fmt.Errorf("%d channels over memory of devices are open, or closed on one side only (close both), and windows on "+
 		"devices count once for each rank; communicators that Split or Dup have made have room for fewer than others: %w",
 		most, fault.ErrLimit)
 }
 
-// gpuSlots returns how many slots, from the first one, can hold ends on a device.
-func (sp *Space) gpuSlots() int {
-	if sp.gpu == nil {
-		return 0
-	}
-	return sp.gpu.d.Layout.Channels
-}
-
 // freeSlot returns a free slot, or -1. Slots for ends on a device go to other ends only if no other slot is free. The
 // caller holds mu.
 func (sp *Space) freeSlot(onDevice bool) int {
-	first, beyond, most := -1, -1, sp.gpuSlots()
+	first, beyond, most := -1, -1, sp.deviceSlots()
 	for i, u := range sp.used {
 		if u != nil && u.left() {
 			sp.used[i] = nil
@@ -152,9 +144,9 @@ func (ch *Channel) left() bool {
 		ch.theirs, _, gone, _ = ch.otherEnd()
 	}
 	p := &ch.c.Team().Peers[ch.peer]
-	there := team.Reader{State: &p.Area.State, Mem: p.Mem, At: p.At}
+	reader := team.Reader{State: &p.Area.State, Mem: p.Mem, At: p.At}
 	gone = gone || ch.theirs != nil && (ch.theirs.key.Load() != ch.otherKey() || ch.theirs.state.Load() == team.StateClosed)
-	if !gone && !there.Done() {
+	if !gone && !reader.Done() {
 		return false
 	}
 	ch.mine.key.Store(0)

@@ -26,11 +26,11 @@ func (w *Window) Reach(peer, n int) (p unsafe.Pointer, done func() error, err er
 	if p, err = k.Remote.begin(copies, 0, n); err != nil {
 		end(w)
 	}
-	return p, func() error { defer end(w); copies.Add(^uint64(0)); return k.live() }, err
+	return p, func() error { defer end(w); copies.Add(^uint64(0)); return k.Live() }, err
 }
 
 // Live returns why peer's part must not be used any more, or nil.
-func (w *Window) Live(peer int) error { return w.ranks[peer].live() }
+func (w *Window) Live(peer int) error { return w.ranks[peer].Live() }
 
 // WaitPolls waits until the housekeeping that would notice that the peer has closed its end. looks is how often it has
 // called ready, which is once after each housekeeping.
@@ -40,6 +40,3 @@ func (ch *Channel) WaitPolls() (looks int, err error) {
 	err = w.until(1, func() bool { looks++; return w.Polls >= team.PollsPerClock })
 	return looks, err
 }
-
-// Live returns why the memory must not be used any more, or nil.
-func (m *Remote) Live() error { return m.live() }

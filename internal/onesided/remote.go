@@ -8,21 +8,13 @@ import (
 	"github.com/ubcoll/ubcoll/fault"
 	"github.com/ubcoll/ubcoll/hw/cpu"
 	"github.com/ubcoll/ubcoll/internal/engine"
-	"github.com/ubcoll/ubcoll/internal/mem"
-	"github.com/ubcoll/ubcoll/internal/team"
 )
 
 // Remote is memory that a peer exports.
 type Remote struct {
-	c      *engine.Comm
-	rank   int
-	mem    team.PeerMemory
-	ptr    unsafe.Pointer // nil on a device: there, users import the memory themselves
-	gpu    bool
-	at     mem.Location
-	bytes  int
-	grant  mem.Location
-	closed atomic.Bool
+	engine.Import
+	c   *engine.Comm   // which imported it
+	ptr unsafe.Pointer // nil on a device, which has the memory mapped for each end
 }
 
 // Import returns the memory that a handle names. The caller closes it.
@@ -47,14 +39,14 @@ func (sp *Space) Import(handle []byte) (*Remote, error) {
 			continue
 		}
 		if r == c.Rank() {
-			return nil, aside(c, "import", r, fmt.Errorf("handle: it is this rank's own: %w", fault.ErrArgument))
+			return nil, peerError(c, "import", r, fmt.Errorf("handle: it is this rank's own: %w", fault.ErrArgument))
 		}
 		if c.Team().Peers[r].Proc != p {
 			break
 		}
 		m, err := sp.reach(r, e)
 		if err != nil {
-			return nil, aside(c, "import", r, err)
+			return nil, peerError(c, "import", r, err)
 		}
 		return m, nil
 	}
@@ -64,12 +56,11 @@ func (sp *Space) Import(handle []byte) (*Remote, error) {
 // reach returns another rank's export as memory in this process.
 func (sp *Space) reach(rank int, e engine.Export) (*Remote, error) {
 	c := sp.c
-	m := &Remote{c: c, rank: rank, mem: c.Team().Peers[rank].Mem, bytes: e.Bytes, grant: e.Grant, gpu: e.GPU,
-		at: e.At}
+	m := &Remote{c: c, Import: engine.Import{Export: e, Rank: rank, Memory: c.Team().Peers[rank].Mem}}
 	if e.Bytes <= 0 {
 		return nil, fmt.Errorf("%d bytes: %w", e.Bytes, fault.ErrArgument)
 	}
-	if err := m.live(); err != nil {
+	if err := m.Live(); err != nil {
 		return nil, err
 	}
 	if e.GPU {
@@ -79,33 +70,14 @@ func (sp *Space) reach(rank int, e engine.Export) (*Remote, error) {
 		return m, nil
 	}
 	var err error
-	m.ptr, err = m.mem.Resolve(e.At, e.Bytes)
+	m.ptr, err = m.Memory.Resolve(e.At, e.Bytes)
 	return m, err
 }
 
-// Rank returns the rank that owns the memory.
-func (m *Remote) Rank() int { return m.rank }
-
-// Len returns the size in bytes.
-func (m *Remote) Len() int { return m.bytes }
-
-// Comm returns the communicator that imported the memory.
-func (m *Remote) Comm() *engine.Comm { return m.c }
-
 // Close ends the import.
 func (m *Remote) Close() error {
-	if m.closed.Swap(true) {
-		return aside(m.c, "close", m.rank, fmt.Errorf("remote memory: %w", fault.ErrClosed))
-	}
-	return nil
-}
-
-func (m *Remote) live() error {
-	switch {
-	case m.closed.Load():
-		return fmt.Errorf("the remote memory: %w", fault.ErrClosed)
-	case !m.mem.Live(m.grant):
-		return fmt.Errorf("rank %d has closed the registration or freed the memory: %w", m.rank, fault.ErrStale)
+	if first := m.End(); !first {
+		return peerError(m.c, "close", m.Rank, fmt.Errorf("remote memory: %w", fault.ErrClosed))
 	}
 	return nil
 }
@@ -114,22 +86,22 @@ func (m *Remote) live() error {
 // that.
 const copyPiece = 1 << 20
 
-// copy copies n bytes from here to offset off in the peer's memory, or the other way. An error says that the peer has
-// taken the memory back meanwhile; then the bytes read are undefined. It checks after the last piece, too: only a later
+// copy copies n bytes from local to offset off in the peer's memory, or the other way. If the peer has taken the memory
+// back meanwhile, it returns an error, and the bytes read are undefined. It checks after the last piece, too: only a later
 // signal tells the peer that the copy is done, and no peer may close the registration before that.
-func (m *Remote) copy(copies *atomic.Uint64, off int, here unsafe.Pointer, n int, put bool) error {
-	there, err := m.begin(copies, off, n)
+func (m *Remote) copy(copies *atomic.Uint64, off int, local unsafe.Pointer, n int, put bool) error {
+	remote, err := m.begin(copies, off, n)
 	if err != nil {
 		return err
 	}
 	stream := n >= m.c.Team().Tuning().StreamFrom
 	for done := 0; done < n && err == nil; done += copyPiece {
-		dst, src := unsafe.Add(there, done), unsafe.Add(here, done)
+		dst, src := unsafe.Add(remote, done), unsafe.Add(local, done)
 		if !put {
 			dst, src = src, dst
 		}
 		cpu.Copy(dst, src, min(copyPiece, n-done), stream)
-		err = m.live()
+		err = m.Live()
 	}
 	copies.Add(^uint64(0))
 	return err
@@ -138,11 +110,11 @@ func (m *Remote) copy(copies *atomic.Uint64, off int, here unsafe.Pointer, n int
 // begin starts a copy from or to n bytes at off. It raises the count, which keeps the peer from giving the memory to
 // somebody else, and only then checks the grant. The caller lowers the count after the copy.
 func (m *Remote) begin(copies *atomic.Uint64, off, n int) (unsafe.Pointer, error) {
-	if off < 0 || n < 0 || off > m.bytes || n > m.bytes-off {
-		return nil, engine.OutsideError(off, n, m.bytes, fmt.Sprintf("rank %d's memory", m.rank))
+	if off < 0 || n < 0 || off > m.Bytes || n > m.Bytes-off {
+		return nil, engine.OutsideError(off, n, m.Bytes, fmt.Sprintf("rank %d's memory", m.Rank))
 	}
 	copies.Add(1)
-	if err := m.live(); err != nil {
+	if err := m.Live(); err != nil {
 		copies.Add(^uint64(0))
 		return nil, err
 	}

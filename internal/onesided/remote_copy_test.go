@@ -27,17 +27,18 @@ func TestCopyLooks(t *testing.T) {
 	const n = 3*copyPiece + 5
 	for looks := range 6 {
 		for _, put := range []bool{false, true} {
-			here, there := make([]byte, n), make([]byte, n)
-			src, dst := there, here
+			local, remote := make([]byte, n), make([]byte, n)
+			src, dst := remote, local
 			if put {
-				src, dst = here, there
+				src, dst = local, remote
 			}
 			for i := range src {
 				src[i] = 1
 			}
-			m := &Remote{c: &engine.Comm{}, mem: &mortalPeer{looks: looks}, ptr: unsafe.Pointer(&there[0]), bytes: n}
+			m := &Remote{c: &engine.Comm{}, ptr: unsafe.Pointer(&remote[0]),
+				Import: engine.Import{Memory: &mortalPeer{looks: looks}, Export: engine.Export{Bytes: n}}}
 			var copies atomic.Uint64
-			err := m.copy(&copies, 0, unsafe.Pointer(&here[0]), n, put)
+			err := m.copy(&copies, 0, unsafe.Pointer(&local[0]), n, put)
 			if looks == 5 { // one before the copy, and one after each piece
 				require.NoError(t, err)
 			} else {

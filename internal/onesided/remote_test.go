@@ -40,7 +40,7 @@ func TestImportOfAnotherOpen(t *testing.T) {
 	}
 	m, err := onesided.SpaceOf(comms[1]).Import(h)
 	require.NoError(t, err)
-	require.Equal(t, 0, m.Rank())
+	require.Equal(t, 0, m.Rank)
 	_, err = onesided.SpaceOf(subs[1]).Import(h) // it has ranks 1 and 2
 	require.ErrorIs(t, err, fault.ErrStale)
 	require.ErrorContains(t, err, "not among the ranks")

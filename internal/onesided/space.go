@@ -11,6 +11,7 @@ import (
 
 	"github.com/ubcoll/ubcoll/fault"
 	"github.com/ubcoll/ubcoll/internal/engine"
+	"github.com/ubcoll/ubcoll/internal/gpuend"
 	"github.com/ubcoll/ubcoll/internal/team"
 )
 
@@ -20,11 +21,11 @@ type Space struct {
 
 	mu     sync.Mutex
 	open   map[closable]bool
-	gone   moved // moved by channels and windows that are no longer open
+	closed counters // of channels and windows that are no longer open
 	table  *endTable
 	used   [tableEnds]occupant // slots of the table: open, or closed here and not yet at the peer
 	places []*team.Place       // where the ranks' tables are
-	gpu    *gpuEnds            // nil if there was never a device
+	device *gpuend.Table       // nil if there was never a device
 }
 
 // NewSpace makes c's Space.
@@ -60,10 +61,10 @@ func (sp *Space) Pass() {}
 func (sp *Space) Count(s *engine.Stats) {
 	sp.mu.Lock()
 	defer sp.mu.Unlock()
-	var all moved
-	all.add(&sp.gone)
+	var all counters
+	all.add(&sp.closed)
 	for k := range sp.open {
-		all.add(k.counts())
+		all.add(k.stats())
 	}
 	s.Puts, s.Gets, s.OneSided = all.puts.Load(), all.gets.Load(), all.bytes.Load()
 }
@@ -137,14 +138,14 @@ func (sp *Space) put(k closable) {
 func (sp *Space) remove(k closable) {
 	sp.mu.Lock()
 	if sp.open[k] {
-		sp.gone.add(k.counts())
+		sp.closed.add(k.stats())
 	}
 	delete(sp.open, k)
 	sp.mu.Unlock()
 }
 
-// aside returns err as an error about a peer, of a call that is no collective.
-func aside(c *engine.Comm, op string, peer int, err error) error {
+// peerError returns err as an error about a peer, of a call that is no collective.
+func peerError(c *engine.Comm, op string, peer int, err error) error {
 	var e *fault.Error
 	if errors.As(err, &e) {
 		return err

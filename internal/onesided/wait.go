@@ -53,7 +53,7 @@ func (w *waiting) poll() error {
 	if err := w.c.Team().Poll(&w.WaitState); err != nil {
 		return err
 	}
-	if err := closedMeanwhile(w.c, w.of); err != nil {
+	if err := w.of.Err(); err != nil {
 		return err
 	}
 	if w.theirs != nil && w.theirs.Load() == team.StateClosed && w.c.Team().Peers[w.Peer].Lost() == 0 {
@@ -62,12 +62,9 @@ func (w *waiting) poll() error {
 	return nil
 }
 
-// closedMeanwhile returns why this rank must stop a wait of k, or nil.
-func closedMeanwhile(c *engine.Comm, k closable) error {
-	if k.use().Closed() || c.Closing() {
-		return fmt.Errorf("%s was closed during the wait: %w", k.name(), fault.ErrClosed)
-	}
-	return nil
+// closedDuringWait is the error of a wait on k when k or its communicator closes.
+func closedDuringWait(k closable) error {
+	return fmt.Errorf("%s was closed during the wait: %w", k.name(), fault.ErrClosed)
 }
 
 // lost returns the error of a wait that poll ended with err. The communicator breaks only if a peer is lost, a peer's

@@ -13,6 +13,7 @@ import (
 	"github.com/ubcoll/ubcoll/hw/cpu"
 	"github.com/ubcoll/ubcoll/hw/cpu/spin"
 	"github.com/ubcoll/ubcoll/internal/engine"
+	"github.com/ubcoll/ubcoll/internal/gpuend"
 	"github.com/ubcoll/ubcoll/internal/mem"
 	"github.com/ubcoll/ubcoll/internal/reason"
 	"github.com/ubcoll/ubcoll/internal/team"
@@ -51,13 +52,14 @@ func (f WindowFlags) String() string {
 // Window is memory of every rank that all ranks may put to and get from.
 type Window struct {
 	uses
-	moved
+	counters
 	sp     *Space
 	c      *engine.Comm
 	flags  WindowFlags
 	vec    team.Vec
 	reg    *engine.Registration
-	gpu    *gpuWindow // nil on the host
+	device *gpuend.Window // nil on the host
+	slots  []int          // on devices: of the ends, by rank
 	block  *mem.Allocation
 	mine   *windowBlock
 	ranks  []windowRank
@@ -133,13 +135,13 @@ func (w *Window) begin(ctx context.Context, op string, peer int) (*windowRank, e
 	return &w.ranks[peer], nil
 }
 
-// later reports whether to queue a whole call on s, which may be nil. On devices, steps are queued instead.
-func (w *Window) later(s *engine.Stream) bool { return s != nil && w.vec.Dev.IsHost() }
+// queues reports whether to queue a whole call on s, which may be nil. On devices, steps are queued instead.
+func (w *Window) queues(s *engine.Stream) bool { return s != nil && w.vec.Dev.IsHost() }
 
 // Copy copies all of v to offset off in peer's part, or from there to v, on s or at once.
 func (w *Window) Copy(ctx context.Context, s *engine.Stream, op string, peer, off int, v team.Vec, put bool) error {
-	if w.later(s) {
-		return w.copyLater(ctx, s, op, peer, off, v, put)
+	if w.queues(s) {
+		return w.queueCopy(ctx, s, op, peer, off, v, put)
 	}
 	k, err := w.begin(ctx, op, peer)
 	if err != nil {
@@ -147,22 +149,22 @@ func (w *Window) Copy(ctx context.Context, s *engine.Stream, op string, peer, of
 	}
 	defer end(w)
 	if err := v.Check(); err != nil {
-		return aside(w.c, op, peer, err)
+		return peerError(w.c, op, peer, err)
 	}
-	if w.gpu != nil {
-		err := w.copyDevice(ctx, s, peer, off, v, put)
+	if w.device != nil {
+		err := w.device.Copy(ctx, s, peer, off, v, put)
 		if err == nil {
 			w.count(put, v.Bytes())
 		}
-		return w.told(op, peer, err)
+		return w.wrap(op, peer, err)
 	}
 	if !v.Dev.IsHost() {
-		return aside(w.c, op, peer, fmt.Errorf("memory on %v, and the window is on the host: %w", v.Dev,
+		return peerError(w.c, op, peer, fmt.Errorf("memory on %v, and the window is on the host: %w", v.Dev,
 			fault.ErrArgument))
 	}
 	if a := v.Alloc; a != nil {
 		if !a.Hold() {
-			return aside(w.c, op, peer, fmt.Errorf("the buffer at %p has been freed: %w", v.Ptr, fault.ErrStale))
+			return peerError(w.c, op, peer, fmt.Errorf("the buffer at %p has been freed: %w", v.Ptr, fault.ErrStale))
 		}
 		defer a.Release()
 	}
@@ -170,10 +172,10 @@ func (w *Window) Copy(ctx context.Context, s *engine.Stream, op string, peer, of
 	if peer == w.c.Rank() {
 		mine, claim, err := w.reg.Range(off, n)
 		if err != nil {
-			return aside(w.c, op, peer, err)
+			return peerError(w.c, op, peer, err)
 		}
 		defer claim.Release()
-		w.copyEither(mine, v.Ptr, n, put)
+		w.copyOwn(mine, v.Ptr, n, put)
 		w.count(put, n)
 		return nil
 	}
@@ -181,47 +183,47 @@ func (w *Window) Copy(ctx context.Context, s *engine.Stream, op string, peer, of
 	if err == nil {
 		w.count(put, n)
 	}
-	return w.told(op, peer, err)
+	return w.wrap(op, peer, err)
 }
 
-// copyLater queues Copy. It is a separate function, so that a Copy at once allocates no closure.
-func (w *Window) copyLater(ctx context.Context, s *engine.Stream, op string, peer, off int, v team.Vec, put bool) error {
+// queueCopy queues Copy. It is a separate function, so that a Copy at once allocates no closure.
+func (w *Window) queueCopy(ctx context.Context, s *engine.Stream, op string, peer, off int, v team.Vec, put bool) error {
 	return s.Do(ctx, w.c, func(ctx context.Context) error { return w.Copy(ctx, nil, op, peer, off, v, put) }, nil)
 }
 
-// told returns err as an error of a call about peer, or nil.
-func (w *Window) told(op string, peer int, err error) error {
+// wrap returns err as an error of a call about peer, or nil.
+func (w *Window) wrap(op string, peer int, err error) error {
 	if err == nil {
 		return nil
 	}
-	return aside(w.c, op, peer, err)
+	return peerError(w.c, op, peer, err)
 }
 
 // Signal lets one Wait for this rank go on at peer.
 func (w *Window) Signal(ctx context.Context, s *engine.Stream, peer int) error {
-	return w.signal(ctx, s, peer, StepSignal)
+	return w.signal(ctx, s, peer, gpuend.StepSignal)
 }
 
 // Wait waits for a signal of peer.
 func (w *Window) Wait(ctx context.Context, s *engine.Stream, peer int) error {
-	return w.signal(ctx, s, peer, StepWait)
+	return w.signal(ctx, s, peer, gpuend.StepWait)
 }
 
 // signal does Signal or Wait.
-func (w *Window) signal(ctx context.Context, s *engine.Stream, peer int, kind StepKind) error {
-	if w.later(s) {
+func (w *Window) signal(ctx context.Context, s *engine.Stream, peer int, kind gpuend.StepKind) error {
+	if w.queues(s) {
 		return s.Do(ctx, w.c, func(ctx context.Context) error { return w.signal(ctx, nil, peer, kind) }, nil)
 	}
-	op := stepNames[kind]
+	op := kind.String()
 	k, err := w.begin(ctx, op, peer)
 	if err != nil {
 		return err
 	}
 	defer end(w)
 	switch {
-	case w.gpu != nil:
-		err = w.step(ctx, s, peer, Step{Kind: kind})
-	case kind == StepSignal:
+	case w.device != nil:
+		err = w.device.Signal(ctx, s, peer, kind)
+	case kind == gpuend.StepSignal:
 		k.sent++
 		spin.Release(&w.mine.to(peer).signals, k.sent)
 	default:
@@ -230,21 +232,21 @@ func (w *Window) signal(ctx context.Context, s *engine.Stream, peer int, kind St
 			k.awaited = next
 		}
 	}
-	return w.told(op, peer, err)
+	return w.wrap(op, peer, err)
 }
 
 // Flush completes this rank's puts and gets. On the host they are already complete when they return.
 func (w *Window) Flush(ctx context.Context, s *engine.Stream) error {
 	const op = "flush"
-	if w.later(s) {
+	if w.queues(s) {
 		return s.Do(ctx, w.c, func(ctx context.Context) error { return w.Flush(ctx, nil) }, nil)
 	}
 	if _, err := w.begin(ctx, op, w.c.Rank()); err != nil {
 		return err
 	}
 	defer end(w)
-	if w.gpu != nil {
-		return w.told(op, -1, w.gpu.flush(ctx, w.c, s))
+	if w.device != nil {
+		return w.wrap(op, -1, w.device.Flush(ctx, s))
 	}
 	return nil
 }
@@ -259,13 +261,13 @@ func (w *Window) Peer(rank int) (team.Vec, error) {
 	if rank == w.c.Rank() {
 		return w.vec, nil
 	}
-	if err := k.live(); err != nil {
-		return team.Vec{}, aside(w.c, "peer", rank, err)
+	if err := k.Live(); err != nil {
+		return team.Vec{}, peerError(w.c, "peer", rank, err)
 	}
-	if w.gpu != nil {
-		return w.peerVec(rank), nil
+	if w.device != nil {
+		return w.device.Part(rank), nil
 	}
-	return team.Vec{Ptr: k.ptr, Len: k.bytes / w.vec.Type.Size(), Type: w.vec.Type}, nil
+	return team.Vec{Ptr: k.ptr, Len: k.Bytes / w.vec.Type.Size(), Type: w.vec.Type}, nil
 }
 
 // Flags returns the flags that the window was made with.
@@ -289,8 +291,8 @@ func (w *Window) Close() error {
 		return w.discard()
 	}
 	w.making.Unlock()
-	if err := shutFor(w, w.c, w.gpu != nil); err != nil {
-		return aside(w.c, "close", -1, err)
+	if err := shutFor(w, w.c, w.device != nil); err != nil {
+		return peerError(w.c, "close", -1, err)
 	}
 	return nil
 }
@@ -298,10 +300,18 @@ func (w *Window) Close() error {
 func (w *Window) name() string     { return "the window" }
 func (w *Window) failed(err error) { w.c.Domain().Failed(err) }
 
+// Err returns why this rank's waits on the window must end, or nil.
+func (w *Window) Err() error {
+	if w.Closed() || w.c.Closing() {
+		return closedDuringWait(w)
+	}
+	return nil
+}
+
 // reader returns a rank's side of the window, as a reader of this rank's memory.
 func (w *Window) reader(r int) team.Reader {
 	k := &w.ranks[r]
-	return team.Reader{State: &k.block.state, Mem: k.mem, At: k.at}
+	return team.Reader{State: &k.block.state, Mem: k.Memory, At: k.at}
 }
 
 // giveUp closes the registration. The words stay until the other ranks have closed their parts.
@@ -313,9 +323,9 @@ func (w *Window) giveUp(quick bool) error {
 		}
 	}
 	var err error
-	if w.gpu != nil {
+	if w.device != nil {
 		w.reg.Revoke()
-		err = w.gpu.close(w.c, quick)
+		err = w.device.Close(quick)
 		// The registration ends only after the peers have given up the memory; they do that when they see this state.
 		w.mine.state.Store(team.StateClosed)
 	}
@@ -335,10 +345,11 @@ func (w *Window) deregister() error {
 	return nil
 }
 
-func (w *Window) copyEither(there, here unsafe.Pointer, n int, put bool) {
+// copyOwn copies n bytes from local to this rank's own part, or the other way.
+func (w *Window) copyOwn(part, local unsafe.Pointer, n int, put bool) {
 	if stream := n >= w.c.Team().Tuning().StreamFrom; put {
-		cpu.Copy(there, here, n, stream)
+		cpu.Copy(part, local, n, stream)
 	} else {
-		cpu.Copy(here, there, n, stream)
+		cpu.Copy(local, part, n, stream)
 	}
 }

@@ -57,19 +57,19 @@ func readWindowRecord(b []byte, ranks, mine int) (x windowRecord, slot uint32, e
 // calls have run. The caller closes the window.
 func (sp *Space) RegisterWindow(ctx context.Context, v *engine.View, vec team.Vec, flags WindowFlags) (*Window, error) {
 	w := &Window{sp: sp, c: sp.c, flags: flags, vec: vec}
-	tell := &engine.Gathering{Kind: team.KindWindow, Before: w.offer, Check: w.compare, Failed: w.unmade}
+	agree := &engine.Gathering{Kind: team.KindWindow, Before: w.offer, Check: w.compare, Failed: w.unmade}
 	meet := &engine.Gathering{Kind: team.KindWindow, Before: func() ([]byte, error) { return nil, w.meet(ctx) },
 		After:  w.complete,
 		Failed: w.unmade}
 	if v.Recorder == nil {
-		err := v.Comm.Gather(ctx, tell, meet)
+		err := v.Comm.Gather(ctx, agree, meet)
 		if err != nil {
 			return nil, engine.WithCleanup(err, w.discard())
 		}
 		return w, nil
 	}
 	meet.Step = 1
-	for _, g := range []*engine.Gathering{tell, meet} {
+	for _, g := range []*engine.Gathering{agree, meet} {
 		recorded := v.Recorder.Begin()
 		*recorded = g.Work()
 		if err := v.Recorder.Record(v.Comm, recorded); err != nil {
@@ -121,7 +121,7 @@ func (w *Window) offer() ([]byte, error) {
 	if err := w.takeSlots(); err != nil {
 		return nil, err
 	}
-	return x.bytes(w.gpu.slots)
+	return x.bytes(w.slots)
 }
 
 // compare checks that the ranks agree, and keeps their records.
@@ -142,7 +142,7 @@ func (w *Window) compare(all [][]byte) (int, error) {
 		switch {
 		case x.Device != first.Device:
 			return differ("the window's memory", whereIs[first.Device], whereIs[x.Device])
-		case x.Device && int(slot) >= w.sp.gpuSlots():
+		case x.Device && int(slot) >= w.sp.deviceSlots():
 			return r, fmt.Errorf("record of rank %d: bad end: %w", r, fault.ErrMismatch)
 		case x.Flags != first.Flags:
 			return differ("the window's flags", WindowFlags(first.Flags), WindowFlags(x.Flags))
@@ -153,8 +153,8 @@ func (w *Window) compare(all [][]byte) (int, error) {
 		}
 		k := &w.ranks[r]
 		k.at, k.base = x.Block, x.At
-		k.Remote = &Remote{c: w.c, rank: r, mem: w.c.Team().Peers[r].Mem, at: x.At, bytes: int(x.Bytes), grant: x.Grant,
-			gpu: x.Device}
+		k.Remote = &Remote{c: w.c, Import: engine.Import{Rank: r, Memory: w.c.Team().Peers[r].Mem,
+			Export: engine.Export{At: x.At, Bytes: int(x.Bytes), Grant: x.Grant, GPU: x.Device}}}
 		k.slot = int(slot)
 	}
 	return -1, nil
@@ -173,19 +173,19 @@ func (w *Window) meet(ctx context.Context) error {
 			k.block, k.ptr = w.mine, w.vec.Ptr
 			k.signals = &w.mine.to(r).signals
 		} else {
-			block, err := k.mem.Resolve(k.at, windowBytes(w.c.Size()))
+			block, err := k.Memory.Resolve(k.at, windowBytes(w.c.Size()))
 			if err != nil {
 				return fmt.Errorf("map the words of rank %d's window: %w", r, err)
 			}
 			k.block = (*windowBlock)(block)
 			k.signals = &k.block.to(w.c.Rank()).signals
-			w.mine.to(r).grant.Store(k.grant.Generation)
+			w.mine.to(r).grant.Store(k.Grant.Generation)
 		}
 		var err error
-		if w.gpu != nil {
+		if w.device != nil {
 			err = w.openEnd(ctx, r)
 		} else if r != w.c.Rank() {
-			if k.ptr, err = k.mem.Resolve(k.base, k.bytes); err != nil {
+			if k.ptr, err = k.Memory.Resolve(k.base, k.Bytes); err != nil {
 				err = fmt.Errorf("map the window of rank %d: %w", r, err)
 			}
 		}
@@ -226,7 +226,7 @@ func (w *Window) unmade(error) {
 
 // discard releases the parts of a window that was not completed.
 func (w *Window) discard() error {
-	errs := []error{w.gpu.discard(w.sp)}
+	errs := []error{w.discardEnds()}
 	if w.reg != nil {
 		errs = append(errs, w.deregister())
 	}

@@ -7,15 +7,15 @@ import (
 	"github.com/ubcoll/ubcoll/internal/tuning"
 )
 
-// kernel chooses how w runs on the devices of a team of n ranks. asked is the algorithm that the team asked for, or "";
-// data is how many bytes of packet data a rank's row holds. It is a pure function of what the ranks agree on.
-func kernel(t *tuning.GPU, asked string, w *team.Work, n, data int) team.Kernel {
+// chooseKernel chooses how w runs on the devices of a team of n ranks. asked is the algorithm that the team asked for, or
+// ""; data is how many bytes of packet data a rank's row holds. It is a pure function of what the ranks agree on.
+func chooseKernel(t *tuning.GPU, asked string, w *team.Work, n, data int) team.Kernel {
 	bytes := w.Count * w.Type.Size()
 	switch {
 	case w.Kind == team.KindBarrier:
 		return team.Kernel{Name: cudakernels.Barrier, Blocks: 1, Algorithm: "descriptors"}
 	case isReduction(w.Kind):
-		return reduceKernel(t, asked, w.Kind, w.Type, bytes, n, data)
+		return chooseReduceKernel(t, asked, w.Kind, w.Type, bytes, n, data)
 	case isVector(w.Kind):
 		return team.Kernel{Name: cudakernels.MoveV, Blocks: countsBlocks(t, w, n, data), Algorithm: "push by counts",
 			DirectAccess: true, Counts: true}
@@ -42,8 +42,8 @@ func countsBlocks(t *tuning.GPU, w *team.Work, n, data int) int {
 	return bulkBlocks(t, total)
 }
 
-// reduceKernel is kernel for reductions. bytes is the size of a slice for reduce-scatter, else of the whole.
-func reduceKernel(t *tuning.GPU, asked string, k team.OpKind, typ dtype.Type, bytes, n, data int) team.Kernel {
+// chooseReduceKernel is chooseKernel for reductions. bytes is the size of a slice for reduce-scatter, else of the whole.
+func chooseReduceKernel(t *tuning.GPU, asked string, k team.OpKind, typ dtype.Type, bytes, n, data int) team.Kernel {
 	slice, total := ((bytes+n-1)/n+15)&^15, bytes // slices end on multiples of 16 bytes
 	if k == team.KindReduceScatter {
 		slice, total = bytes, bytes*n

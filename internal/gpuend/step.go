@@ -1,4 +1,4 @@
-package onesided
+package gpuend
 
 import (
 	"fmt"
@@ -10,7 +10,7 @@ import (
 	"github.com/ubcoll/ubcoll/internal/gpu/kernels"
 )
 
-// StepKind is the kind of a channel's step.
+// StepKind is the kind of a step.
 type StepKind uint8
 
 // The kinds of steps.
@@ -25,7 +25,13 @@ const (
 	StepFlush
 )
 
-// Step is one operation on a channel. Dst and Src are offsets in the memory of the rank that has them.
+var stepNames = [...]string{StepPut: "put", StepGet: "get", StepSignal: "signal", StepRelaxedSignal: "signal",
+	StepWait: "wait", StepPutPackets: "put_packets", StepGetPackets: "get_packets", StepFlush: "flush"}
+
+// String returns the operation's name in errors.
+func (k StepKind) String() string { return stepNames[k] }
+
+// Step is one operation of an end. Dst and Src are offsets in the memory of the rank that has them.
 type Step struct {
 	Kind     StepKind
 	Dst, Src int
@@ -38,8 +44,6 @@ func (s *Step) packed() int {
 	half := s.Width / 2
 	return (s.N + half - 1) / half * s.Width
 }
-
-var stepNames = [...]string{"", "put", "get", "signal", "signal", "wait", "put_packets", "get_packets", "flush"}
 
 // channelBlocks is the number of blocks that move 1 MiB. It is also the limit for packets, and for a kernel that is
 // launched early: two of these fit on a device together, beside the kernels of the other side.
@@ -56,7 +60,7 @@ type span struct{ at, n int }
 
 func (a span) meets(b span) bool { return a.at < b.at+b.n && b.at < a.at+a.n }
 
-// touch is the memory that a step reads and writes: here (0) and at the peer (1).
+// touch is the memory that a step reads and writes: this rank's (0) and the peer's (1).
 type touch struct{ reads, writes [2]span }
 
 func (t *touch) meets(u *touch) bool {
@@ -69,7 +73,7 @@ func (t *touch) meets(u *touch) bool {
 }
 
 // touches checks that s stays within the memories, and returns what it reads and writes.
-func (g *gpuEnd) touches(s *Step) (t touch, err error) {
+func (e *End) touches(s *Step) (t touch, err error) {
 	n, half := s.N, 0
 	if s.Kind == StepPutPackets || s.Kind == StepGetPackets {
 		switch {
@@ -90,8 +94,8 @@ func (g *gpuEnd) touches(s *Step) (t touch, err error) {
 	case StepGetPackets:
 		t.reads[0], t.writes[0] = span{s.Src, half}, span{s.Dst, n}
 	}
-	what := [2]string{"the registration", fmt.Sprintf("rank %d's memory", g.rank)}
-	for i, most := range g.bytes {
+	what := [2]string{"the registration", fmt.Sprintf("rank %d's memory", e.Rank)}
+	for i, most := range e.bytes {
 		for _, x := range []span{t.reads[i], t.writes[i]} {
 			if x.at < 0 || x.n < 0 || x.at > most || x.n > most-x.at {
 				return t, engine.OutsideError(x.at, x.n, most, what[i])
@@ -99,9 +103,9 @@ func (g *gpuEnd) touches(s *Step) (t touch, err error) {
 		}
 	}
 	if half > 0 {
-		at := g.there + cuda.Addr(s.Dst)
+		at := e.remoteAddr + cuda.Addr(s.Dst)
 		if s.Kind == StepGetPackets {
-			at = g.here + cuda.Addr(s.Src)
+			at = e.localAddr + cuda.Addr(s.Src)
 			if t.reads[0].meets(t.writes[0]) {
 				return t, fmt.Errorf("packets [%d,+%d) overlap their destination [%d,+%d): %w", s.Src, half, s.Dst, n,
 					fault.ErrArgument)
@@ -130,14 +134,14 @@ func sideOf(steps []Step) int {
 }
 
 // addresses returns the destination and source of a step.
-func (g *gpuEnd) addresses(s *Step) (dst, src cuda.Addr) {
+func (e *End) addresses(s *Step) (dst, src cuda.Addr) {
 	switch s.Kind {
 	case StepPut, StepPutPackets:
-		return g.there + cuda.Addr(s.Dst), g.here + cuda.Addr(s.Src)
+		return e.remoteAddr + cuda.Addr(s.Dst), e.localAddr + cuda.Addr(s.Src)
 	case StepGet:
-		return g.here + cuda.Addr(s.Dst), g.there + cuda.Addr(s.Src)
+		return e.localAddr + cuda.Addr(s.Dst), e.remoteAddr + cuda.Addr(s.Src)
 	}
-	return g.here + cuda.Addr(s.Dst), g.here + cuda.Addr(s.Src)
+	return e.localAddr + cuda.Addr(s.Dst), e.localAddr + cuda.Addr(s.Src)
 }
 
 var stepCodes = [...]uint64{StepPut: kernels.StepCopy, StepGet: kernels.StepCopy, StepSignal: kernels.StepSignal,
@@ -154,9 +158,9 @@ func (s *Step) blocks(most int) int {
 }
 
 // kernel queues one kernel, of at most `most` blocks.
-func (g *gpuEnd) kernel(on *gpu.Stream, cu *cuda.Stream, steps []Step, side uint32, most int, early bool) error {
-	p := &g.params
-	p.Timeout, p.Side, p.Steps, p.Spread = g.d.Params.Timeout, side, 0, 0
+func (e *End) kernel(on *gpu.Stream, cu *cuda.Stream, steps []Step, side uint32, most int, early bool) error {
+	p := &e.params
+	p.Timeout, p.Side, p.Steps, p.Spread = e.d.Params.Timeout, side, 0, 0
 	blocks, threads := 1, warp
 	for i := range steps {
 		s := &steps[i]
@@ -165,7 +169,7 @@ func (g *gpuEnd) kernel(on *gpu.Stream, cu *cuda.Stream, steps []Step, side uint
 		}
 		x := kernels.Step{What: stepCodes[s.Kind]}
 		if s.Kind != StepWait && s.Kind != StepSignal && s.Kind != StepRelaxedSignal {
-			dst, src := g.addresses(s)
+			dst, src := e.addresses(s)
 			x = kernels.Step{What: x.What | uint64(s.Width)<<32, Dst: uint64(dst), Src: uint64(src), Bytes: uint64(s.N)}
 			each := 16
 			if s.Width > 0 {
@@ -182,9 +186,10 @@ func (g *gpuEnd) kernel(on *gpu.Stream, cu *cuda.Stream, steps []Step, side uint
 		return nil
 	}
 	// Use few threads for few bytes, because all threads do all steps.
-	l := cuda.Launch{Grid: min(blocks, g.d.Multiprocessors), Block: min((threads+warp-1)/warp*warp, g.d.Threads, g.f.MaxThreads)}
-	l.Early = on.Follows(int32(l.Grid), g.d.Blocks) && early && l.Grid <= channelBlocks
-	return g.f.Launch(cu, l, kernels.Bytes(p))
+	l := cuda.Launch{Grid: min(blocks, e.d.Multiprocessors),
+		Block: min((threads+warp-1)/warp*warp, e.d.Threads, e.f.MaxThreads)}
+	l.Early = on.Follows(int32(l.Grid), e.d.Blocks) && early && l.Grid <= channelBlocks
+	return e.f.Launch(cu, l, kernels.Bytes(p))
 }
 
 // warp is the number of threads that a device runs together.

@@ -12,8 +12,8 @@ import (
 	"github.com/ubcoll/ubcoll/internal/tuning"
 )
 
-// TestReduceKernel checks the choice of kernels, and that each chosen kernel can do the operation.
-func TestReduceKernel(t *testing.T) {
+// TestChooseReduceKernel checks the choice of kernels, and that each chosen kernel can do the operation.
+func TestChooseReduceKernel(t *testing.T) {
 	gpu := tuning.DefaultGPU()
 	const pushed = cudakernels.TwoShot + ", pushed"
 	for _, k := range []struct {
@@ -62,14 +62,15 @@ func TestReduceKernel(t *testing.T) {
 		{"one-shot", team.KindReduceScatter, 1 << 20, 2, cudakernels.TwoShot},
 	} {
 		t.Run(fmt.Sprintf("%s/%v/%d/%d", k.algorithm, k.kind, k.bytes, k.n), func(t *testing.T) {
-			got := reduceKernel(&gpu, k.algorithm, k.kind, dtype.Float32, k.bytes, k.n, room(k.n))
+			got := chooseReduceKernel(&gpu, k.algorithm, k.kind, dtype.Float32, k.bytes, k.n, room(k.n))
 			name := got.Name
 			if got.Push {
 				name = pushed
 			}
 			require.Equal(t, k.want, name)
 			require.Equal(t, got.Name == cudakernels.TwoShot || k.want == cudakernels.Ring, got.DirectAccess)
-			if half := reduceKernel(&gpu, k.algorithm, k.kind, dtype.BFloat16, k.bytes, k.n, room(k.n)); k.want == cudakernels.Ring && k.algorithm == "" {
+			half := chooseReduceKernel(&gpu, k.algorithm, k.kind, dtype.BFloat16, k.bytes, k.n, room(k.n))
+			if k.want == cudakernels.Ring && k.algorithm == "" {
 				require.True(t, half.Push)
 			} else {
 				require.Equal(t, got, half)
@@ -79,10 +80,10 @@ func TestReduceKernel(t *testing.T) {
 	for n := 2; n <= cudakernels.MaxRanks; n++ {
 		for bytes := 1; bytes < 16<<20; bytes += bytes/7 + 1 {
 			for _, kind := range []team.OpKind{team.KindAllReduce, team.KindReduce, team.KindReduceScatter} {
-				all := reduceKernel(&gpu, "", kind, dtype.Float32, bytes, n, 1<<30)
-				require.Equal(t, all, reduceKernel(&gpu, "", kind, dtype.Float32, bytes, n, room(n)), "Open has room for all")
+				all := chooseReduceKernel(&gpu, "", kind, dtype.Float32, bytes, n, 1<<30)
+				require.Equal(t, all, chooseReduceKernel(&gpu, "", kind, dtype.Float32, bytes, n, room(n)), "Open has room for all")
 				data := cudakernels.Small(n).Data()
-				got := reduceKernel(&gpu, "", kind, dtype.Float32, bytes, n, data)
+				got := chooseReduceKernel(&gpu, "", kind, dtype.Float32, bytes, n, data)
 				slice := bytes
 				if kind != team.KindReduceScatter {
 					slice = ((bytes+n-1)/n + 15) / 16 * 16 // as kernels cut slices
@@ -103,8 +104,8 @@ func TestReduceKernel(t *testing.T) {
 	}
 }
 
-// TestMoveKernel checks the choice of kernels for operations that only move data.
-func TestMoveKernel(t *testing.T) {
+// TestChooseMoveKernel checks the choice of kernels for operations that only move data.
+func TestChooseMoveKernel(t *testing.T) {
 	gpu := tuning.DefaultGPU()
 	for n := 2; n <= cudakernels.MaxRanks; n++ {
 		require.LessOrEqual(t, gpu.MovePackets, room(n))
@@ -138,7 +139,7 @@ func TestMoveKernel(t *testing.T) {
 	} {
 		t.Run(fmt.Sprintf("%v/%d/%d", k.kind, k.bytes, k.n), func(t *testing.T) {
 			v := team.Vec{Type: dtype.Float32, Len: k.bytes / 4}
-			got := kernel(&gpu, "", &team.Work{Kind: k.kind, Type: v.Type, Count: v.Len, Dst: v}, k.n, room(k.n))
+			got := chooseKernel(&gpu, "", &team.Work{Kind: k.kind, Type: v.Type, Count: v.Len, Dst: v}, k.n, room(k.n))
 			require.Equal(t, k.want, got.Name)
 			require.Equal(t, k.blocks, got.Blocks)
 			require.Equal(t, k.want == cudakernels.MoveV, got.Counts)

@@ -1,0 +1,221 @@
+package gpuend_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync/atomic"
+	"testing"
+	"time"
+	"unsafe"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/ubcoll/ubcoll/bootstrap"
+	"github.com/ubcoll/ubcoll/dtype"
+	"github.com/ubcoll/ubcoll/fault"
+	"github.com/ubcoll/ubcoll/hw/cuda"
+	"github.com/ubcoll/ubcoll/internal/engine"
+	"github.com/ubcoll/ubcoll/internal/env"
+	"github.com/ubcoll/ubcoll/internal/gpu"
+	"github.com/ubcoll/ubcoll/internal/gpuend"
+	"github.com/ubcoll/ubcoll/internal/team"
+	"github.com/ubcoll/ubcoll/internal/testkit"
+	"github.com/ubcoll/ubcoll/internal/transport/ipc"
+)
+
+// attachment attaches ends to a communicator, and nothing else. It owns them.
+type attachment struct {
+	table  *gpuend.Table
+	closed atomic.Bool
+}
+
+func newAttachment(*engine.Comm, engine.Attachment) engine.Attachment { return &attachment{} }
+
+func (a *attachment) AreaBytes() int          { return 0 }
+func (a *attachment) Lay(int, unsafe.Pointer) {}
+func (a *attachment) Advance()                {}
+func (a *attachment) Pass()                   {}
+func (a *attachment) Count(*engine.Stats)     {}
+func (a *attachment) Shut(bool) error         { return nil }
+func (a *attachment) Reopen()                 {}
+func (a *attachment) Close() error            { return nil }
+func (a *attachment) Abort()                  {}
+
+// OnDevice implements gpu.ClientMaker.
+func (a *attachment) OnDevice(d *gpu.Device) gpu.Client {
+	a.table = gpuend.NewTable(d)
+	return a.table
+}
+
+// Err implements gpuend.Owner.
+func (a *attachment) Err() error {
+	if a.closed.Load() {
+		return fmt.Errorf("the owner: %w", fault.ErrClosed)
+	}
+	return nil
+}
+
+const memory = 1000 // bytes of each rank
+
+// side is one rank's end, and its memory.
+type side struct {
+	c     *engine.Comm
+	owner *attachment
+	vec   team.Vec
+	reg   *engine.Registration
+	out   engine.Export
+	end   *gpuend.End
+	shut  atomic.Bool // the peer's PeerClosed
+}
+
+// open opens a communicator of two ranks, and an end on each.
+func open(t *testing.T) (sides [2]*side) {
+	t.Helper()
+	t.Setenv(env.CUDA.Name, "share")
+	bs := bootstrap.Local(2)
+	require.NoError(t, errors.Join(testkit.Each(bs, func(b bootstrap.Bootstrap) (err error) {
+		s := &side{}
+		s.c, err = engine.Open(t.Context(), b, engine.Options{Timeout: testkit.Limit}, nil, engine.Rooms{IPC: ipc.New,
+			Accelerators: gpu.Accelerators, Attachments: []engine.NewAttachment{newAttachment}})
+		sides[b.Rank()] = s
+		return err
+	})...))
+	testkit.Each(bs, bootstrap.Bootstrap.Close)
+	for _, s := range sides {
+		t.Cleanup(func() { require.NoError(t, s.c.Close()) })
+	}
+	require.NoError(t, errors.Join(testkit.Each(sides[:], (*side).export)...))
+	if sides[0].owner == nil {
+		_, err := sides[0].c.GPU()
+		testkit.Missing(t, "cuda", err)
+	}
+	require.NoError(t, errors.Join(testkit.Each(sides[:], func(s *side) error { return s.open(sides[1-s.c.Rank()]) })...))
+	for _, s := range sides {
+		t.Cleanup(func() { require.NoError(t, s.end.Close(false)) })
+	}
+	return sides
+}
+
+// slot returns the slot of a rank's end.
+func slot(rank int) int { return 3 + rank }
+
+// export makes s's memory and exports it, if there is a device.
+func (s *side) export() error {
+	dev, err := s.c.GPU()
+	if err != nil {
+		return nil
+	}
+	s.owner, _ = engine.Attached[*attachment](s.c)
+	a, err := s.c.Alloc(dev, memory)
+	if err != nil {
+		return err
+	}
+	s.vec = team.Vec{Ptr: a.Ptr, Len: memory, Type: dtype.Uint8, Dev: dev, Alloc: a}
+	if s.reg, err = s.c.RegisterBuffer(s.vec); err != nil {
+		return err
+	}
+	if s.out, err = s.reg.Export(); err != nil {
+		return err
+	}
+	return s.owner.table.Clear(slot(s.c.Rank()))
+}
+
+func (s *side) open(peer *side) (err error) {
+	r := peer.c.Rank()
+	s.end, err = s.owner.table.Open(context.Background(), gpuend.Config{Owner: s.owner, Op: "test", Name: "the end", Rank: r,
+		Slot: slot(s.c.Rank()), PeerSlot: slot(r), Local: s.reg, PeerClosed: peer.shut.Load,
+		Remote: &engine.Import{Export: peer.out, Rank: r, Memory: s.c.Team().Peers[r].Mem}})
+	return err
+}
+
+// copy copies between b and s's memory from off on.
+func (s *side) copy(t *testing.T, off int, b []byte, in bool) {
+	t.Helper()
+	require.NoError(t, gpu.DeviceOf(s.c).Domain.Copy(cuda.Addr(uintptr(s.vec.Ptr))+cuda.Addr(off), b, in))
+}
+
+func (s *side) launch(steps ...gpuend.Step) error {
+	return s.end.Launch(context.Background(), nil, steps)
+}
+
+// TestEnd puts to the peer's memory, and gets from it.
+func TestEnd(t *testing.T) {
+	sides := open(t)
+	a, b := sides[0], sides[1]
+	for round := range 3 {
+		sent, got := []byte(fmt.Sprintf("round %d", round)), make([]byte, 7)
+		a.copy(t, 100, sent, true)
+		require.NoError(t, a.launch(gpuend.Step{Kind: gpuend.StepPut, Dst: 200, Src: 100, N: len(sent)},
+			gpuend.Step{Kind: gpuend.StepSignal}))
+		require.NoError(t, b.launch(gpuend.Step{Kind: gpuend.StepWait}))
+		b.copy(t, 200, got, false)
+		require.Equal(t, sent, got)
+		require.NoError(t, a.launch(gpuend.Step{Kind: gpuend.StepGet, Dst: 300, Src: 200, N: len(sent)}))
+		a.copy(t, 300, got, false)
+		require.Equal(t, sent, got)
+	}
+	require.ErrorIs(t, a.launch(gpuend.Step{Kind: gpuend.StepSignal}, gpuend.Step{Kind: gpuend.StepPut, N: memory + 1}),
+		fault.ErrArgument)
+	require.NoError(t, a.launch(gpuend.Step{Kind: gpuend.StepSignal}), "nothing was queued before")
+	require.NoError(t, b.launch(gpuend.Step{Kind: gpuend.StepWait}))
+}
+
+// TestWaitEnds ends waits whose signal does not come, and with them the end. No end breaks the communicator.
+func TestWaitEnds(t *testing.T) {
+	for _, k := range []struct {
+		name string
+		end  func(s, peer *side)
+		want error
+		text string
+	}{
+		{"the owner closes", func(s, _ *side) { s.owner.closed.Store(true) }, fault.ErrClosed, "the owner"},
+		{"the peer closes", func(_, peer *side) { peer.shut.Store(true) }, fault.ErrClosed,
+			"rank 1 has closed its side of the end"},
+		{"the communicator breaks", func(s, _ *side) { s.c.Abort(errors.New("enough")) }, fault.ErrAborted, "enough"},
+	} {
+		t.Run(k.name, func(t *testing.T) {
+			sides := open(t)
+			s, peer := sides[0], sides[1]
+			waits := make(chan error, 1)
+			go func() { waits <- s.launch(gpuend.Step{Kind: gpuend.StepWait}) }()
+			time.Sleep(20 * time.Millisecond) // in most runs the kernel waits now
+			require.Empty(t, waits)
+			k.end(s, peer)
+			err := <-waits
+			require.ErrorIs(t, err, k.want)
+			require.ErrorContains(t, err, k.text)
+			if k.want == fault.ErrClosed {
+				require.ErrorIs(t, s.launch(gpuend.Step{Kind: gpuend.StepSignal}), k.want, "it ends the end")
+				require.NoError(t, s.c.Err())
+			}
+		})
+	}
+}
+
+// TestCloseEndsQueuedWaits closes an end whose wait is queued on a stream: the stream's Sync has the error.
+func TestCloseEndsQueuedWaits(t *testing.T) {
+	s := open(t)[0]
+	on, err := gpu.OpenStream(s.vec.Dev)
+	require.NoError(t, err)
+	require.NoError(t, s.end.Launch(t.Context(), on, []gpuend.Step{{Kind: gpuend.StepWait}}))
+	require.NoError(t, s.end.Close(false))
+	err = on.Sync(t.Context())
+	require.ErrorIs(t, err, fault.ErrClosed)
+	require.ErrorContains(t, err, "the end")
+	require.NoError(t, on.Sync(t.Context()), "one Sync returns it")
+	require.NoError(t, on.Close())
+}
+
+// TestTakenBack lets the peer take its memory back: puts are refused, signals are not, and the memory is not held.
+func TestTakenBack(t *testing.T) {
+	sides := open(t)
+	s, peer := sides[0], sides[1]
+	put := gpuend.Step{Kind: gpuend.StepPut, N: 8}
+	require.NoError(t, s.launch(put))
+	require.NoError(t, peer.reg.Close())
+	require.ErrorIs(t, s.launch(put), fault.ErrStale)
+	require.ErrorIs(t, s.launch(gpuend.Step{Kind: gpuend.StepGet, N: 8}), fault.ErrStale)
+	require.NoError(t, s.launch(gpuend.Step{Kind: gpuend.StepSignal}))
+	require.ErrorIs(t, peer.launch(gpuend.Step{Kind: gpuend.StepWait}), fault.ErrStale, "its own registration is closed")
+}
