@@ -150,10 +150,10 @@ func (g *Graph) together(ctx context.Context, own error) error {
 type recorder struct{ *Graph }
 
 // Begin implements engine.Recorder.
-func (g recorder) Begin() *team.Work { return new(team.Work) }
+func (r recorder) Begin() *team.Work { return new(team.Work) }
 
 // Record implements engine.Recorder.
-func (g recorder) Record(c *engine.Comm, w *team.Work) error {
+func (r recorder) Record(c *engine.Comm, w *team.Work) error {
 	if w.Err != nil {
 		return c.LocalError(w.Kind.String(), w.Err)
 	}
@@ -180,12 +180,12 @@ func (g recorder) Record(c *engine.Comm, w *team.Work) error {
 		}
 	}
 	for _, v := range vecs {
-		if err := g.retain(c, v); err != nil {
+		if err := r.retain(c, v); err != nil {
 			return c.LocalError(w.Kind.String(), err)
 		}
 	}
 	w.Graph = true
-	g.works = append(g.works, *w)
+	r.works = append(r.works, *w)
 	return nil
 }
 
