@@ -212,16 +212,16 @@ func (g *Graph) compare(ctx context.Context, c *ubcoll.Comm, own error) (device 
 			mine = append(mine, g.works[i].Signature())
 		}
 	}
-	tell := told{Collectives: int64(len(mine)), Messages: int64(g.messages()), Groups: g.groups(), Device: g.onDevice()}
+	tell := summary{Collectives: int64(len(mine)), Messages: int64(g.messages()), Groups: g.groups(), Device: g.onDevice()}
 	record, err := binary.Append(nil, binary.LittleEndian, tell)
 	all, err := g.view.Comm.Exchange(ctx, team.KindCapture, record, errors.Join(own, err))
 	if err != nil {
 		return false, 0, err
 	}
-	var first told
+	var first summary
 	longest, differs := 0, -1
 	for r := range all {
-		var t told
+		var t summary
 		if _, err := binary.Decode(all[r], binary.LittleEndian, &t); err != nil {
 			return false, 0, fmt.Errorf("record of rank %d: %w: %w", r, err, fault.ErrMismatch)
 		}
@@ -305,8 +305,8 @@ type difference struct {
 	Of0, OfThisRank uint64
 }
 
-// told is what ranks tell each other about what they have recorded.
-type told struct {
+// summary is what ranks tell each other about what they have recorded.
+type summary struct {
 	Collectives, Messages int64
 	Groups                uint64 // Graph.groups
 	Device                bool

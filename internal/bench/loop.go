@@ -22,9 +22,9 @@ import (
 
 const byteType = dtype.Uint8
 
-// settle is the number of pauses between the barrier and a timed call. They give the barrier's release time to reach
+// releasePauses is the number of pauses between the barrier and a timed call. They give the barrier's release time to reach
 // the last rank. The programs of tools/peers do the same.
-const settle = 20
+const releasePauses = 20
 
 // epoch is a fixed start: time.Since(epoch) reads the monotonic clock, and only that.
 var epoch = time.Now()
@@ -184,7 +184,7 @@ func (t *task) each(ctx context.Context, warmup int, us []float64, clock time.Du
 		if err := coll.Barrier(ctx, t.c); err != nil {
 			return err
 		}
-		for range settle {
+		for range releasePauses {
 			spin.Pause()
 		}
 		start := time.Since(epoch)

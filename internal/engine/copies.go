@@ -43,12 +43,12 @@ type copiers struct {
 	closed bool // the peers' memory is not mapped any more
 }
 
-// WatchCopies makes settle check a peer's end, where under counts the copies under way that use grant.
+// WatchCopies makes awaitCopies check a peer's end, where under counts the copies under way that use grant.
 func (d *Domain) WatchCopies(end team.Reader, rank int, under, grant *atomic.Uint64) {
 	d.copiers.watch(copier{end, rank, under, grant})
 }
 
-// watch makes settle check k.
+// watch makes awaitCopies check k.
 func (cs *copiers) watch(k copier) {
 	cs.mu.Lock()
 	defer cs.mu.Unlock()
@@ -98,13 +98,13 @@ func (cs *copiers) busy(g mem.Location, some []copier, first bool) (rest []copie
 	return rest
 }
 
-// SettleTimeout is how long settle waits for a peer, which checks its grant after every piece. Tests change it.
+// SettleTimeout is how long awaitCopies waits for a peer, which checks its grant after every piece. Tests change it.
 var SettleTimeout = time.Second
 
-// settle waits until the copies that use g, which has been revoked, are over, and reports whether they are. The error
+// awaitCopies waits until the copies that use g, which has been revoked, are over, and reports whether they are. The error
 // names a peer whose copy does not end: the peer was stopped within it. While freed memory is quarantined anyway,
-// settle does not wait.
-func (d *Domain) settle(g mem.Location) (over bool, err error) {
+// awaitCopies does not wait.
+func (d *Domain) awaitCopies(g mem.Location) (over bool, err error) {
 	busy := d.copiers.busy(g, nil, true)
 	if d.Heap.Quarantined() {
 		return len(busy) == 0, nil

@@ -147,8 +147,8 @@ type Domain struct {
 
 // Holders returns which ranks of a host have each of the devices that rank mine's process sees, if told is what the ranks
 // tell by Visible. The error says why no rank uses devices. name maps a rank to its number in the job.
-func Holders(told []json.RawMessage, mine int, name func(rank int) int) (ranks [][]int, err error) {
-	all, err := heard(told, name)
+func Holders(visible []json.RawMessage, mine int, name func(rank int) int) (ranks [][]int, err error) {
+	all, err := parseVisible(visible, name)
 	if err != nil {
 		return nil, err
 	}
@@ -166,11 +166,11 @@ func Holders(told []json.RawMessage, mine int, name func(rank int) int) (ranks [
 	return ranks, nil
 }
 
-// heard reads what ranks have told by Visible.
-func heard(told []json.RawMessage, name func(rank int) int) ([]gpus, error) {
-	all := make([]gpus, len(told))
-	for r := range told {
-		if err := json.Unmarshal(told[r], &all[r]); err != nil {
+// parseVisible reads what ranks have told by Visible.
+func parseVisible(visible []json.RawMessage, name func(rank int) int) ([]gpus, error) {
+	all := make([]gpus, len(visible))
+	for r := range visible {
+		if err := json.Unmarshal(visible[r], &all[r]); err != nil {
 			return nil, fmt.Errorf("what rank %d told of its devices: %w: %w", name(r), err, fault.ErrMismatch)
 		}
 	}
@@ -178,16 +178,16 @@ func heard(told []json.RawMessage, name func(rank int) int) ([]gpus, error) {
 }
 
 // Visible implements Accelerators.
-func (accelerators) Visible(policy team.DevicePolicy) (told json.RawMessage, why string) {
+func (accelerators) Visible(policy team.DevicePolicy) (visible json.RawMessage, why string) {
 	g := visibleGPUs(policy)
-	told, _ = json.Marshal(g) // only strings and numbers: it cannot fail
-	return told, g.Why
+	visible, _ = json.Marshal(g) // only strings and numbers: it cannot fail
+	return visible, g.Why
 }
 
 // New implements Accelerators.
-func (accelerators) New(c *engine.Comm, told []json.RawMessage) (engine.Accelerator, error) {
+func (accelerators) New(c *engine.Comm, visible []json.RawMessage) (engine.Accelerator, error) {
 	t := c.Team()
-	all, err := heard(told, t.Name)
+	all, err := parseVisible(visible, t.Name)
 	if err != nil {
 		return nil, err
 	}

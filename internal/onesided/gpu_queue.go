@@ -110,7 +110,7 @@ func (g *gpuEnd) room(s *gpu.Stream, side int, steps []Step) (most int, err erro
 			most = max(most, steps[i].blocks(g.d.Room.Channels))
 		}
 		return g.d.AdmitWait(s, most)
-	case !s.Captured() && g.d.RunsBeside(s):
+	case !s.Captured() && g.d.RunsConcurrently(s):
 		return g.d.Room.Channels, nil
 	}
 	return kernels.ChannelGrid, nil

@@ -137,7 +137,7 @@ func (t *Team) Verdict(y *Tally) *fault.Error {
 		if about < 0 || about >= t.all {
 			about = k.Rank
 		}
-		return t.Errorf(StepAgree, about, fmt.Errorf("rank %d refused: %w", k.Rank, reason.Told(k.Text, reason.OfCode(k.Code))))
+		return t.Errorf(StepAgree, about, fmt.Errorf("rank %d refused: %w", k.Rank, reason.Remote(k.Text, reason.OfCode(k.Code))))
 	}
 	if len(y.Votes) < 2 {
 		return nil

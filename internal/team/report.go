@@ -57,8 +57,8 @@ func (w waitWord) String() string {
 	return fmt.Sprintf("%s %s rank %d", what, to, w.peer())
 }
 
-// say publishes what this rank waits for.
-func (t *Team) say(s *WaitState) {
+// publishWait publishes what this rank waits for.
+func (t *Team) publishWait(s *WaitState) {
 	k, seq := s.Kind, uint64(0)
 	switch {
 	case s.Op == "":
