@@ -71,10 +71,10 @@ func (d *Device) imported(ctx context.Context, works []team.Work) error {
 			if err := d.acquire(&w, false); err != nil {
 				return false, err
 			}
-			late = d.makeStaging(&w, false) || w.SrcBuf.NotImported || w.DstBuf.NotImported
+			pending = d.makeStaging(&w, false) || w.SrcBuf.NotImported || w.DstBuf.NotImported
 			w.Release()
 			w.SrcBuf, w.DstBuf = team.Buf{}, team.Buf{}
-			return late, nil
+			return pending, nil
 		})
 		if err != nil {
 			return err
