@@ -23,9 +23,9 @@ import (
 	"github.com/ubcoll/ubcoll/p2p"
 )
 
-// TestSharedDevicesAreTold runs five ranks, on fewer devices if there are fewer. LastOp says how many ranks have this
+// TestSharedDevicesAreReported runs five ranks, on fewer devices if there are fewer. LastOp says how many ranks have this
 // rank's device, and the log which ones, once for each device that ranks share.
-func TestSharedDevicesAreTold(t *testing.T) {
+func TestSharedDevicesAreReported(t *testing.T) {
 	const ranks = 5
 	logger, log := testkit.Logs(slog.LevelInfo)
 	var devices atomic.Int32

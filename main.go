@@ -57,7 +57,7 @@ func waitFor(ctx context.Context, joined <-chan struct{}, codes <-chan int) int 
 	case <-joined:
 		return <-codes
 	default:
-		return say(-1, fmt.Errorf("while the job was starting: %w", context.Cause(ctx)))
+		return printError(-1, fmt.Errorf("while the job was starting: %w", context.Cause(ctx)))
 	}
 }
 
@@ -67,7 +67,7 @@ func mainJob(ctx context.Context, joined chan<- struct{}, o Options, run func(co
 	close(joined)
 	switch {
 	case err != nil:
-		code := say(j.rank(), because(ctx, err))
+		code := printError(j.rank(), because(ctx, err))
 		if j.whole != nil {
 			j.whole.Abort(code)
 		}
@@ -75,7 +75,7 @@ func mainJob(ctx context.Context, joined chan<- struct{}, o Options, run func(co
 	case j.whole == nil:
 		rank, err := runLocal(ctx, j.local, o, run)
 		if err = because(ctx, err); err != nil {
-			return sayEnd(ctx, rank, err)
+			return printEnd(ctx, rank, err)
 		}
 		return 0
 	}
@@ -103,7 +103,7 @@ func mainRanks(ctx context.Context, bs []bootstrap.Bootstrap, o Options, run fun
 		}
 		once.Do(func() {
 			if err != nil {
-				codes <- sayEnd(ctx, rank, err)
+				codes <- printEnd(ctx, rank, err)
 				return
 			}
 			codes <- 0
@@ -121,15 +121,15 @@ func abort(ctx context.Context, b bootstrap.Bootstrap, rank int, err error) int 
 		case <-time.After(signalGrace):
 		}
 	}
-	sayEnd(ctx, rank, err)
+	printEnd(ctx, rank, err)
 	time.Sleep(abortGrace)
 	code := ExitCode(because(ctx, err))
 	b.Abort(code)
 	return code
 }
 
-// say prints err in one write, so that ranks' lines do not mix, and returns its exit code.
-func say(rank int, err error) int {
+// printError prints err in one write, so that ranks' lines do not mix, and returns its exit code.
+func printError(rank int, err error) int {
 	fmt.Fprintf(os.Stderr, "ubcoll: %s%v\n", who(rank, err), err)
 	return ExitCode(err)
 }
@@ -148,12 +148,12 @@ func who(rank int, err error) string {
 	return fmt.Sprintf("rank %d on host %s: ", rank, host)
 }
 
-// sayEnd is say for the end of a job. If a signal has ended ctx, it has been reported, and what follows from it is not.
-func sayEnd(ctx context.Context, rank int, err error) int {
+// printEnd is say for the end of a job. If a signal has ended ctx, it has been reported, and what follows from it is not.
+func printEnd(ctx context.Context, rank int, err error) int {
 	if _, ok := errors.AsType[signalError](context.Cause(ctx)); ok && follows(err) {
 		return ExitCode(err)
 	}
-	return say(rank, err)
+	return printError(rank, err)
 }
 
 // follows reports whether all of err can be what the ranks' calls return once a context has been cancelled.

@@ -99,7 +99,7 @@ func late(missing []int, waited int) cause {
 // gaveUp is the cause when a rank leaves for a reason of its own.
 func gaveUp(rank int, why error) cause {
 	c := lost(rank, "gave up: "+why.Error())
-	if reason.Late(why) {
+	if reason.TimedOut(why) {
 		c.err = fault.ErrTimeout
 	}
 	return c

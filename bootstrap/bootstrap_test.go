@@ -290,7 +290,7 @@ func namesMissing(t *testing.T, bs []bootstrap.Bootstrap, missing, group, first 
 	for i, err := range errs {
 		e, ok := errors.AsType[*fault.Error](err)
 		require.True(t, ok, "rank %d: %v", i, err)
-		require.True(t, reason.Late(err), "rank %d: %v", i, err)
+		require.True(t, reason.TimedOut(err), "rank %d: %v", i, err)
 		if first >= 0 && i != first || i == missing {
 			require.ErrorIs(t, err, fault.ErrTimeout, "rank %d", i)
 		}

@@ -94,7 +94,7 @@ func (l *leaf) Exchange(ctx context.Context, peer int, mine []byte) ([]byte, err
 	if err := l.check(mine); err != nil {
 		return nil, err
 	}
-	alone := func() { l.late(reason.Ended(ctx), frame{kind: kindAlone, seq: uint32(peer)}) }
+	alone := func() { l.timeOut(reason.Ended(ctx), frame{kind: kindAlone, seq: uint32(peer)}) }
 	stop := context.AfterFunc(ctx, alone) // also ends a send that rank 0 does not read
 	defer stop()
 	_ = l.wire.send(frame{kindSwap, uint32(peer), mine}) // if this fails, the reader learns why
@@ -113,7 +113,7 @@ func (l *leaf) Exchange(ctx context.Context, peer int, mine []byte) ([]byte, err
 // without is the error of an Exchange with peer whose context has ended; it names the rank that broke the job, if one
 // did meanwhile.
 func (l *leaf) without(peer int, why error) error {
-	err := l.tooLate(why).(*fault.Error)
+	err := l.timeoutError(why).(*fault.Error)
 	if err.Peer < 0 {
 		return waitingFor([]int{peer}, l.rank, why)
 	}
@@ -153,7 +153,7 @@ func (r *root) Exchange(ctx context.Context, peer int, mine []byte) ([]byte, err
 
 // alone ends the job: rank 0's context has ended before peer came.
 func (r *root) alone(peer int, why error) {
-	if reason.Late(why) {
+	if reason.TimedOut(why) {
 		r.fail(late([]int{peer}, 0))
 	} else {
 		r.fail(gaveUp(0, why))

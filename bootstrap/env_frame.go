@@ -23,7 +23,7 @@ const (
 	kindBye               // the sender has closed
 	kindGo                // from rank 0: all ranks are there; the key, if rank 0 has made it
 	kindRefuse            // from rank 0: text: the job cannot start
-	kindLate              // like kindLost, by timeout; empty, to rank 0: the sender's time for AllGather seq is up
+	kindTimeout              // like kindLost, by timeout; empty, to rank 0: the sender's time for AllGather seq is up
 	kindSwap              // to rank 0: the sender's part of an Exchange with rank seq; from rank 0: rank seq's part
 	kindAlone             // to rank 0: the sender's time for an Exchange with rank seq is up
 	kindEnd
@@ -98,7 +98,7 @@ func (f frame) decode(size int) (cause, error) {
 		return aborted(int(rank), int(int32(binary.BigEndian.Uint32(f.body[4:])))), nil
 	}
 	c := lost(int(rank), string(f.body[8:]))
-	if f.kind == kindLate {
+	if f.kind == kindTimeout {
 		c.err = fault.ErrTimeout
 	}
 	return c, nil
@@ -111,7 +111,7 @@ func (c cause) encode() frame {
 	}
 	f := frame{kind: kindLost, body: about(c.peer, 0, c.why)}
 	if errors.Is(c.err, fault.ErrTimeout) {
-		f.kind = kindLate
+		f.kind = kindTimeout
 	}
 	return f
 }

@@ -421,20 +421,20 @@ func (f frame) refused() error {
 	if f.seq >= uint32(len(refusals)) {
 		f.seq = 0
 	}
-	return &told{string(f.body), refusals[f.seq]}
+	return &rootError{string(f.body), refusals[f.seq]}
 }
 
 // refusals are the sentinels of refusals, by their sequence numbers.
 var refusals = []error{fault.ErrMismatch, fault.ErrTimeout, fault.ErrLimit}
 
-// told is an error in rank 0's words, which already contain the sentinel's text.
-type told struct {
+// rootError is an error in rank 0's words, which already contain the sentinel's text.
+type rootError struct {
 	text string
 	err  error
 }
 
-func (e *told) Error() string { return "rank 0 says: " + e.text }
-func (e *told) Unwrap() error { return e.err }
+func (e *rootError) Error() string { return "rank 0 says: " + e.text }
+func (e *rootError) Unwrap() error { return e.err }
 
 // name is the host name in the rendezvous, or "" if the rendezvous has an address.
 func (c config) name() string {

@@ -78,7 +78,7 @@ func (l *leaf) take(f frame, seq *uint32) error {
 			return fmt.Errorf("it sent what rank %d is to have sent: %w", f.seq, fault.ErrMismatch)
 		}
 		return l.swaps.put(int(f.seq), f.body)
-	case kindAbort, kindLost, kindLate:
+	case kindAbort, kindLost, kindTimeout:
 		c, err := f.decode(l.size)
 		if err != nil {
 			return err
@@ -144,7 +144,7 @@ func (l *leaf) AllGather(ctx context.Context, mine []byte) ([][]byte, error) {
 	l.mu.Lock()
 	l.asked = true
 	l.mu.Unlock()
-	stop := context.AfterFunc(ctx, func() { l.late(reason.Ended(ctx), frame{kind: kindLate, seq: l.seq}) }) // also ends a send that rank 0 does not read
+	stop := context.AfterFunc(ctx, func() { l.timeOut(reason.Ended(ctx), frame{kind: kindTimeout, seq: l.seq}) }) // also ends a send that rank 0 does not read
 	defer stop()
 	// If this fails, the reader learns why: rank 0 may have told what broke the job before it went.
 	_ = l.wire.send(frame{kindGather, l.seq, mine})
@@ -156,7 +156,7 @@ func (l *leaf) AllGather(ctx context.Context, mine []byte) ([][]byte, error) {
 		case body = <-l.results: // it came before the job broke
 		default:
 			if ctx.Err() != nil {
-				return nil, l.tooLate(reason.Ended(ctx))
+				return nil, l.timeoutError(reason.Ended(ctx))
 			}
 			return nil, l.reason()
 		}
@@ -182,10 +182,10 @@ func (l *leaf) giveUp(why error) error {
 	return &fault.Error{Op: "bootstrap", Rank: l.rank, Peer: -1, Err: why}
 }
 
-// late ends a call whose context has ended. After a deadline, f asks rank 0, which knows who is missing; if rank 0 does
+// timeOut ends a call whose context has ended. After a deadline, f asks rank 0, which knows who is missing; if rank 0 does
 // not answer, rank 0 itself is missing.
-func (l *leaf) late(why error, f frame) {
-	if !reason.Late(why) {
+func (l *leaf) timeOut(why error, f frame) {
+	if !reason.TimedOut(why) {
 		l.fail(gaveUp(l.rank, why))
 		return
 	}
@@ -197,8 +197,8 @@ func (l *leaf) late(why error, f frame) {
 	}
 }
 
-// tooLate is the error of a call whose context has ended; it names the rank that rank 0 has named.
-func (l *leaf) tooLate(why error) error {
+// timeoutError is the error of a call whose context has ended; it names the rank that rank 0 has named.
+func (l *leaf) timeoutError(why error) error {
 	l.mu.Lock()
 	c := *l.failure
 	l.mu.Unlock()

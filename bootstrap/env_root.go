@@ -143,7 +143,7 @@ func (r *root) take(rank int, f frame) error {
 		}
 		r.fail(late([]int{int(f.seq)}, rank))
 		return nil
-	case kindLate:
+	case kindTimeout:
 		if len(f.body) == 0 {
 			r.late(rank, f.seq)
 			return nil
@@ -382,7 +382,7 @@ func (r *root) giveUp(why error) error {
 		r.fail(gaveUp(0, why))
 		return &fault.Error{Op: "bootstrap", Rank: 0, Peer: -1, Err: why}
 	}
-	if reason.Late(why) {
+	if reason.TimedOut(why) {
 		r.fail(late(missing, 0))
 	}
 	r.fail(gaveUp(0, why))

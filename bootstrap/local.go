@@ -210,18 +210,18 @@ func (r *goRank) exchangeFailed(ctx context.Context, err error) error {
 	if m.broken.Err() != nil {
 		return r.failure()
 	}
-	if errors.Is(ctx.Err(), context.Canceled) && !reason.Late(err) {
+	if errors.Is(ctx.Err(), context.Canceled) && !reason.TimedOut(err) {
 		return r.giveUp(nil, err)
 	}
 	c := cause{peer: r.Rank(), err: err}
 	if e, ok := errors.AsType[*fault.Error](err); ok && e.Peer >= 0 { // Peer is a process of under: name its ranks
 		first := e.Peer * m.n
 		c = cause{peer: first, err: fmt.Errorf("process %d with ranks %d to %d: %w", e.Peer, first, first+m.n-1, e.Err)}
-	} else if reason.Late(err) {
+	} else if reason.TimedOut(err) {
 		c.peer = -1 // under does not say who was missing
 	}
 	told := c
-	if reason.Late(err) { // the others need not know whose context it was
+	if reason.TimedOut(err) { // the others need not know whose context it was
 		told.why, told.err = err.Error(), fault.ErrTimeout
 	}
 	m.fail(told)
@@ -237,7 +237,7 @@ func (r *goRank) failure() error {
 // giveUp returns this rank's error when its context ended, and tells the others that this rank left.
 func (r *goRank) giveUp(now *round, why error) error {
 	m := r.m
-	if now != nil && reason.Late(why) && m.under != nil && m.allHere(now) {
+	if now != nil && reason.TimedOut(why) && m.under != nil && m.allHere(now) {
 		return r.tooLate(now, why)
 	}
 	m.mu.Lock()
@@ -254,7 +254,7 @@ func (r *goRank) giveUp(now *round, why error) error {
 		m.failLocked(gaveUp(r.Rank(), why))
 		return &fault.Error{Op: "bootstrap", Rank: r.Rank(), Peer: -1, Err: why}
 	}
-	if reason.Late(why) {
+	if reason.TimedOut(why) {
 		m.failLocked(late(missing, r.Rank()))
 	}
 	m.failLocked(gaveUp(r.Rank(), why))

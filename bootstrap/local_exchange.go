@@ -82,7 +82,7 @@ func (r *localRank) offer(ctx context.Context, peer int, mine []byte) (*swap, er
 // leaveWaiting returns this rank's error when its context ended before peer came, and tells the others that this rank
 // left. The caller holds mu.
 func (r *localRank) leaveWaiting(peer int, why error) error {
-	if reason.Late(why) {
+	if reason.TimedOut(why) {
 		r.m.failLocked(late([]int{peer}, r.i))
 	}
 	r.m.failLocked(gaveUp(r.i, why))

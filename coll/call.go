@@ -23,12 +23,12 @@ func newCall(ctx context.Context, t *team.Team, w *team.Work) call {
 
 // next is the team's i-th rank after this one, ranks with near memory first. Each rank begins with a different peer, so
 // that not all access the same one at once.
-func (k *call) next(i int) int { return k.t.Near(i) }
+func (c *call) next(i int) int { return c.t.Near(i) }
 
 // waitTeam waits until all other ranks of the team have done that many steps.
-func (k *call) waitTeam(steps uint64, step string) error {
-	for i := 1; i < k.n; i++ {
-		if err := k.t.WaitProgress(k.ctx, k.next(i), steps, step); err != nil {
+func (c *call) waitTeam(steps uint64, step string) error {
+	for i := 1; i < c.n; i++ {
+		if err := c.t.WaitProgress(c.ctx, c.next(i), steps, step); err != nil {
 			return err
 		}
 	}
@@ -40,21 +40,21 @@ var cpuOps = [...]cpu.Op{team.Sum: cpu.Sum, team.Prod: cpu.Prod, team.Min: cpu.M
 	team.Avg: cpu.Sum, team.PreMulSum: cpu.Sum}
 
 // div is what the sum is divided by: the number of ranks for averages, else 1.
-func (k *call) div() int {
-	if k.w.Red == team.Avg {
-		return k.n
+func (c *call) div() int {
+	if c.w.Red == team.Avg {
+		return c.n
 	}
 	return 1
 }
 
 // reduce combines n elements of srcs in rank order, so that all of the team get the same bits.
-func (k *call) reduce(dst unsafe.Pointer, srcs []unsafe.Pointer, n int, stream bool) {
-	op := cpuOps[k.w.Red]
-	if len(srcs) == 2 && k.w.Red != team.Avg {
-		cpu.Reduce(k.w.Type, op, dst, srcs[0], srcs[1], n, stream)
+func (c *call) reduce(dst unsafe.Pointer, srcs []unsafe.Pointer, n int, stream bool) {
+	op := cpuOps[c.w.Red]
+	if len(srcs) == 2 && c.w.Red != team.Avg {
+		cpu.Reduce(c.w.Type, op, dst, srcs[0], srcs[1], n, stream)
 		return
 	}
-	cpu.ReduceN(k.w.Type, op, dst, srcs, n, k.div(), stream)
+	cpu.ReduceN(c.w.Type, op, dst, srcs, n, c.div(), stream)
 }
 
 // load copies n elements of this rank's source, and multiplies them for PreMulSum.

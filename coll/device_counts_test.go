@@ -56,17 +56,17 @@ func newParts(r *rand.Rand, n, most int) parts {
 	return k
 }
 
-func (k parts) String() string {
-	return fmt.Sprintf("%s of %v %v, root %d, in place %v", k.kind, k.counts, k.data.Type, k.root, k.inPlace)
+func (p parts) String() string {
+	return fmt.Sprintf("%s of %v %v, root %d, in place %v", p.kind, p.counts, p.data.Type, p.root, p.inPlace)
 }
 
 // sends and expects are a rank's counts. Gather, scatter and all-gather send the whole source to each receiver.
-func (k parts) sends(r int) []int { return k.counts[r] }
+func (p parts) sends(r int) []int { return p.counts[r] }
 
-func (k parts) expects(r int) []int {
-	out := make([]int, len(k.counts))
+func (p parts) expects(r int) []int {
+	out := make([]int, len(p.counts))
 	for from := range out {
-		out[from] = k.counts[from][r]
+		out[from] = p.counts[from][r]
 	}
 	return out
 }
@@ -79,73 +79,73 @@ func total(counts []int) (n int) {
 }
 
 // lens returns the lengths of a rank's source and destination, in elements.
-func (k parts) lens(r int) (src, dst int) {
-	src, dst = total(k.sends(r)), total(k.expects(r))
-	if k.kind == "all_gather_v" {
-		src = k.counts[r][r]
+func (p parts) lens(r int) (src, dst int) {
+	src, dst = total(p.sends(r)), total(p.expects(r))
+	if p.kind == "all_gather_v" {
+		src = p.counts[r][r]
 	}
 	return src, dst
 }
 
 // call makes the call; counts[from][to] is the count that the sender and the receiver give.
-func (k parts) call(ctx context.Context, c *ubcoll.Comm, dst, src ubcoll.Vec) error {
+func (p parts) call(ctx context.Context, c *ubcoll.Comm, dst, src ubcoll.Vec) error {
 	me := c.Rank()
-	switch k.kind {
+	switch p.kind {
 	case "all_gather_v":
-		return coll.AllGatherV(ctx, c, dst, k.expects(me), src)
+		return coll.AllGatherV(ctx, c, dst, p.expects(me), src)
 	case "gather_v":
-		if me != k.root {
-			return coll.GatherV(ctx, c, ubcoll.Vec{}, nil, src, k.root)
+		if me != p.root {
+			return coll.GatherV(ctx, c, ubcoll.Vec{}, nil, src, p.root)
 		}
-		return coll.GatherV(ctx, c, dst, k.expects(me), src, k.root)
+		return coll.GatherV(ctx, c, dst, p.expects(me), src, p.root)
 	case "scatter_v":
-		if me != k.root {
-			return coll.ScatterV(ctx, c, dst, ubcoll.Vec{}, nil, k.root)
+		if me != p.root {
+			return coll.ScatterV(ctx, c, dst, ubcoll.Vec{}, nil, p.root)
 		}
-		return coll.ScatterV(ctx, c, dst, src, k.sends(me), k.root)
+		return coll.ScatterV(ctx, c, dst, src, p.sends(me), p.root)
 	}
-	return coll.AllToAllV(ctx, c, dst, k.expects(me), src, k.sends(me))
+	return coll.AllToAllV(ctx, c, dst, p.expects(me), src, p.sends(me))
 }
 
-func (k parts) run(ctx context.Context, c *ubcoll.Comm, a, b *memory, shift int, sync func() error) error {
-	size, me := k.data.Type.Size(), c.Rank()
-	srcN, dstN := k.lens(me)
-	input := func(p unsafe.Pointer) { k.data.Fill(p, srcN, me) }
-	src, err := a.use(ctx, shift*size, srcN*size, k.data.Type, input)
+func (p parts) run(ctx context.Context, c *ubcoll.Comm, a, b *memory, shift int, sync func() error) error {
+	size, me := p.data.Type.Size(), c.Rank()
+	srcN, dstN := p.lens(me)
+	input := func(addr unsafe.Pointer) { p.data.Fill(addr, srcN, me) }
+	src, err := a.use(ctx, shift*size, srcN*size, p.data.Type, input)
 	if err != nil {
 		return err
 	}
 	dst, out, at := ubcoll.Vec{}, b, 0
 	switch {
-	case k.inPlace && k.kind == "scatter_v" && me == k.root:
-		out, at = a, total(k.sends(me)[:me])
+	case p.inPlace && p.kind == "scatter_v" && me == p.root:
+		out, at = a, total(p.sends(me)[:me])
 		dst = src.Slice(at, at+dstN)
-	case k.inPlace && k.kind != "all_to_all_v" && k.kind != "scatter_v" && dstN > 0:
-		at := total(k.expects(me)[:me])
+	case p.inPlace && p.kind != "all_to_all_v" && p.kind != "scatter_v" && dstN > 0:
+		at := total(p.expects(me)[:me])
 		out = a
-		dst, err = a.use(ctx, shift*size, dstN*size, k.data.Type, func(p unsafe.Pointer) { input(unsafe.Add(p, at*size)) })
+		dst, err = a.use(ctx, shift*size, dstN*size, p.data.Type, func(addr unsafe.Pointer) { input(unsafe.Add(addr, at*size)) })
 		src = dst.Slice(at, at+srcN)
 	default:
-		dst, err = b.use(ctx, (shift+1)*size, dstN*size, k.data.Type, nil)
+		dst, err = b.use(ctx, (shift+1)*size, dstN*size, p.data.Type, nil)
 	}
 	if err != nil {
 		return err
 	}
-	if err := testkit.InOrder(func() error { return k.call(ctx, c, dst, src) }, sync); err != nil {
-		return fmt.Errorf("%v: %w", k, err)
+	if err := testkit.InOrder(func() error { return p.call(ctx, c, dst, src) }, sync); err != nil {
+		return fmt.Errorf("%v: %w", p, err)
 	}
-	p, err := out.fetch(ctx)
+	addr, err := out.fetch(ctx)
 	if err != nil {
-		return fmt.Errorf("%v: %w", k, err)
+		return fmt.Errorf("%v: %w", p, err)
 	}
-	for from, n := range k.expects(me) {
-		first := total(k.sends(from)[:me])
-		if k.kind == "all_gather_v" {
+	for from, n := range p.expects(me) {
+		first := total(p.sends(from)[:me])
+		if p.kind == "all_gather_v" {
 			first = 0
 		}
 		if n > 0 {
-			if wrong, where := k.data.CheckInput(unsafe.Add(p, at*size), first, n, from); wrong > 0 {
-				return fmt.Errorf("%v: %d of rank %d's wrong, %v (%s)", k, wrong, from, where, c.LastOp().String())
+			if wrong, where := p.data.CheckInput(unsafe.Add(addr, at*size), first, n, from); wrong > 0 {
+				return fmt.Errorf("%v: %d of rank %d's wrong, %v (%s)", p, wrong, from, where, c.LastOp().String())
 			}
 		}
 		at += n

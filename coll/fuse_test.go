@@ -24,9 +24,9 @@ type fuseCall struct {
 }
 
 // lens is how many elements a call's source and destination have.
-func (k *fuseCall) lens(size int) (src, dst int) {
-	src, dst = k.count, k.count
-	switch k.kind {
+func (f *fuseCall) lens(size int) (src, dst int) {
+	src, dst = f.count, f.count
+	switch f.kind {
 	case "all_gather", "gather":
 		dst *= size
 	case "reduce_scatter", "scatter":
@@ -63,25 +63,25 @@ func randomCall(rng *rand.Rand, size int) fuseCall {
 }
 
 // do makes the call on c, with memory m.
-func (k *fuseCall) do(ctx context.Context, c *ubcoll.Comm, m ubcoll.Vec) error {
+func (f *fuseCall) do(ctx context.Context, c *ubcoll.Comm, m ubcoll.Vec) error {
 	r := c.Rank()
-	ns, nd := k.lens(c.Size())
-	src, dst := m.Slice(k.src[r], k.src[r]+ns), m.Slice(k.dst[r], k.dst[r]+nd)
-	switch k.kind {
+	ns, nd := f.lens(c.Size())
+	src, dst := m.Slice(f.src[r], f.src[r]+ns), m.Slice(f.dst[r], f.dst[r]+nd)
+	switch f.kind {
 	case "all_reduce":
 		return coll.AllReduce(ctx, c, dst, src, ubcoll.Sum)
 	case "broadcast":
-		return coll.Broadcast(ctx, c, dst, k.root)
+		return coll.Broadcast(ctx, c, dst, f.root)
 	case "reduce":
-		return coll.Reduce(ctx, c, dst, src, ubcoll.Sum, k.root)
+		return coll.Reduce(ctx, c, dst, src, ubcoll.Sum, f.root)
 	case "all_gather":
 		return coll.AllGather(ctx, c, dst, src)
 	case "gather":
-		return coll.Gather(ctx, c, dst, src, k.root)
+		return coll.Gather(ctx, c, dst, src, f.root)
 	case "reduce_scatter":
 		return coll.ReduceScatter(ctx, c, dst, src, ubcoll.Sum)
 	case "scatter":
-		return coll.Scatter(ctx, c, dst, src, k.root)
+		return coll.Scatter(ctx, c, dst, src, f.root)
 	case "all_to_all":
 		return coll.AllToAll(ctx, c, dst, src)
 	}
@@ -89,36 +89,36 @@ func (k *fuseCall) do(ctx context.Context, c *ubcoll.Comm, m ubcoll.Vec) error {
 }
 
 // model does the call on the memory of all ranks, naively.
-func (k *fuseCall) model(mems [][]int32) {
-	size, n := len(mems), k.count
-	ns, _ := k.lens(size)
+func (f *fuseCall) model(mems [][]int32) {
+	size, n := len(mems), f.count
+	ns, _ := f.lens(size)
 	srcs := make([][]int32, size)
 	sum := make([]int32, ns)
 	for r := range mems {
-		srcs[r] = append([]int32{}, mems[r][k.src[r]:][:ns]...)
+		srcs[r] = append([]int32{}, mems[r][f.src[r]:][:ns]...)
 		for i, v := range srcs[r] {
 			sum[i] += v
 		}
 	}
 	for r := range mems {
-		dst := mems[r][k.dst[r]:]
-		switch k.kind {
+		dst := mems[r][f.dst[r]:]
+		switch f.kind {
 		case "all_reduce":
 			copy(dst, sum)
 		case "broadcast":
-			copy(dst, srcs[k.root])
+			copy(dst, srcs[f.root])
 		case "reduce":
-			if r == k.root {
+			if r == f.root {
 				copy(dst, sum)
 			}
 		case "all_gather", "gather":
-			for p := 0; p < size && (k.kind == "all_gather" || r == k.root); p++ {
+			for p := 0; p < size && (f.kind == "all_gather" || r == f.root); p++ {
 				copy(dst[p*n:], srcs[p])
 			}
 		case "reduce_scatter":
 			copy(dst, sum[r*n:][:n])
 		case "scatter":
-			copy(dst, srcs[k.root][r*n:][:n])
+			copy(dst, srcs[f.root][r*n:][:n])
 		case "all_to_all":
 			for p := range size {
 				copy(dst[p*n:], srcs[p][r*n:][:n])

@@ -5,9 +5,9 @@ import (
 )
 
 // oneShot reads the sources of the whole team and computes the whole result. No rank's destination may be a source.
-func (k *call) oneShot(srcs []unsafe.Pointer) error {
-	k.w.Algorithm = "one-shot"
-	k.reduce(k.w.Dst.Ptr, srcs, k.w.Count, streams(k.t, k.w.Dst.Bytes()))
-	k.t.Progress(1)
-	return k.waitTeam(1, "exit")
+func (c *call) oneShot(srcs []unsafe.Pointer) error {
+	c.w.Algorithm = "one-shot"
+	c.reduce(c.w.Dst.Ptr, srcs, c.w.Count, streams(c.t, c.w.Dst.Bytes()))
+	c.t.Progress(1)
+	return c.waitTeam(1, "exit")
 }

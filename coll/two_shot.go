@@ -31,26 +31,26 @@ const (
 	stepsOfRound = stepFetched
 )
 
-func (k *call) twoShot(srcs, dsts []unsafe.Pointer, how team.BufferLayout) error {
-	k.w.Algorithm = "two-shot"
-	t := twoShot{call: *k, srcs: srcs, dsts: dsts, stageSrc: !k.w.SrcBuf.Direct()}
+func (c *call) twoShot(srcs, dsts []unsafe.Pointer, how team.BufferLayout) error {
+	c.w.Algorithm = "two-shot"
+	t := twoShot{call: *c, srcs: srcs, dsts: dsts, stageSrc: !c.w.SrcBuf.Direct()}
 	staged := !how.AllSrc
-	switch k.w.Kind {
+	switch c.w.Kind {
 	case team.KindAllReduce:
-		t.stageOut = !k.w.DstBuf.Direct()
+		t.stageOut = !c.w.DstBuf.Direct()
 		staged = staged || !how.AllDst
 	case team.KindReduce:
-		t.stageOut = k.me != k.w.Root
+		t.stageOut = c.me != c.w.Root
 		staged = true
 	}
 	t.stride = directSlice
 	if staged {
-		t.stride = stagingHalf / (k.n + 1) &^ 63
+		t.stride = stagingHalf / (c.n + 1) &^ 63
 	}
-	t.per = t.stride / k.size
-	share := k.w.Count // elements of a slice in all
-	if k.w.Kind != team.KindReduceScatter {
-		share = (share + k.n - 1) / k.n
+	t.per = t.stride / c.size
+	share := c.w.Count // elements of a slice in all
+	if c.w.Kind != team.KindReduceScatter {
+		share = (share + c.n - 1) / c.n
 	}
 	rounds := (share + t.per - 1) / t.per
 	for r := 0; r < rounds; r++ {
@@ -58,10 +58,10 @@ func (k *call) twoShot(srcs, dsts []unsafe.Pointer, how team.BufferLayout) error
 			return err
 		}
 	}
-	if t.stageSrc && (t.stageOut || k.w.Kind != team.KindAllReduce) {
+	if t.stageSrc && (t.stageOut || c.w.Kind != team.KindAllReduce) {
 		return nil // peers do not read the caller's memory
 	}
-	return k.waitTeam(uint64(rounds*stepsOfRound), "exit")
+	return c.waitTeam(uint64(rounds*stepsOfRound), "exit")
 }
 
 // slice is slice q of round r: n elements, from element off of the source and from element dst of the destination.

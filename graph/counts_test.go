@@ -35,40 +35,40 @@ const (
 	poisoned                = -1
 )
 
-func (k *captured) capture(ctx context.Context, view *ubcoll.Comm) (err error) {
+func (c *captured) capture(ctx context.Context, view *ubcoll.Comm) (err error) {
 	part := func(b *ubcoll.Buffer[float32], n int) ubcoll.Vec { return b.Vec().Slice(before, before+n) }
-	k.send, k.recv = []int{each, each, each}, []int{each, each, each}
+	c.send, c.recv = []int{each, each, each}, []int{each, each, each}
 	all := countsRanks * each
-	k.graph, err = graph.Capture(ctx, view, func(c *ubcoll.Comm) error {
-		switch k.kind {
+	c.graph, err = graph.Capture(ctx, view, func(v *ubcoll.Comm) error {
+		switch c.kind {
 		case "all_gather_v":
-			return coll.AllGatherV(ctx, c, part(k.dst, all), k.recv, part(k.src, each))
+			return coll.AllGatherV(ctx, v, part(c.dst, all), c.recv, part(c.src, each))
 		case "gather_v":
-			return coll.GatherV(ctx, c, part(k.dst, all), k.recv, part(k.src, each), countsRoot)
+			return coll.GatherV(ctx, v, part(c.dst, all), c.recv, part(c.src, each), countsRoot)
 		case "scatter_v":
-			return coll.ScatterV(ctx, c, part(k.dst, each), part(k.src, all), k.send, countsRoot)
+			return coll.ScatterV(ctx, v, part(c.dst, each), part(c.src, all), c.send, countsRoot)
 		}
-		return coll.AllToAllV(ctx, c, part(k.dst, all), k.recv, part(k.src, all), k.send)
+		return coll.AllToAllV(ctx, v, part(c.dst, all), c.recv, part(c.src, all), c.send)
 	})
 	return err
 }
 
 // launch poisons the destination, launches, and checks the memory around it. Element i of rank r is 1000*r + i.
-func (k *captured) launch(ctx context.Context) error {
+func (c *captured) launch(ctx context.Context) error {
 	src, dst := make([]float32, room), make([]float32, room)
 	for i := range src {
-		src[i], dst[i] = float32(1000*k.c.Rank()+i-before), poisoned
+		src[i], dst[i] = float32(1000*c.c.Rank()+i-before), poisoned
 	}
-	if err := errors.Join(k.src.CopyFrom(ctx, src), k.dst.CopyFrom(ctx, dst)); err != nil {
+	if err := errors.Join(c.src.CopyFrom(ctx, src), c.dst.CopyFrom(ctx, dst)); err != nil {
 		return err
 	}
-	return errors.Join(k.graph.Launch(ctx), k.sync())
+	return errors.Join(c.graph.Launch(ctx), c.sync())
 }
 
 // moved checks that the destination has n elements of each rank's source, from offset from on, and nothing else.
-func (k *captured) moved(ctx context.Context, from, n func(rank int) int) error {
+func (c *captured) moved(ctx context.Context, from, n func(rank int) int) error {
 	got := make([]float32, room)
-	if err := k.dst.CopyTo(ctx, got); err != nil {
+	if err := c.dst.CopyTo(ctx, got); err != nil {
 		return err
 	}
 	want := make([]float32, room)
@@ -84,7 +84,7 @@ func (k *captured) moved(ctx context.Context, from, n func(rank int) int) error 
 	}
 	for i := range want {
 		if got[i] != want[i] {
-			return fmt.Errorf("rank %d: %s: element %d is %v, not %v", k.c.Rank(), k.kind, i-before, got[i], want[i])
+			return fmt.Errorf("rank %d: %s: element %d is %v, not %v", c.c.Rank(), c.kind, i-before, got[i], want[i])
 		}
 	}
 	return nil

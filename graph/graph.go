@@ -150,10 +150,10 @@ func (g *Graph) together(ctx context.Context, own error) error {
 type recorder struct{ *Graph }
 
 // Begin implements engine.Recorder.
-func (g recorder) Begin() *team.Work { return new(team.Work) }
+func (r recorder) Begin() *team.Work { return new(team.Work) }
 
 // Record implements engine.Recorder.
-func (g recorder) Record(c *engine.Comm, w *team.Work) error {
+func (r recorder) Record(c *engine.Comm, w *team.Work) error {
 	if w.Err != nil {
 		return c.LocalError(w.Kind.String(), w.Err)
 	}
@@ -180,12 +180,12 @@ func (g recorder) Record(c *engine.Comm, w *team.Work) error {
 		}
 	}
 	for _, v := range vecs {
-		if err := g.retain(c, v); err != nil {
+		if err := r.retain(c, v); err != nil {
 			return c.LocalError(w.Kind.String(), err)
 		}
 	}
 	w.Graph = true
-	g.works = append(g.works, *w)
+	r.works = append(r.works, *w)
 	return nil
 }
 
@@ -212,16 +212,16 @@ func (g *Graph) compare(ctx context.Context, c *ubcoll.Comm, own error) (device 
 			mine = append(mine, g.works[i].Signature())
 		}
 	}
-	tell := told{Collectives: int64(len(mine)), Messages: int64(g.messages()), Groups: g.groups(), Device: g.onDevice()}
+	tell := summary{Collectives: int64(len(mine)), Messages: int64(g.messages()), Groups: g.groups(), Device: g.onDevice()}
 	record, err := binary.Append(nil, binary.LittleEndian, tell)
 	all, err := g.view.Comm.Exchange(ctx, team.KindCapture, record, errors.Join(own, err))
 	if err != nil {
 		return false, 0, err
 	}
-	var first told
+	var first summary
 	longest, differs := 0, -1
 	for r := range all {
-		var t told
+		var t summary
 		if _, err := binary.Decode(all[r], binary.LittleEndian, &t); err != nil {
 			return false, 0, fmt.Errorf("record of rank %d: %w: %w", r, err, fault.ErrMismatch)
 		}
@@ -305,8 +305,8 @@ type difference struct {
 	Of0, OfThisRank uint64
 }
 
-// told is what ranks tell each other about what they have recorded.
-type told struct {
+// summary is what ranks tell each other about what they have recorded.
+type summary struct {
 	Collectives, Messages int64
 	Groups                uint64 // Graph.groups
 	Device                bool

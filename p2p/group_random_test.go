@@ -72,40 +72,40 @@ func newProgram(r *rand.Rand, ranks int) (p program, total int) {
 }
 
 // value is element j of a call's source on a rank.
-func (k *programCall) value(rank, j int) int32 {
-	return int32(k.salt) + int32(rank)*1000 + int32(j)
+func (p *programCall) value(rank, j int) int32 {
+	return int32(p.salt) + int32(rank)*1000 + int32(j)
 }
 
 // apply makes the changes of a call in a rank's memory, as the call should.
-func (k *programCall) apply(dst []int32, me, ranks int) {
-	switch d := dst[k.at:]; k.kind {
+func (p *programCall) apply(dst []int32, me, ranks int) {
+	switch d := dst[p.at:]; p.kind {
 	case callMessage:
-		if k.to == me {
-			for j := range k.n {
-				d[j] = k.value(k.from, j)
+		if p.to == me {
+			for j := range p.n {
+				d[j] = p.value(p.from, j)
 			}
 		}
 	case callAllReduce:
-		for j := range k.n {
+		for j := range p.n {
 			d[j] = 0
 			for r := range ranks {
-				d[j] += k.value(r, j)
+				d[j] += p.value(r, j)
 			}
 		}
 	case callBroadcast:
-		for j := range k.n {
-			d[j] = k.value(k.from, j)
+		for j := range p.n {
+			d[j] = p.value(p.from, j)
 		}
 	case callAllGather:
 		for r := range ranks {
-			for j := range k.n {
-				d[r*k.n+j] = k.value(r, j)
+			for j := range p.n {
+				d[r*p.n+j] = p.value(r, j)
 			}
 		}
 	case callAllToAll:
 		for r := range ranks {
-			for j := range k.n {
-				d[r*k.n+j] = k.value(r, me*k.n+j)
+			for j := range p.n {
+				d[r*p.n+j] = p.value(r, me*p.n+j)
 			}
 		}
 	}

@@ -61,7 +61,7 @@ func examine(args []string, out io.Writer) error {
 		}
 	}
 	if failed {
-		err = errors.Join(err, exitError{errSaid, exitSupport})
+		err = errors.Join(err, exitError{errReported, exitSupport})
 	}
 	return err
 }

@@ -38,13 +38,13 @@ func startRanks(args []string, out io.Writer) error {
 	case err != nil:
 		return fmt.Errorf("launch: %w", err)
 	case code != 0:
-		return exitError{errSaid, code}
+		return exitError{errReported, code}
 	}
 	return nil
 }
 
-// errSaid is the error of a failure that has been printed already. main only sets the exit code.
-var errSaid = errors.New("")
+// errReported is the error of a failure that has been printed already. main only sets the exit code.
+var errReported = errors.New("")
 
 func parseLaunch(args []string, help io.Writer) (j launch.Job, err error) {
 	fs := newFlags("launch")

@@ -48,7 +48,7 @@ var commands = []command{
 	{"tune", "measure where algorithms cross over, and write the table for UBCOLL_TUNING", tune},
 	{"launch", "start a program as the ranks of a job, without MPI: ubcoll launch -np 4 [-hosts a,b] -- ./prog", startRanks},
 	{"env", "shell lines to build with MPI and to start: eval \"$(ubcoll env)\"", mpiEnv},
-	{"version", "of what this program was built; -json", sayVersion},
+	{"version", "of what this program was built; -json", printVersion},
 	{"completion", "completions for a shell: ubcoll completion bash|zsh|fish", completion},
 	{"doctor", "look for what keeps jobs from running here, and say what to do; -json", examine},
 	{"info", "what this build and this machine have; -env adds the environment variables; -json", info},
@@ -65,7 +65,7 @@ func main() {
 	if err == nil || errors.Is(err, flag.ErrHelp) {
 		return
 	}
-	if !errors.Is(err, errSaid) {
+	if !errors.Is(err, errReported) {
 		fmt.Fprintf(os.Stderr, "ubcoll: %v\n", err)
 	}
 	os.Exit(exitCode(err))

@@ -53,8 +53,8 @@ func (a about) String() string {
 // version returns the version that results have of the program that measured them.
 func version() string { return built().String() }
 
-// sayVersion is the command version.
-func sayVersion(args []string, out io.Writer) error {
+// printVersion is the command version.
+func printVersion(args []string, out io.Writer) error {
 	fs := newFlags("version")
 	asJSON := fs.Bool("json", false, "as JSON")
 	if err := parseFlags(fs, args, versionUsage, out); err != nil {

@@ -22,9 +22,9 @@ import (
 
 const byteType = dtype.Uint8
 
-// settle is the number of pauses between the barrier and a timed call. They give the barrier's release time to reach
+// releasePauses is the number of pauses between the barrier and a timed call. They give the barrier's release time to reach
 // the last rank. The programs of tools/peers do the same.
-const settle = 20
+const releasePauses = 20
 
 // epoch is a fixed start: time.Since(epoch) reads the monotonic clock, and only that.
 var epoch = time.Now()
@@ -143,19 +143,19 @@ func dataOf(t dtype.Type, red ubcoll.Op, ranks int) verify.Data {
 }
 
 // call makes the call that is timed. Its operations take as in turn.
-func (k *task) call(ctx context.Context, c *ubcoll.Comm, as []args) error {
-	if k.times == 1 {
-		return k.op.run(ctx, c, &as[0])
+func (t *task) call(ctx context.Context, c *ubcoll.Comm, as []args) error {
+	if t.times == 1 {
+		return t.op.run(ctx, c, &as[0])
 	}
-	if k.op.trips > 0 { // groups are for collectives, not for messages
-		return k.calls(ctx, c, as)
+	if t.op.trips > 0 { // groups are for collectives, not for messages
+		return t.calls(ctx, c, as)
 	}
-	return ubcoll.Group(ctx, c, func(g *ubcoll.Comm) error { return k.calls(ctx, g, as) })
+	return ubcoll.Group(ctx, c, func(g *ubcoll.Comm) error { return t.calls(ctx, g, as) })
 }
 
-func (k *task) calls(ctx context.Context, c *ubcoll.Comm, as []args) error {
-	for i := range k.times {
-		if err := k.op.run(ctx, c, &as[i%len(as)]); err != nil {
+func (t *task) calls(ctx context.Context, c *ubcoll.Comm, as []args) error {
+	for i := range t.times {
+		if err := t.op.run(ctx, c, &as[i%len(as)]); err != nil {
 			return err
 		}
 	}
@@ -164,27 +164,27 @@ func (k *task) calls(ctx context.Context, c *ubcoll.Comm, as []args) error {
 
 // prepare does this rank's work between two calls: it rewrites the whole input and reads the whole output. It leaves
 // device memory alone, because the host has only a copy.
-func (k *task) prepare() {
-	if k.out.onDevice() {
+func (t *task) prepare() {
+	if t.out.onDevice() {
 		return
 	}
-	if k.inPlace {
-		copy(k.src, k.fresh)
+	if t.inPlace {
+		copy(t.src, t.fresh)
 	} else {
-		rewrite(k.src)
+		rewrite(t.src)
 	}
-	k.sum += read(k.dst)
+	t.sum += read(t.dst)
 }
 
 // each times every call by itself and puts the times into us, in microseconds. It subtracts clock, the cost of reading
 // the clock.
-func (k *task) each(ctx context.Context, warmup int, us []float64, clock time.Duration, call func() error) error {
+func (t *task) each(ctx context.Context, warmup int, us []float64, clock time.Duration, call func() error) error {
 	for i := -warmup; i < len(us); i++ {
-		k.prepare()
-		if err := coll.Barrier(ctx, k.c); err != nil {
+		t.prepare()
+		if err := coll.Barrier(ctx, t.c); err != nil {
 			return err
 		}
-		for range settle {
+		for range releasePauses {
 			spin.Pause()
 		}
 		start := time.Since(epoch)
@@ -200,9 +200,9 @@ func (k *task) each(ctx context.Context, warmup int, us []float64, clock time.Du
 }
 
 // untimed makes n calls back to back.
-func (k *task) untimed(ctx context.Context, n int) error {
+func (t *task) untimed(ctx context.Context, n int) error {
 	for range n {
-		if err := k.call(ctx, k.c, k.shifts[:1]); err != nil {
+		if err := t.call(ctx, t.c, t.shifts[:1]); err != nil {
 			return err
 		}
 	}
@@ -211,12 +211,12 @@ func (k *task) untimed(ctx context.Context, n int) error {
 
 // loop times n calls back to back on buffers that nobody touches in between, as nccl-tests does, and returns their
 // mean.
-func (k *task) loop(ctx context.Context, n int) (us float64, err error) {
-	if err := coll.Barrier(ctx, k.c); err != nil {
+func (t *task) loop(ctx context.Context, n int) (us float64, err error) {
+	if err := coll.Barrier(ctx, t.c); err != nil {
 		return 0, err
 	}
 	start := time.Since(epoch)
-	if err := k.untimed(ctx, n); err != nil {
+	if err := t.untimed(ctx, n); err != nil {
 		return 0, err
 	}
 	return float64(time.Since(epoch)-start) / 1e3 / float64(n), nil
@@ -225,140 +225,140 @@ func (k *task) loop(ctx context.Context, n int) (us float64, err error) {
 // queue times n calls back to back on the stream, or launches of a graph that holds them, from the queuing of the first
 // to the end of the last. It returns the mean of a call. The first launch of the graph is not timed: it uploads the
 // graph to the device.
-func (k *task) queue(ctx context.Context, warmup, n, launches int) (us float64, err error) {
-	turns := slices.Concat(k.shifts, k.shifts)
+func (t *task) queue(ctx context.Context, warmup, n, launches int) (us float64, err error) {
+	turns := slices.Concat(t.shifts, t.shifts)
 	calls := func(c *ubcoll.Comm, n int) error {
 		for i := range n {
-			at := i * k.times % len(k.shifts)
-			if err := k.call(ctx, c, turns[at:at+len(k.shifts)]); err != nil {
+			at := i * t.times % len(t.shifts)
+			if err := t.call(ctx, c, turns[at:at+len(t.shifts)]); err != nil {
 				return err
 			}
 		}
 		return nil
 	}
-	q := k.c.On(k.stream)
+	q := t.c.On(t.stream)
 	run, times := func() error { return calls(q, n) }, 1
-	if err := errors.Join(calls(q, warmup), k.stream.Sync(ctx)); err != nil {
+	if err := errors.Join(calls(q, warmup), t.stream.Sync(ctx)); err != nil {
 		return 0, err
 	}
 	if launches > 0 {
-		launch, end, err := k.graph(ctx, q, func(c *ubcoll.Comm) error { return calls(c, n) })
+		launch, end, err := t.graph(ctx, q, func(c *ubcoll.Comm) error { return calls(c, n) })
 		if err != nil {
 			return 0, err
 		}
 		defer func() { err = errors.Join(err, end()) }()
 		run, times = launch, launches
-		if err := errors.Join(run(), k.stream.Sync(ctx)); err != nil {
+		if err := errors.Join(run(), t.stream.Sync(ctx)); err != nil {
 			return 0, err
 		}
 	}
-	if err := coll.Barrier(ctx, k.c); err != nil {
+	if err := coll.Barrier(ctx, t.c); err != nil {
 		return 0, err
 	}
 	start := time.Since(epoch)
 	for range times {
 		if err := run(); err != nil {
-			return 0, errors.Join(err, k.stream.Sync(ctx))
+			return 0, errors.Join(err, t.stream.Sync(ctx))
 		}
 	}
-	if err := k.stream.Sync(ctx); err != nil {
+	if err := t.stream.Sync(ctx); err != nil {
 		return 0, err
 	}
 	return float64(time.Since(epoch)-start) / 1e3 / float64(n*times), nil
 }
 
 // graph captures calls in a graph. launch queues the graph, end closes it.
-func (k *task) graph(ctx context.Context, q *ubcoll.Comm, calls func(*ubcoll.Comm) error) (launch, end func() error,
+func (t *task) graph(ctx context.Context, q *ubcoll.Comm, calls func(*ubcoll.Comm) error) (launch, end func() error,
 	err error) {
-	if k.cu == nil {
+	if t.cu == nil {
 		g, err := graph.Capture(ctx, q, calls)
 		if err != nil {
 			return nil, nil, err
 		}
 		return func() error { return g.Launch(ctx) }, g.Close, nil
 	}
-	if err := k.cu.BeginCapture(); err != nil {
+	if err := t.cu.BeginCapture(); err != nil {
 		return nil, nil, err
 	}
 	err = calls(q)
-	g, failed := k.cu.EndCapture()
+	g, failed := t.cu.EndCapture()
 	if err = errors.Join(err, failed); err != nil {
 		return nil, nil, err
 	}
-	return func() error { return g.Launch(k.cu) }, g.Close, nil
+	return func() error { return g.Launch(t.cu) }, g.Close, nil
 }
 
 // once runs the operation once: blocking, on the stream, or in a graph that it launches there.
-func (k *task) once(ctx context.Context) error {
-	if k.stream == nil {
-		return k.op.run(ctx, k.c, &k.args)
+func (t *task) once(ctx context.Context) error {
+	if t.stream == nil {
+		return t.op.run(ctx, t.c, &t.args)
 	}
-	q := k.c.On(k.stream)
-	if !k.capture {
-		return errors.Join(k.op.run(ctx, q, &k.args), k.stream.Sync(ctx))
+	q := t.c.On(t.stream)
+	if !t.capture {
+		return errors.Join(t.op.run(ctx, q, &t.args), t.stream.Sync(ctx))
 	}
-	g, err := graph.Capture(ctx, q, func(c *ubcoll.Comm) error { return k.op.run(ctx, c, &k.args) })
+	g, err := graph.Capture(ctx, q, func(c *ubcoll.Comm) error { return t.op.run(ctx, c, &t.args) })
 	if err != nil {
 		return err
 	}
-	return errors.Join(g.Launch(ctx), k.stream.Sync(ctx), g.Close())
+	return errors.Join(g.Launch(ctx), t.stream.Sync(ctx), g.Close())
 }
 
 // move uploads or downloads the memory that the task uses, as copies does.
-func (k *task) move(ctx context.Context, copies func(*memory, context.Context, int) error) error {
-	if err := copies(k.out, ctx, k.extent); err != nil || k.in == k.out {
+func (t *task) move(ctx context.Context, copies func(*memory, context.Context, int) error) error {
+	if err := copies(t.out, ctx, t.extent); err != nil || t.in == t.out {
 		return err
 	}
-	return copies(k.in, ctx, k.extent)
+	return copies(t.in, ctx, t.extent)
 }
 
 // check runs the operation once on data whose result is known. It returns the number of wrong elements on this rank: in
 // the result, and in the guard and the input, which the operation must not write to.
-func (k *task) check(ctx context.Context, seed uint64) (wrong int, err error) {
-	d := k.data
+func (t *task) check(ctx context.Context, seed uint64) (wrong int, err error) {
+	d := t.data
 	d.Seed = seed
 	const poison = 0x55 // replaces the last result, with which an operation that does nothing would pass
-	for i := range k.dst {
-		k.dst[i] = poison
+	for i := range t.dst {
+		t.dst[i] = poison
 	}
-	for i := range k.guard {
-		k.guard[i] = poison
+	for i := range t.guard {
+		t.guard[i] = poison
 	}
-	if len(k.src) > 0 {
-		fill(d, k.src, k.c.Rank())
+	if len(t.src) > 0 {
+		fill(d, t.src, t.c.Rank())
 	}
-	if err := k.move(ctx, (*memory).upload); err != nil {
+	if err := t.move(ctx, (*memory).upload); err != nil {
 		return 0, err
 	}
-	if k.op.open != nil { // a one-sided operation does not wait until the peer has filled its memory
-		if err := coll.Barrier(ctx, k.c); err != nil {
+	if t.op.open != nil { // a one-sided operation does not wait until the peer has filled its memory
+		if err := coll.Barrier(ctx, t.c); err != nil {
 			return 0, err
 		}
 	}
-	if err := k.once(ctx); err != nil {
+	if err := t.once(ctx); err != nil {
 		return 0, err
 	}
-	if err := k.move(ctx, (*memory).download); err != nil {
+	if err := t.move(ctx, (*memory).download); err != nil {
 		return 0, err
 	}
-	for _, b := range k.guard {
+	for _, b := range t.guard {
 		if b != poison {
 			wrong++
 		}
 	}
 	size := d.Type.Size()
-	out := k.dst
-	if k.op.single && len(out) == 0 {
-		out = k.src
+	out := t.dst
+	if t.op.single && len(out) == 0 {
+		out = t.src
 	}
-	for _, p := range k.shape.want {
+	for _, p := range t.shape.want {
 		if p.n == 0 {
 			continue
 		}
 		wrong += check(d, out[p.at*size:][:p.n*size], p.first, p.rank)
 	}
-	if !k.inPlace && len(k.src) > 0 {
-		wrong += check(d, k.src, 0, k.c.Rank())
+	if !t.inPlace && len(t.src) > 0 {
+		wrong += check(d, t.src, 0, t.c.Rank())
 	}
 	return wrong, nil
 }

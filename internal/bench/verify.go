@@ -158,36 +158,36 @@ var verified = []int{8, 256, 10 << 10, 300 << 10, 2 << 20, 5 << 20, longest}
 // only one type of each element size.
 const longest = 40 << 20
 
-func (r *verifier) wants(bytes int, t dtype.Type, red ubcoll.Op) bool {
+func (v *verifier) wants(bytes int, t dtype.Type, red ubcoll.Op) bool {
 	few := []dtype.Type{dtype.Int8, dtype.BFloat16, dtype.Float32, dtype.Float64}
-	return bytes >= t.Size() && (bytes < longest || red == ubcoll.Sum && (r.v.Types != nil || slices.Contains(few, t)))
+	return bytes >= t.Size() && (bytes < longest || red == ubcoll.Sum && (v.v.Types != nil || slices.Contains(few, t)))
 }
 
-func (r *verifier) run(ctx context.Context) error {
-	for _, o := range r.ops {
-		fmt.Fprintf(r.out, "# %s, after %s and %.1f s\n", o.name, plural.Count(r.calls, "call"), time.Since(r.start).Seconds())
+func (v *verifier) run(ctx context.Context) error {
+	for _, o := range v.ops {
+		fmt.Fprintf(v.out, "# %s, after %s and %.1f s\n", o.name, plural.Count(v.calls, "call"), time.Since(v.start).Seconds())
 		reductions := []ubcoll.Op{ubcoll.Sum, ubcoll.Prod, ubcoll.Min, ubcoll.Max, ubcoll.Avg}
 		if !o.reduces {
 			reductions = reductions[:1]
 		}
-		for _, t := range r.v.types() {
+		for _, t := range v.v.types() {
 			for _, red := range reductions {
 				if !o.takes(t, red) {
 					continue
 				}
-				for _, bytes := range r.v.sizes() {
-					if !r.wants(bytes, t, red) {
+				for _, bytes := range v.v.sizes() {
+					if !v.wants(bytes, t, red) {
 						continue
 					}
 					count := bytes / t.Size()
 					if bytes > 8 && slices.Contains(verified, bytes) {
-						count += []int{1, 3, 7, 13}[r.dice.IntN(4)]
+						count += []int{1, 3, 7, 13}[v.dice.IntN(4)]
 					}
 					for _, inPlace := range []bool{false, true} {
 						if inPlace && o.apart {
 							continue
 						}
-						if err := r.call(ctx, o, t, red, count, inPlace); err != nil {
+						if err := v.call(ctx, o, t, red, count, inPlace); err != nil {
 							return err
 						}
 					}
@@ -199,43 +199,43 @@ func (r *verifier) run(ctx context.Context) error {
 }
 
 // call makes and checks one call.
-func (r *verifier) call(ctx context.Context, o *operation, t dtype.Type, red ubcoll.Op, count int, inPlace bool) error {
-	r.calls++
-	root, how, kinds, differ := r.dice.IntN(r.c.Size()), r.dice.IntN(3), r.dice.IntN(4), r.dice.IntN(5) == 0
+func (v *verifier) call(ctx context.Context, o *operation, t dtype.Type, red ubcoll.Op, count int, inPlace bool) error {
+	v.calls++
+	root, how, kinds, differ := v.dice.IntN(v.c.Size()), v.dice.IntN(3), v.dice.IntN(4), v.dice.IntN(5) == 0
 	if !o.rooted {
 		root = -1
 	}
 	if differ {
-		kinds += r.c.Rank()
+		kinds += v.c.Rank()
 	}
-	a, b := r.mem[kinds%2*2], r.mem[kinds/2%2*2+1]
+	a, b := v.mem[kinds%2*2], v.mem[kinds/2%2*2+1]
 	cfg := &Config{Aggregate: 1}
-	s := o.shape(place{r.c.Size(), r.c.Rank(), root}, count)
-	k := newTask(r.c, cfg, o, s, t, red, max(root, 0), a, b, inPlace)
+	s := o.shape(place{v.c.Size(), v.c.Rank(), root}, count)
+	k := newTask(v.c, cfg, o, s, t, red, max(root, 0), a, b, inPlace)
 	if how > 0 && (o.trips == 0 || a.onDevice()) {
-		k.stream = r.stream
+		k.stream = v.stream
 		k.capture = how == 2 && (a.onDevice() || !differ && kinds == 3) // graphs take no Go slices
 	}
 	what := func() string {
 		return fmt.Sprintf("%s of %d %v, %v, root %d, in place %v, queued %v, graph %v, registered %v and "+
 			"%v", o.name, count, t, red, root, inPlace, k.stream != nil, k.capture, a.reg != nil, b.reg != nil)
 	}
-	n, err := k.check(ctx, r.v.Seed<<32+uint64(r.calls))
+	n, err := k.check(ctx, v.v.Seed<<32+uint64(v.calls))
 	if err != nil {
 		return fmt.Errorf("%s: %w", what(), err)
 	}
-	op := r.c.LastOp()
-	r.paths[path(op)]++
-	wrong := make([]uint64, r.c.Size())
-	wrong[r.c.Rank()] = uint64(n)
-	if err := coll.AllReduce(ctx, r.c, ubcoll.Of(wrong), ubcoll.Of(wrong), ubcoll.Sum); err != nil {
+	op := v.c.LastOp()
+	v.paths[path(op)]++
+	wrong := make([]uint64, v.c.Size())
+	wrong[v.c.Rank()] = uint64(n)
+	if err := coll.AllReduce(ctx, v.c, ubcoll.Of(wrong), ubcoll.Of(wrong), ubcoll.Sum); err != nil {
 		return err
 	}
 	if !slices.ContainsFunc(wrong, func(n uint64) bool { return n > 0 }) {
 		return nil
 	}
-	if r.failed++; r.failed <= mostPrinted {
-		_, err = fmt.Fprintf(r.out, "verify: %s: wrong elements of ranks 0 to %d: %s (%s)\n", what(), r.c.Size()-1,
+	if v.failed++; v.failed <= mostPrinted {
+		_, err = fmt.Fprintf(v.out, "verify: %s: wrong elements of ranks 0 to %d: %s (%s)\n", what(), v.c.Size()-1,
 			strings.Trim(fmt.Sprint(wrong), "[]"), op.String())
 	}
 	return err

@@ -130,8 +130,8 @@ func (c *Comm) meetDevices(ctx context.Context, cards []DeviceCard) string {
 	return c.device.Meet(ctx, cards)
 }
 
-// settleDevice ends the setup. whys has what meetDevices returned on each rank of the host.
-func (c *Comm) settleDevice(whys []string) error {
+// agreeOnDevice ends the setup. whys has what meetDevices returned on each rank of the host.
+func (c *Comm) agreeOnDevice(whys []string) error {
 	for _, why := range whys {
 		if why == "" {
 			continue

@@ -56,8 +56,8 @@ func (c *Comm) attach() {
 	}
 }
 
-// beside returns the attachments that move on the domain's work: c's or, if it has none, another communicator's.
-func (c *Comm) beside() []Attachment {
+// domainAttachments returns the attachments that move on the domain's work: c's or, if it has none, another communicator's.
+func (c *Comm) domainAttachments() []Attachment {
 	if c.attached != nil {
 		return c.attached
 	}

@@ -66,7 +66,7 @@ type Comm struct {
 	debug  bool            // the logger takes messages of level Debug
 	Tracer *tracing.Tracer // nil: operations are not marked
 	infos
-	unsaid unsaid
+	unreported unreported
 }
 
 // Rank is this rank's number, across all hosts.
@@ -157,7 +157,7 @@ func (c *Comm) Broken() *fault.Error { return c.broken.Load() }
 // Advance moves on the work that only proceeds when called, while this rank waits. Implements team.Comm.
 func (c *Comm) Advance() {
 	c.dom.IPC.Progress()
-	for _, a := range c.beside() {
+	for _, a := range c.domainAttachments() {
 		a.Advance()
 	}
 }
@@ -202,7 +202,7 @@ func (c *Comm) Abort(cause error) {
 	if cause == nil {
 		cause = errors.New("no reason given")
 	}
-	err := fmt.Errorf("rank %d: %w", c.rank, reason.Told(reason.Text(cause, c.rank), cause))
+	err := fmt.Errorf("rank %d: %w", c.rank, reason.Remote(reason.Text(cause, c.rank), cause))
 	if !errors.Is(cause, fault.ErrAborted) {
 		err = fmt.Errorf("%w: %w", err, fault.ErrAborted)
 	}
@@ -237,7 +237,7 @@ func (c *Comm) Close() error {
 	if _, ok := errors.AsType[*fault.Error](err); err != nil && !ok {
 		err = c.LocalError("close", err)
 	}
-	if unsaid := c.unsaid.left(); unsaid != nil && c.broken.Load() == nil { // if it is broken, Err says why
+	if unsaid := c.unreported.left(); unsaid != nil && c.broken.Load() == nil { // if it is broken, Err says why
 		err = errors.Join(err, c.LocalError("close", unsaid))
 	}
 	return err

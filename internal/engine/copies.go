@@ -31,8 +31,8 @@ type copier struct {
 }
 
 // copying reports whether a copy that uses grant g is under way.
-func (k *copier) copying(g mem.Location) bool {
-	return k.grant.Load() == g.Generation && k.under.Load() != 0
+func (c *copier) copying(g mem.Location) bool {
+	return c.grant.Load() == g.Generation && c.under.Load() != 0
 }
 
 // copiers are the copiers of a domain.
@@ -43,52 +43,52 @@ type copiers struct {
 	closed bool // the peers' memory is not mapped any more
 }
 
-// WatchCopies makes settle check a peer's end, where under counts the copies under way that use grant.
+// WatchCopies makes awaitCopies check a peer's end, where under counts the copies under way that use grant.
 func (d *Domain) WatchCopies(end team.Reader, rank int, under, grant *atomic.Uint64) {
 	d.copiers.watch(copier{end, rank, under, grant})
 }
 
-// watch makes settle check k.
-func (ks *copiers) watch(k copier) {
-	ks.mu.Lock()
-	defer ks.mu.Unlock()
-	if len(ks.all) >= ks.sweep {
-		ks.drop()
-		ks.sweep = 2*len(ks.all) + 64
+// watch makes awaitCopies check k.
+func (cs *copiers) watch(k copier) {
+	cs.mu.Lock()
+	defer cs.mu.Unlock()
+	if len(cs.all) >= cs.sweep {
+		cs.drop()
+		cs.sweep = 2*len(cs.all) + 64
 	}
-	ks.all = append(ks.all, k)
+	cs.all = append(cs.all, k)
 }
 
 // drop forgets copiers whose ends are done. The caller holds mu.
-func (ks *copiers) drop() {
-	rest := ks.all[:0]
-	for _, k := range ks.all {
+func (cs *copiers) drop() {
+	rest := cs.all[:0]
+	for _, k := range cs.all {
 		if !k.end.Done() {
 			rest = append(rest, k)
 		}
 	}
-	clear(ks.all[len(rest):])
-	ks.all = rest
+	clear(cs.all[len(rest):])
+	cs.all = rest
 }
 
 // close stops all reads of peers' memory.
-func (ks *copiers) close() {
-	ks.mu.Lock()
-	ks.closed, ks.all = true, nil
-	ks.mu.Unlock()
+func (cs *copiers) close() {
+	cs.mu.Lock()
+	cs.closed, cs.all = true, nil
+	cs.mu.Unlock()
 }
 
 // busy returns the copiers among some, or among all if first is set, that have a copy using g under way.
-func (ks *copiers) busy(g mem.Location, some []copier, first bool) (rest []copier) {
-	ks.mu.Lock()
-	defer ks.mu.Unlock()
-	if ks.closed {
+func (cs *copiers) busy(g mem.Location, some []copier, first bool) (rest []copier) {
+	cs.mu.Lock()
+	defer cs.mu.Unlock()
+	if cs.closed {
 		return nil
 	}
 	rest = some[:0]
 	if first {
-		ks.drop()
-		some = ks.all
+		cs.drop()
+		some = cs.all
 	}
 	for _, k := range some {
 		if k.copying(g) && !k.end.Done() {
@@ -98,13 +98,13 @@ func (ks *copiers) busy(g mem.Location, some []copier, first bool) (rest []copie
 	return rest
 }
 
-// SettleTimeout is how long settle waits for a peer, which checks its grant after every piece. Tests change it.
+// SettleTimeout is how long awaitCopies waits for a peer, which checks its grant after every piece. Tests change it.
 var SettleTimeout = time.Second
 
-// settle waits until the copies that use g, which has been revoked, are over, and reports whether they are. The error
+// awaitCopies waits until the copies that use g, which has been revoked, are over, and reports whether they are. The error
 // names a peer whose copy does not end: the peer was stopped within it. While freed memory is quarantined anyway,
-// settle does not wait.
-func (d *Domain) settle(g mem.Location) (over bool, err error) {
+// awaitCopies does not wait.
+func (d *Domain) awaitCopies(g mem.Location) (over bool, err error) {
 	busy := d.copiers.busy(g, nil, true)
 	if d.Heap.Quarantined() {
 		return len(busy) == 0, nil

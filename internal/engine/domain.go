@@ -106,10 +106,10 @@ func newDomain(r *roster.Roster, log *slog.Logger, pin register.Pin, goHeap bool
 
 // locker locks registered host memory, as far as RLIMIT_MEMLOCK allows.
 type locker struct {
-	heap *mem.Heap
-	log  *slog.Logger
-	pin  register.Pin
-	told sync.Once
+	heap   *mem.Heap
+	log    *slog.Logger
+	pin    register.Pin
+	logged sync.Once
 }
 
 // Lock implements register.Locker. It logs the first failure.
@@ -120,7 +120,7 @@ func (l *locker) Lock(m register.Memory) error {
 	}
 	err := a.Lock()
 	if err != nil && !errors.Is(err, fault.ErrNotSupported) {
-		l.told.Do(func() {
+		l.logged.Do(func() {
 			what := "registered memory is not locked, and may be paged out"
 			if l.pin == register.PinRequired {
 				what = "memory cannot be locked, and is not registered"

@@ -45,7 +45,7 @@ func (s *splitting) steps(ctx context.Context) []*Gathering {
 	all := []*Gathering{
 		{Kind: s.kind, Before: s.choose, Check: s.assign},
 		{Kind: s.kind, Before: func() ([]byte, error) { return s.create(ctx) }, Check: s.place, HostOnly: true},
-		{Kind: s.kind, Before: s.meet, After: s.settle, HostOnly: true}}
+		{Kind: s.kind, Before: s.meet, After: s.agreeOnDevices, HostOnly: true}}
 	if s.parent.SpansHosts() {
 		all = append(all, &Gathering{Kind: s.kind, Before: func() ([]byte, error) { return nil, s.connect(ctx) }, HostOnly: true})
 	}
@@ -219,8 +219,8 @@ func (s *splitting) connect(ctx context.Context) error {
 	return err
 }
 
-// settle learns whether the ranks of this host use their devices.
-func (s *splitting) settle(all [][]byte) {
+// agreeOnDevices learns whether the ranks of this host use their devices.
+func (s *splitting) agreeOnDevices(all [][]byte) {
 	if s.child == nil {
 		return
 	}
@@ -228,7 +228,7 @@ func (s *splitting) settle(all [][]byte) {
 	for _, m := range s.here {
 		whys = append(whys, string(all[m.rank]))
 	}
-	s.child.settleDevice(whys) // an error could only come from dropping an unused device
+	s.child.agreeOnDevice(whys) // an error could only come from dropping an unused device
 }
 
 // leave publishes in this rank's area that it takes no part in the communicator, and why. Peers may have come further

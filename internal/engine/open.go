@@ -147,9 +147,9 @@ func (j *joining) join(ctx context.Context) (again bool, err error) {
 	if err == nil && apart == nil && len(j.r.Hosts) > 1 {
 		err = j.c.layRows(j.r, cards[0].Rows)
 	}
-	// After Settle all ranks know that the ranks of each host have mapped each other: the rest needs nothing of Open.
+	// After ExchangeVerdict all ranks know that the ranks of each host have mapped each other: the rest needs nothing of Open.
 	host := j.r.LocalRanks()
-	whys, parted, err := roster.Settle(ctx, j.r, j.why, err, apart)
+	whys, parted, err := roster.ExchangeVerdict(ctx, j.r, j.why, err, apart)
 	if err != nil {
 		return false, err
 	}
@@ -161,7 +161,7 @@ func (j *joining) join(ctx context.Context) (again bool, err error) {
 	if len(parted) > 0 {
 		return true, nil
 	}
-	return false, j.c.settleDevice(whys)
+	return false, j.c.agreeOnDevice(whys)
 }
 
 // create makes this rank's domain and its area.

@@ -66,12 +66,12 @@ func (v *View) Record(k *Recording, to *Recorded, what string, r Recorder) error
 }
 
 // End ends the recording. It returns the first call that failed, the zero Called if that is not known, and why.
-func (k *Recording) End() (Called, error) {
-	k.mu.Lock()
-	to := k.to
-	k.to = nil
-	k.mu.Unlock()
-	to.c.recording.CompareAndSwap(k, nil)
+func (r *Recording) End() (Called, error) {
+	r.mu.Lock()
+	to := r.to
+	r.to = nil
+	r.mu.Unlock()
+	to.c.recording.CompareAndSwap(r, nil)
 	if to.first == nil {
 		return Called{}, nil
 	}
@@ -79,35 +79,35 @@ func (k *Recording) End() (Called, error) {
 }
 
 // Enter makes other goroutines wait until Leave, and returns where the operations go, or nil if the recording has ended.
-func (k *Recording) Enter() Recorder {
-	k.mu.Lock()
-	if k.to == nil {
+func (r *Recording) Enter() Recorder {
+	r.mu.Lock()
+	if r.to == nil {
 		return nil
 	}
-	return k.to.r
+	return r.to.r
 }
 
 // Leave ends what Enter began.
-func (k *Recording) Leave() { k.mu.Unlock() }
+func (r *Recording) Leave() { r.mu.Unlock() }
 
 // Begin implements Recorder.
-func (k *Recording) Begin() *team.Work {
-	if r := k.Enter(); r != nil {
-		return r.Begin()
+func (r *Recording) Begin() *team.Work {
+	if outer := r.Enter(); outer != nil {
+		return outer.Begin()
 	}
 	return new(team.Work)
 }
 
 // Record implements Recorder.
-func (k *Recording) Record(c *Comm, w *team.Work) error {
-	defer k.Leave()
-	if k.to == nil {
+func (r *Recording) Record(c *Comm, w *team.Work) error {
+	defer r.Leave()
+	if r.to == nil {
 		return c.LocalError(w.Kind.String(), ErrRecorded)
 	}
 	call := Called{w.Kind, w.Kernel}
-	err := k.to.r.Record(c, w)
+	err := r.to.r.Record(c, w)
 	if err != nil {
-		k.to.failed(call, Cause(err))
+		r.to.failed(call, Cause(err))
 	}
 	return err
 }
@@ -152,13 +152,13 @@ func (to *Recorded) failed(call Called, err error) {
 }
 
 // fail is failed for callers without the lock. It returns false if the recording has ended.
-func (k *Recording) fail(call Called, err error) bool {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	if k.to == nil {
+func (r *Recording) fail(call Called, err error) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.to == nil {
 		return false
 	}
-	k.to.failed(call, err)
+	r.to.failed(call, err)
 	return true
 }
 

@@ -143,7 +143,7 @@ func (r *Registration) End() error {
 	}
 	var errs []error
 	if g, granted := r.Revoke(); granted {
-		over, err := r.c.dom.settle(g)
+		over, err := r.c.dom.awaitCopies(g)
 		if !over {
 			r.alloc.Quarantine()
 		}

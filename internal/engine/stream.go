@@ -217,10 +217,10 @@ func (s *Stream) fail(c *Comm, err error) {
 	if c == nil { // later calls of the channel or window return it, too
 		return
 	}
-	c.unsaid.mu.Lock()
-	c.unsaid.n++
-	c.unsaid.last = err
-	c.unsaid.mu.Unlock()
+	c.unreported.mu.Lock()
+	c.unreported.n++
+	c.unreported.last = err
+	c.unreported.mu.Unlock()
 }
 
 // failures takes the errors since the last Sync. The caller holds mu.
@@ -229,23 +229,23 @@ func (s *Stream) failures() (errs []error) {
 		if errs = append(errs, f.err); f.c == nil {
 			continue
 		}
-		f.c.unsaid.mu.Lock()
-		f.c.unsaid.n--
-		f.c.unsaid.mu.Unlock()
+		f.c.unreported.mu.Lock()
+		f.c.unreported.n--
+		f.c.unreported.mu.Unlock()
 	}
 	s.errs = nil
 	return errs
 }
 
-// unsaid counts the failed operations of a communicator on streams whose errors no Sync has returned.
-type unsaid struct {
+// unreported counts the failed operations of a communicator on streams whose errors no Sync has returned.
+type unreported struct {
 	mu   sync.Mutex
 	n    int
 	last error
 }
 
 // left returns an error if there are any, for the caller that closes the communicator, because no Sync may come.
-func (u *unsaid) left() error {
+func (u *unreported) left() error {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	if u.n == 0 {

@@ -264,8 +264,8 @@ func (d *Device) Busy() bool {
 	return err == nil && !done
 }
 
-// RunsBeside reports whether a collective may run, now or later, at the same time as work queued on s next.
-func (d *Device) RunsBeside(s *Stream) bool {
+// RunsConcurrently reports whether a collective may run, now or later, at the same time as work queued on s next.
+func (d *Device) RunsConcurrently(s *Stream) bool {
 	if last := d.last.Load(); last == nil || last == s {
 		return false
 	}

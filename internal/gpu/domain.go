@@ -147,8 +147,8 @@ type Domain struct {
 
 // Holders returns which ranks of a host have each of the devices that rank mine's process sees, if told is what the ranks
 // tell by Visible. The error says why no rank uses devices. name maps a rank to its number in the job.
-func Holders(told []json.RawMessage, mine int, name func(rank int) int) (ranks [][]int, err error) {
-	all, err := heard(told, name)
+func Holders(visible []json.RawMessage, mine int, name func(rank int) int) (ranks [][]int, err error) {
+	all, err := parseVisible(visible, name)
 	if err != nil {
 		return nil, err
 	}
@@ -166,11 +166,11 @@ func Holders(told []json.RawMessage, mine int, name func(rank int) int) (ranks [
 	return ranks, nil
 }
 
-// heard reads what ranks have told by Visible.
-func heard(told []json.RawMessage, name func(rank int) int) ([]gpus, error) {
-	all := make([]gpus, len(told))
-	for r := range told {
-		if err := json.Unmarshal(told[r], &all[r]); err != nil {
+// parseVisible reads what ranks have told by Visible.
+func parseVisible(visible []json.RawMessage, name func(rank int) int) ([]gpus, error) {
+	all := make([]gpus, len(visible))
+	for r := range visible {
+		if err := json.Unmarshal(visible[r], &all[r]); err != nil {
 			return nil, fmt.Errorf("what rank %d told of its devices: %w: %w", name(r), err, fault.ErrMismatch)
 		}
 	}
@@ -178,16 +178,16 @@ func heard(told []json.RawMessage, name func(rank int) int) ([]gpus, error) {
 }
 
 // Visible implements Accelerators.
-func (accelerators) Visible(policy team.DevicePolicy) (told json.RawMessage, why string) {
+func (accelerators) Visible(policy team.DevicePolicy) (visible json.RawMessage, why string) {
 	g := visibleGPUs(policy)
-	told, _ = json.Marshal(g) // only strings and numbers: it cannot fail
-	return told, g.Why
+	visible, _ = json.Marshal(g) // only strings and numbers: it cannot fail
+	return visible, g.Why
 }
 
 // New implements Accelerators.
-func (accelerators) New(c *engine.Comm, told []json.RawMessage) (engine.Accelerator, error) {
+func (accelerators) New(c *engine.Comm, visible []json.RawMessage) (engine.Accelerator, error) {
 	t := c.Team()
-	all, err := heard(told, t.Name)
+	all, err := parseVisible(visible, t.Name)
 	if err != nil {
 		return nil, err
 	}
@@ -222,61 +222,61 @@ func (accelerators) New(c *engine.Comm, told []json.RawMessage) (engine.Accelera
 	return d, nil
 }
 
-// sharing says, where ranks share g's device, which of them this one is.
-func (g *Domain) sharing() string {
-	if len(g.ranks) < 2 {
+// sharing says, where ranks share d's device, which of them this one is.
+func (d *Domain) sharing() string {
+	if len(d.ranks) < 2 {
 		return ""
 	}
-	return fmt.Sprintf(", as number %d of the %d ranks that share it", slices.Index(g.ranks, g.own)+1, len(g.ranks))
+	return fmt.Sprintf(", as number %d of the %d ranks that share it", slices.Index(d.ranks, d.own)+1, len(d.ranks))
 }
 
-// meet notes which ranks of t have g's device, and whether they take turns on it, which those of one process do not.
-func (g *Domain) meet(t *team.Team, owners []int, mps bool) {
+// meet notes which ranks of t have d's device, and whether they take turns on it, which those of one process do not.
+func (d *Domain) meet(t *team.Team, owners []int, mps bool) {
 	for _, r := range owners {
-		g.ranks = append(g.ranks, t.Name(r))
-		g.turns = g.turns || !mps && t.Peers[r].Proc != t.Peers[t.Rank()].Proc
+		d.ranks = append(d.ranks, t.Name(r))
+		d.turns = d.turns || !mps && t.Peers[r].Proc != t.Peers[t.Rank()].Proc
 	}
 }
 
-// use makes g dom's side of device i, with room for peers and an area of that many bytes. After an error dom owns what
+// use makes d dom's side of device i, with room for peers and an area of that many bytes. After an error dom owns what
 // was made, and frees it when it closes.
-func (g *Domain) use(dom *engine.Domain, i, peers, area int) error {
-	if err := g.join(i, streamsOf(g.Sharers, peers+1)); err != nil {
-		if g.shared != nil {
-			err = errors.Join(err, g.leave())
+func (d *Domain) use(dom *engine.Domain, i, peers, area int) error {
+	if err := d.join(i, streamsOf(d.Sharers, peers+1)); err != nil {
+		if d.shared != nil {
+			err = errors.Join(err, d.leave())
 		}
 		return err
 	}
-	dom.SetDevice(g)
-	dom.Heap.UseDevice(g.Context, choresOf{g.shared})
-	dom.Heap.OnQuiesce(g.quiesce)
+	dom.SetDevice(d)
+	dom.Heap.UseDevice(d.Context, choresOf{d.shared})
+	dom.Heap.OnQuiesce(d.quiesce)
 	if err := dom.Heap.ReserveDevice(area + peers*engine.RowBytes); err != nil {
 		return err
 	}
-	return dom.Exports.UseDevice(g.Context, choresOf{g.shared}, peers)
+	return dom.Exports.UseDevice(d.Context, choresOf{d.shared}, peers)
 }
 
 // quiesce waits until all work that communicators of the domain have queued has ended. Kernels end by themselves, at
 // the latest after their timeout.
-func (g *Domain) quiesce() {
-	for _, s := range g.all() {
+func (d *Domain) quiesce() {
+	for _, s := range d.all() {
 		s.Quiet()
 	}
 }
 
 // all returns the streams on which communicators of the domain have queued work.
-func (g *Domain) all() (all []*Stream) {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	for s := range g.streams {
+func (d *Domain) all() (all []*Stream) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	for s := range d.streams {
 		all = append(all, s)
 	}
 	return all
 }
 
 // idle reports whether all work that communicators of the domain have queued has ended.
-func (g *Domain) idle() bool {
-	for _, s := range g.all() {
+func (d *Domain) idle() bool {
+	for _, s := range d.all() {
 		if done, err := s.Done(); !done && err == nil {
 			return false
 		}
@@ -285,30 +285,30 @@ func (g *Domain) idle() bool {
 }
 
 // Add says that communicators of the domain queue on s.
-func (g *Domain) Add(s *Stream) {
-	g.mu.Lock()
-	g.streams[s] = true
-	g.mu.Unlock()
+func (d *Domain) Add(s *Stream) {
+	d.mu.Lock()
+	d.streams[s] = true
+	d.mu.Unlock()
 }
 
 // Remove says that communicators of the domain no longer queue on s.
-func (g *Domain) Remove(s *Stream) {
-	g.mu.Lock()
-	delete(g.streams, s)
-	g.mu.Unlock()
+func (d *Domain) Remove(s *Stream) {
+	d.mu.Lock()
+	delete(d.streams, s)
+	d.mu.Unlock()
 }
 
 // Device implements DomainDevice.
-func (g *Domain) Device() hw.Device { return g.Context.Device() }
+func (d *Domain) Device() hw.Device { return d.Context.Device() }
 
 // Ranks implements DomainDevice.
-func (g *Domain) Ranks() []int { return g.ranks }
+func (d *Domain) Ranks() []int { return d.ranks }
 
 // Turns implements DomainDevice.
-func (g *Domain) Turns() bool { return g.turns }
+func (d *Domain) Turns() bool { return d.turns }
 
 // Copy implements DomainDevice.
-func (g *Domain) Copy(a cuda.Addr, b []byte, in bool) error { return g.shared.copy(a, b, in) }
+func (d *Domain) Copy(a cuda.Addr, b []byte, in bool) error { return d.shared.copy(a, b, in) }
 
 // Close implements DomainDevice.
-func (g *Domain) Close() error { return g.leave() }
+func (d *Domain) Close() error { return d.leave() }

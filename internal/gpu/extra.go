@@ -36,7 +36,7 @@ func (x *Extra) Ready() (at uint64, extent uint32, offset int, ok bool) {
 
 // Make makes x, of that many bytes, in the background, because the driver may wait for running work. It reports whether
 // x is not ready yet but may be later. Any goroutine may call it.
-func (d *Device) Make(x *Extra, bytes int) (late bool) {
+func (d *Device) Make(x *Extra, bytes int) (pending bool) {
 	x.begin.Do(func() {
 		d.mu.Lock()
 		defer d.mu.Unlock()
@@ -118,7 +118,7 @@ func export(dom *engine.Domain, a *mem.Allocation) (extent uint32, offset uint64
 // makeStaging makes the communicator's extra staging memory if w is likely to need it, and reports whether it may be
 // ready later. Until then operations use the staging memory in areas, in many rounds. The caller has the turn, and has
 // acquired w's buffers.
-func (d *Device) makeStaging(w *team.Work, wait bool) (late bool) {
+func (d *Device) makeStaging(w *team.Work, wait bool) (pending bool) {
 	staged := func(v *team.Vec, b *team.Buf) bool { return v.Bytes() > 0 && b.Claim == nil && !b.NotImported }
 	switch {
 	case !w.Kernel.DirectAccess || d.c.Team().Size() == 1 || max(w.Src.Bytes(), w.Dst.Bytes()) <= stagedLeast*d.Layout.Little:

@@ -18,12 +18,12 @@ import (
 
 // Graph is a sequence of operations on the device that the driver replays. A launch is one call of the driver.
 type Graph struct {
-	d     *Device
-	last  team.Work // the last of the works that were captured
-	told  engine.Replay
-	ops   uint64    // of a launch; several collectives in one kernel count as one, see Device.count
-	part  GraphPart // the client's part, or nil
-	reads []read    // operations whose counts each launch reads
+	d      *Device
+	last   team.Work // the last of the works that were captured
+	replay engine.Replay
+	ops    uint64    // of a launch; several collectives in one kernel count as one, see Device.count
+	part   GraphPart // the client's part, or nil
+	reads  []read    // operations whose counts each launch reads
 
 	mu    sync.Mutex
 	graph *cuda.Graph // nil once closed
@@ -67,14 +67,14 @@ func (d *Device) imported(ctx context.Context, works []team.Work) error {
 		if !w.Kernel.DirectAccess {
 			continue
 		}
-		err := d.UntilImported(ctx, start, func() (late bool, err error) {
+		err := d.UntilImported(ctx, start, func() (pending bool, err error) {
 			if err := d.acquire(&w, false); err != nil {
 				return false, err
 			}
-			late = d.makeStaging(&w, false) || w.SrcBuf.NotImported || w.DstBuf.NotImported
+			pending = d.makeStaging(&w, false) || w.SrcBuf.NotImported || w.DstBuf.NotImported
 			w.Release()
 			w.SrcBuf, w.DstBuf = team.Buf{}, team.Buf{}
-			return late, nil
+			return pending, nil
 		})
 		if err != nil {
 			return err
@@ -83,14 +83,14 @@ func (d *Device) imported(ctx context.Context, works []team.Work) error {
 	return nil
 }
 
-// UntilImported calls acquire, which finds registrations, until acquire reports that nothing is late: then the peers have
+// UntilImported calls acquire, which finds registrations, until acquire reports that nothing is pending: then the peers have
 // imported the memory. Memory that a peer has not imported importTimeout after start, or a shorter
 // Options.Timeout after it, is captured as staged.
-func (d *Device) UntilImported(ctx context.Context, start time.Time, acquire func() (late bool, err error)) error {
+func (d *Device) UntilImported(ctx context.Context, start time.Time, acquire func() (pending bool, err error)) error {
 	for {
-		late, err := acquire()
+		pending, err := acquire()
 		switch {
-		case err != nil || !late:
+		case err != nil || !pending:
 			return err
 		case ctx.Err() != nil:
 			return reason.Ended(ctx)
@@ -155,7 +155,7 @@ func (d *Device) capture(ctx context.Context, works []team.Work, part GraphPart)
 			if os, bad = part.Capture(s.Driver, &g.last); bad != nil {
 				break
 			}
-			g.told.Add(os...)
+			g.replay.Add(os...)
 			continue
 		}
 		if g.last.Kernel.Counts { // the counts of a launch may differ from those of the capture
@@ -169,7 +169,7 @@ func (d *Device) capture(ctx context.Context, works []team.Work, part GraphPart)
 		}
 		var o engine.OpInfo
 		d.c.Describe(&o, &g.last, g.last.Kernel.Algorithm, 0)
-		g.told.Add(o)
+		g.replay.Add(o)
 		g.ops++
 		g.last.Release() // the graph holds the buffers
 		d.next.copy = nil
@@ -223,7 +223,7 @@ func (g *Graph) group(s *Stream, works []team.Work) error {
 	for i := range held {
 		var o engine.OpInfo
 		d.c.Describe(&o, &held[i], grouped(&held[i]), 0)
-		g.told.Add(o)
+		g.replay.Add(o)
 	}
 	g.last = works[len(works)-1]
 	g.ops++
@@ -256,7 +256,7 @@ func (g *Graph) Launch(ctx context.Context, v *engine.View) error {
 		return c.LocalError("launch", reason.Ended(ctx)) // no peer can have noticed the launch yet
 	}
 	if v.Stream == nil {
-		if err := d.settle(ctx, g.last.Kind); err != nil {
+		if err := d.awaitStreams(ctx, g.last.Kind); err != nil {
 			return err
 		}
 	}
@@ -306,11 +306,11 @@ func (g *Graph) queue(s *Stream) (refusal, err error) {
 	}
 	at := [2]uint64{d.ops}
 	if g.part != nil {
-		at[1] = g.part.Number(g.told.Counts[1])
+		at[1] = g.part.Number(g.replay.Counts[1])
 	}
-	d.ops += g.told.Counts[0]
+	d.ops += g.replay.Counts[0]
 	d.count(g.ops)
-	d.c.NoteReplay(&g.told, at)
+	d.c.NoteReplay(&g.replay, at)
 	return refusal, nil
 }
 
@@ -329,7 +329,7 @@ type read struct {
 func (g *Graph) reading(cu *cuda.Stream, w *team.Work) error {
 	node, err := cu.Last()
 	l := &g.d.next
-	g.reads = append(g.reads, read{work: *w, seq: g.told.Counts[0] + 1, node: node, f: l.f, shape: l.shape,
+	g.reads = append(g.reads, read{work: *w, seq: g.replay.Counts[0] + 1, node: node, f: l.f, shape: l.shape,
 		last: l.params, good: l.params.Signature})
 	return err
 }

@@ -63,7 +63,7 @@ func (d *Device) performGroup(ctx context.Context, works []team.Work) error {
 	if err := launchable(d.c, d.own.s); err != nil {
 		return err
 	}
-	if err := d.settle(ctx, kind); err != nil {
+	if err := d.awaitStreams(ctx, kind); err != nil {
 		return err
 	}
 	refusal, err := d.queueGroup(ctx, d.own, works, nil)

@@ -18,29 +18,29 @@ func LanesTo(n int) (s LaneSet) {
 }
 
 // Add adds a lane.
-func (s *LaneSet) Add(lane int) { s[lane/64] |= 1 << (lane % 64) }
+func (l *LaneSet) Add(lane int) { l[lane/64] |= 1 << (lane % 64) }
 
 // Remove removes a lane.
-func (s *LaneSet) Remove(lane int) { s[lane/64] &^= 1 << (lane % 64) }
+func (l *LaneSet) Remove(lane int) { l[lane/64] &^= 1 << (lane % 64) }
 
 // Has reports whether a lane is in the set.
-func (s *LaneSet) Has(lane int) bool { return s[lane/64]>>(lane%64)&1 != 0 }
+func (l *LaneSet) Has(lane int) bool { return l[lane/64]>>(lane%64)&1 != 0 }
 
 // Empty reports whether the set has no lane.
-func (s *LaneSet) Empty() bool { return *s == LaneSet{} }
+func (l *LaneSet) Empty() bool { return *l == LaneSet{} }
 
 // Len returns the number of lanes in the set.
-func (s *LaneSet) Len() (n int) {
-	for _, w := range s {
+func (l *LaneSet) Len() (n int) {
+	for _, w := range l {
 		n += bits.OnesCount64(w)
 	}
 	return n
 }
 
 // Next returns the first lane of the set that is not below lane, or -1.
-func (s *LaneSet) Next(lane int) int {
-	for i := lane / 64; i < len(s); i++ {
-		if w := s[i] >> (lane % 64) << (lane % 64); w != 0 {
+func (l *LaneSet) Next(lane int) int {
+	for i := lane / 64; i < len(l); i++ {
+		if w := l[i] >> (lane % 64) << (lane % 64); w != 0 {
 			return 64*i + bits.TrailingZeros64(w)
 		}
 		lane = 0
@@ -72,26 +72,26 @@ func ShareLanes(lanes int) *LaneShares {
 }
 
 // Kept holds the blocks of users' own captures, until the communicator ends.
-func (s *LaneShares) Kept() *LaneBlocks { return &s.kept }
+func (l *LaneShares) Kept() *LaneBlocks { return &l.kept }
 
 // Take reduces blocks, the number that each lane wants for messages that start together, to what each lane gets on a
 // device with room for that many. With keep nil the messages are queued now, and have the blocks until Free. With keep,
 // of a graph or Kept, they are captured and may run at any time: their blocks are added to it, and a graph's are taken
 // until GiveUp.
-func (s *LaneShares) Take(room int, blocks LaneBlocks, keep *LaneBlocks) {
+func (l *LaneShares) Take(room int, blocks LaneBlocks, keep *LaneBlocks) {
 	free, more := int32(room), int32(0) // more: blocks wanted beyond one for each lane
-	again := s.graphs[keep]             // launches of one graph never overlap
+	again := l.graphs[keep]             // launches of one graph never overlap
 	for i, n := range blocks {
 		if n > 0 {
 			free--
 			more += n - 1
 			continue
 		}
-		held := s.lanes[i].held
+		held := l.lanes[i].held
 		if again {
-			held = s.heldBut(i, keep)
+			held = l.heldBut(i, keep)
 		}
-		free -= max(s.lanes[i].queued, held, 1)
+		free -= max(l.lanes[i].queued, held, 1)
 	}
 	if keep != nil && *keep == nil {
 		*keep = make(LaneBlocks, len(blocks))
@@ -103,25 +103,25 @@ func (s *LaneShares) Take(room int, blocks LaneBlocks, keep *LaneBlocks) {
 		if more > max(free, 0) {
 			blocks[i] = 1 + (n-1)*max(free, 0)/more
 		}
-		l := &s.lanes[i]
+		lane := &l.lanes[i]
 		if keep != nil {
 			(*keep)[i] = max((*keep)[i], blocks[i])
-			l.held = max(l.held, (*keep)[i])
+			lane.held = max(lane.held, (*keep)[i])
 		} else {
-			l.queued, l.open = max(l.queued, blocks[i]), true
+			lane.queued, lane.open = max(lane.queued, blocks[i]), true
 		}
 	}
-	if keep != nil && keep != &s.kept {
-		s.graphs[keep] = true
+	if keep != nil && keep != &l.kept {
+		l.graphs[keep] = true
 	}
 }
 
 // heldBut returns how many blocks captured messages of a lane have, except the blocks of graph.
-func (s *LaneShares) heldBut(lane int, graph *LaneBlocks) (n int32) {
-	if s.kept != nil {
-		n = s.kept[lane]
+func (l *LaneShares) heldBut(lane int, graph *LaneBlocks) (n int32) {
+	if l.kept != nil {
+		n = l.kept[lane]
 	}
-	for g := range s.graphs {
+	for g := range l.graphs {
 		if g != graph {
 			n = max(n, (*g)[lane])
 		}
@@ -130,21 +130,21 @@ func (s *LaneShares) heldBut(lane int, graph *LaneBlocks) (n int32) {
 }
 
 // GiveUp gives up a graph's blocks.
-func (s *LaneShares) GiveUp(graph *LaneBlocks) {
-	if !s.graphs[graph] {
+func (l *LaneShares) GiveUp(graph *LaneBlocks) {
+	if !l.graphs[graph] {
 		return
 	}
-	delete(s.graphs, graph)
-	for i := range s.lanes {
-		s.lanes[i].held = s.heldBut(i, nil)
+	delete(l.graphs, graph)
+	for i := range l.lanes {
+		l.lanes[i].held = l.heldBut(i, nil)
 	}
 }
 
 // Queued says that what was being queued on a lane has been queued.
-func (s *LaneShares) Queued(lane int) { s.lanes[lane].open = false }
+func (l *LaneShares) Queued(lane int) { l.lanes[lane].open = false }
 
 // Spare reports whether Free would give blocks to other lanes, once all that is queued on the lane has ended.
-func (s *LaneShares) Spare(lane int) bool { return s.lanes[lane].queued > 1 && !s.lanes[lane].open }
+func (l *LaneShares) Spare(lane int) bool { return l.lanes[lane].queued > 1 && !l.lanes[lane].open }
 
 // Free frees the blocks of what was queued on a lane.
-func (s *LaneShares) Free(lane int) { s.lanes[lane].queued = 0 }
+func (l *LaneShares) Free(lane int) { l.lanes[lane].queued = 0 }

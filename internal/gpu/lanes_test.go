@@ -11,8 +11,8 @@ import (
 )
 
 // listed returns the lanes of a set as Next finds them.
-func (s *LaneSet) listed() (all []int) {
-	for i := s.Next(0); i >= 0; i = s.Next(i + 1) {
+func (l *LaneSet) listed() (all []int) {
+	for i := l.Next(0); i >= 0; i = l.Next(i + 1) {
 		all = append(all, i)
 	}
 	return all

@@ -113,7 +113,7 @@ func (d *Device) Perform(ctx context.Context, w *team.Work) error {
 	if err := launchable(c, d.own.s); err != nil {
 		return err
 	}
-	if err := d.settle(ctx, w.Kind); err != nil {
+	if err := d.awaitStreams(ctx, w.Kind); err != nil {
 		return err
 	}
 	var began time.Time
@@ -146,9 +146,9 @@ func (d *Device) outcome(ctx context.Context, k team.OpKind, refusal error) erro
 	return err
 }
 
-// settle waits, before a blocking call, for the work that was queued on other streams, so that the status after the call
+// awaitStreams waits, before a blocking call, for the work that was queued on other streams, so that the status after the call
 // is the call's own.
-func (d *Device) settle(ctx context.Context, k team.OpKind) error {
+func (d *Device) awaitStreams(ctx context.Context, k team.OpKind) error {
 	s := d.last.Load()
 	if s == nil || s == d.own {
 		return nil

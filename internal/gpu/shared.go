@@ -52,8 +52,8 @@ func placeOf(dev hw.Device) *place {
 	return p.(*place)
 }
 
-// join makes g one of the domains on device i, where that many streams will be used.
-func (g *Domain) join(i, streams int) error {
+// join makes d one of the domains on device i, where that many streams will be used.
+func (d *Domain) join(i, streams int) error {
 	p := placeOf(hw.CUDA(i))
 	p.Lock()
 	defer p.Unlock()
@@ -73,9 +73,9 @@ func (g *Domain) join(i, streams int) error {
 		}
 		p.shared = s
 	}
-	g.shared, g.Context, g.Kernels = s, s.context, s.kernels
+	d.shared, d.Context, d.Kernels = s, s.context, s.kernels
 	s.mu.Lock()
-	s.domains[g] = true
+	s.domains[d] = true
 	s.mu.Unlock()
 	return s.grow(streams)
 }
@@ -116,13 +116,13 @@ func (s *shared) grow(streams int) error {
 }
 
 // leave undoes join.
-func (g *Domain) leave() error {
-	s := g.shared
+func (d *Domain) leave() error {
+	s := d.shared
 	p := placeOf(s.context.Device())
 	p.Lock()
 	defer p.Unlock()
 	s.mu.Lock()
-	delete(s.domains, g)
+	delete(s.domains, d)
 	left := len(s.domains)
 	s.mu.Unlock()
 	if left > 0 {
@@ -216,16 +216,16 @@ func (s *shared) giveUnits(units int) {
 	s.mu.Unlock()
 }
 
-// Admit is called before work is queued on st for a rank of g. A stream with work has one of the device's queues, which
+// Admit is called before work is queued on st for a rank of d. A stream with work has one of the device's queues, which
 // several streams have together when there are more of them. What waits in a queue keeps back all that is behind it, of
 // other streams too, so that ranks which share a device could wait for each other forever. So no more of their streams
 // have work at the same time than there are queues. The caller is between BeginQueueing, which admits its stream, and
 // EndQueueing.
-func (g *Domain) Admit(st *Stream) error {
-	if g.Sharers <= 1 {
+func (d *Domain) Admit(st *Stream) error {
+	if d.Sharers <= 1 {
 		return nil
 	}
-	s := g.shared
+	s := d.shared
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.queued[st] {
@@ -246,27 +246,27 @@ func (g *Domain) Admit(st *Stream) error {
 	return nil
 }
 
-// BeginQueueing is called before st gets work for a rank of g, and EndQueueing after that, unless it fails. Nothing in
+// BeginQueueing is called before st gets work for a rank of d, and EndQueueing after that, unless it fails. Nothing in
 // between may wait for a kernel. It waits if much is queued on st already, and then admits st: see Admit. If two threads give streams work at the same time, and neither stream has a queue, the driver may
 // give both the same one (seen on an H100 with driver 580: once in 50 times that two ranks made streams and queued two
 // kernels each). So one thread does it at a time, where ranks share a device.
-func (g *Domain) BeginQueueing(st *Stream) error {
-	if g.Sharers <= 1 {
+func (d *Domain) BeginQueueing(st *Stream) error {
+	if d.Sharers <= 1 {
 		return nil
 	}
 	st.pace()
-	g.shared.queueing.Lock()
-	err := g.Admit(st)
+	d.shared.queueing.Lock()
+	err := d.Admit(st)
 	if err != nil {
-		g.shared.queueing.Unlock()
+		d.shared.queueing.Unlock()
 	}
 	return err
 }
 
 // EndQueueing ends BeginQueueing.
-func (g *Domain) EndQueueing() {
-	if g.Sharers > 1 {
-		g.shared.queueing.Unlock()
+func (d *Domain) EndQueueing() {
+	if d.Sharers > 1 {
+		d.shared.queueing.Unlock()
 	}
 }
 

@@ -50,7 +50,7 @@ func (d *Device) take() error {
 	// error. If it still runs, it may be about to report the error.
 	aborted := d.status.Abort.Load() != 0 && d.c.Broken() == nil && !d.Busy()
 	code := d.status.Error.Load()
-	e, fatal := d.told(code)
+	e, fatal := d.statusError(code)
 	if code != kernels.OK { // else an error reported meanwhile would be lost
 		d.status.Error.Store(kernels.OK)
 	}
@@ -78,9 +78,9 @@ func (d *Device) take() error {
 	return nil
 }
 
-// told returns the error in the status for code, nil if there is none, and whether it breaks the communicator. The
+// statusError returns the error in the status for code, nil if there is none, and whether it breaks the communicator. The
 // caller holds mu.
-func (d *Device) told(code uint32) (e *fault.Error, fatal bool) {
+func (d *Device) statusError(code uint32) (e *fault.Error, fatal bool) {
 	s := d.status
 	peer := d.name(s.About(d.c.Team().Size()))
 	k := team.OpKind(s.Mine >> 59)
@@ -175,7 +175,7 @@ func (d *Device) watchdog() {
 			continue
 		}
 		d.mu.Lock()
-		told, fatal := d.told(d.status.Error.Load())
+		told, fatal := d.statusError(d.status.Error.Load())
 		if !fatal {
 			told = d.fatal()
 		}

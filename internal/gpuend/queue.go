@@ -99,7 +99,7 @@ func (e *End) room(s *gpu.Stream, side int, steps []Step) (most int, err error) 
 			most = max(most, steps[i].blocks(e.d.Room.Channels))
 		}
 		return e.d.AdmitWait(s, most)
-	case !s.Captured() && e.d.RunsBeside(s):
+	case !s.Captured() && e.d.RunsConcurrently(s):
 		return e.d.Room.Channels, nil
 	}
 	return kernels.ChannelGrid, nil

@@ -132,7 +132,7 @@ func (s *Stage) follow(ctx context.Context) error {
 		return nil
 	}
 	return t.Errorf(team.StepAgree, int(d.Refusal>>32)-1,
-		reason.Told(a.VerdictText.Get(), reason.OfCode(int(uint32(d.Refusal)))))
+		reason.Remote(a.VerdictText.Get(), reason.OfCode(int(uint32(d.Refusal)))))
 }
 
 // A report is a tally as bytes: the first refusal and up to maxVotes votes. A host has no room to report more.

@@ -66,7 +66,7 @@ func (s *Stage) heard(from int, m net.Message) *fault.Error {
 		if is == nil {
 			is = fault.ErrAborted
 		}
-		return s.error("wait", about, reason.Told(m.Text, is))
+		return s.error("wait", about, reason.Remote(m.Text, is))
 	}
 	return nil
 }

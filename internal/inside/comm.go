@@ -104,17 +104,17 @@ type Recording struct {
 // Do calls calls with a view like v that records its operations in r. own is the first error of calls itself, of a call
 // that could not be recorded, or of a collective that was called on v meanwhile; failed is that call, or the zero Called
 // if it is not known. If err is not nil, nothing has been called, and the peers need not know.
-func (k *Recording) Do(v *View, to *engine.Recorded, what string, r engine.Recorder, calls func(*Comm) error) (failed engine.Called, own, err error) {
-	if err := v.Record(&k.k, to, what, r); err != nil {
+func (r *Recording) Do(v *View, to *engine.Recorded, what string, recorder engine.Recorder, calls func(*Comm) error) (failed engine.Called, own, err error) {
+	if err := v.Record(&r.k, to, what, recorder); err != nil {
 		return failed, nil, err
 	}
 	defer func() { // calls may panic
 		var first error
-		if failed, first = k.k.End(); first != nil && !errors.Is(own, first) {
+		if failed, first = r.k.End(); first != nil && !errors.Is(own, first) {
 			own = errors.Join(first, own)
 		}
 	}()
-	k.c.v = *v
-	k.c.v.Recorder = &k.k
-	return failed, calls(&k.c), nil
+	r.c.v = *v
+	r.c.v.Recorder = &r.k
+	return failed, calls(&r.c), nil
 }

@@ -44,12 +44,12 @@ type Remote struct{ m *onesided.Remote }
 // NewRemote wraps m.
 func NewRemote(m *onesided.Remote) *Remote { return &Remote{m} }
 
-// Onesided returns the remote memory; nil if m is nil or zero.
-func (m *Remote) Onesided() *onesided.Remote {
-	if m == nil {
+// Onesided returns the remote memory; nil if r is nil or zero.
+func (r *Remote) Onesided() *onesided.Remote {
+	if r == nil {
 		return nil
 	}
-	return m.m
+	return r.m
 }
 
 // Stream is the content of a ubcoll.Stream.

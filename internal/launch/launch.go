@@ -236,7 +236,7 @@ func (l *launcher) flush() {
 	l.errors.flush()
 }
 
-func (l *launcher) say(format string, args ...any) {
+func (l *launcher) printf(format string, args ...any) {
 	l.flush()
 	l.write(l.Stderr, fmt.Appendf(nil, "ubcoll launch: "+format+"\n", args...))
 }
@@ -270,7 +270,7 @@ func (l *launcher) greet(signals <-chan os.Signal) (where string, err error) {
 	}
 	for _, r := range l.hosts {
 		if r.ranks > r.hello.Processors {
-			l.say("%d ranks on the %s of %s: they take turns, which is good for trying things and not for times",
+			l.printf("%d ranks on the %s of %s: they take turns, which is good for trying things and not for times",
 				r.ranks, plural.Count(r.hello.Processors, "processor"), r.hello.Host)
 			break
 		}
@@ -349,7 +349,7 @@ func (l *launcher) wait(signals <-chan os.Signal) (code int) {
 			if left > 0 {
 				rest = ": ending the others"
 			}
-			l.say("%s%s", fmt.Sprintf(format, args...), rest)
+			l.printf("%s%s", fmt.Sprintf(format, args...), rest)
 		}
 		advance(1)
 	}
@@ -399,7 +399,7 @@ func (l *launcher) wait(signals <-chan os.Signal) (code int) {
 			}
 		case <-timer:
 			if ending == 3 {
-				l.say("%s cannot be reached to be ended", plural.Count(left, "rank"))
+				l.printf("%s cannot be reached to be ended", plural.Count(left, "rank"))
 				return code
 			}
 			advance(ending + 1)

@@ -24,7 +24,7 @@ type Message struct {
 
 	exact  bool              // a receive that takes exactly as many elements as it has room for
 	queued bool              // it has its place in the lane, but its stream has not reached it yet; under the lane's lock
-	told   *team.MessageNote // how it went, to be filled in for a group; or nil
+	note   *team.MessageNote // how it went, to be filled in for a group; or nil
 
 	// The transfer, under the lane's lock.
 	seq      uint64

@@ -232,7 +232,7 @@ func (b *Batch) Withdraw() {
 func (b *Batch) message(i int) *Message {
 	k := &b.host[i]
 	h := NewMessage(k.Peer, &k.Vec, k.Recv, b.acquire)
-	h.exact, h.told = true, b.note(i)
+	h.exact, h.note = true, b.note(i)
 	return h
 }
 

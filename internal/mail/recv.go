@@ -237,7 +237,7 @@ func (m *Mail) RecvNow(b *Box, v *team.Vec) (n int, done bool, err error) {
 
 // recvHeld is RecvNow for callers that hold the lane, with a message that takes little time. exact says that v must have
 // as many elements; told, if not nil, is filled in. An error is fatal unless the message is done.
-func (m *Mail) recvHeld(b *Box, v *team.Vec, exact bool, looks int, told *team.MessageNote) (n int, done bool, err error) {
+func (m *Mail) recvHeld(b *Box, v *team.Vec, exact bool, looks int, note *team.MessageNote) (n int, done bool, err error) {
 	if b.Recv.waiting.Head != nil || !m.quick(v) {
 		return 0, false, nil
 	}
@@ -253,8 +253,8 @@ func (m *Mail) recvHeld(b *Box, v *team.Vec, exact bool, looks int, told *team.M
 		return 0, false, err
 	}
 	n, done, err = m.take(b, s, h, v, exact)
-	if told != nil && done && err == nil {
-		told.Kind, told.Seq, told.Bytes = team.KindRecv, b.Recv.Seq, v.Bytes()
+	if note != nil && done && err == nil {
+		note.Kind, note.Seq, note.Bytes = team.KindRecv, b.Recv.Seq, v.Bytes()
 	}
 	return n, done, err
 }

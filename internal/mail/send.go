@@ -122,16 +122,16 @@ func (m *Mail) post(b *Box, h *Message) {
 func (m *Mail) note(h *Message, direct bool) {
 	n := team.MessageNote{Kind: h.kind(), Seq: h.seq, Bytes: h.Bytes, Algorithm: h.algorithm(direct),
 		Direct: h.Buf.Direct(), Why: h.Buf.Why}
-	if h.told != nil {
-		*h.told = n
+	if h.note != nil {
+		*h.note = n
 	}
 	m.c.NoteMessage(n.Info())
 }
 
 // noteSmall records, for a group, that h travelled with its announcement.
 func (h *Message) noteSmall(seq uint64) {
-	if h.told != nil {
-		*h.told = team.MessageNote{Kind: h.kind(), Seq: seq, Bytes: h.Bytes}
+	if h.note != nil {
+		*h.note = team.MessageNote{Kind: h.kind(), Seq: seq, Bytes: h.Bytes}
 	}
 }
 
@@ -311,14 +311,14 @@ func (m *Mail) SendNow(op string, b *Box, v *team.Vec, n int) (sent, free bool, 
 
 // sendHeld is SendNow for callers that hold the lane, with a message that is small enough. told, if not nil, is filled in.
 // An error is fatal.
-func (m *Mail) sendHeld(b *Box, v *team.Vec, n int, told *team.MessageNote) (sent, free bool, err error) {
+func (m *Mail) sendHeld(b *Box, v *team.Vec, n int, note *team.MessageNote) (sent, free bool, err error) {
 	l := &b.Send
 	free, err = m.room(b)
 	free = free && l.idle()
 	if sent = free && m.quick(v); sent {
 		m.postSmall(b, v, n)
-		if told != nil {
-			told.Kind, told.Seq, told.Bytes = team.KindSend, l.Seq, n
+		if note != nil {
+			note.Kind, note.Seq, note.Bytes = team.KindSend, l.Seq, n
 		}
 	}
 	return sent, free, err

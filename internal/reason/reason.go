@@ -33,22 +33,22 @@ func OfCode(code int) error {
 	return codes[code-1]
 }
 
-// Told is another rank's error: its text, and its sentinel or nil.
-func Told(text string, sentinel error) error { return &told{text, sentinel} }
+// Remote is another rank's error: its text, and its sentinel or nil.
+func Remote(text string, sentinel error) error { return &remote{text, sentinel} }
 
 // As is the error that text describes, of that sentinel: its text ends in the sentinel's, once.
 func As(text string, sentinel error) error {
 	end := ": " + sentinel.Error()
-	return Told(strings.TrimSuffix(text, end)+end, sentinel)
+	return Remote(strings.TrimSuffix(text, end)+end, sentinel)
 }
 
-type told struct {
+type remote struct {
 	text string
 	is   error
 }
 
-func (e *told) Error() string { return e.text }
-func (e *told) Unwrap() error { return e.is }
+func (e *remote) Error() string { return e.text }
+func (e *remote) Unwrap() error { return e.is }
 
 // Text is err's text for ranks that know which rank it comes from: without that rank and its host.
 func Text(err error, from int) string {
@@ -89,7 +89,7 @@ func Ended(ctx context.Context) error {
 	return fmt.Errorf("%w: %w", err, cause)
 }
 
-// Late reports whether err says that a time limit has passed.
-func Late(err error) bool {
+// TimedOut reports whether err says that a time limit has passed.
+func TimedOut(err error) bool {
 	return errors.Is(err, fault.ErrTimeout) || errors.Is(err, context.DeadlineExceeded)
 }

@@ -51,7 +51,7 @@ func (e *envelope) error(teller, size int) error {
 	if about < 0 || about >= size {
 		about = teller
 	}
-	return reason.About(about, fmt.Errorf("rank %d: %w", teller, reason.Told(e.Err, reason.OfCode(e.Code))))
+	return reason.About(about, fmt.Errorf("rank %d: %w", teller, reason.Remote(e.Err, reason.OfCode(e.Code))))
 }
 
 // Exchange gathers v from the ranks of this host, in order. Collective over the job. own is why this rank has no v; it
@@ -140,7 +140,7 @@ func pick(all []json.RawMessage, ranks []int) (some []json.RawMessage) {
 func notExchanged(ctx context.Context, err error) error {
 	e, ok := errors.AsType[*fault.Error](err)
 	if errors.Is(err, context.DeadlineExceeded) && errors.Is(context.Cause(ctx), fault.ErrTimeout) {
-		err = reason.Told(fmt.Sprintf("%v: %v", err, context.Cause(ctx)), fault.ErrTimeout)
+		err = reason.Remote(fmt.Sprintf("%v: %v", err, context.Cause(ctx)), fault.ErrTimeout)
 	}
 	if ok && e.Peer >= 0 {
 		err = reason.About(e.Peer, err)

@@ -192,10 +192,10 @@ func (r *Roster) Host(rank int) int { return r.host[rank] }
 // them.
 func (r *Roster) Hostnames() []string { return r.names }
 
-// Settle is Exchange with a verdict: apart says why this rank cannot map the memory of another rank of its host, or is
+// ExchangeVerdict is Exchange with a verdict: apart says why this rank cannot map the memory of another rank of its host, or is
 // nil. If any rank has such a reason, each rank of its host becomes a host of its own, alike on all ranks of the job: r
 // changes accordingly, parted has one reason for each of those hosts, and nothing has been gathered.
-func Settle[T any](ctx context.Context, r *Roster, v T, own error, apart *Apart) (vs []T, parted []Apart, err error) {
+func ExchangeVerdict[T any](ctx context.Context, r *Roster, v T, own error, apart *Apart) (vs []T, parted []Apart, err error) {
 	bodies, news, err := r.exchange(ctx, v, own, nil, apart)
 	if err != nil {
 		return nil, nil, err

@@ -307,9 +307,9 @@ func TestCompare(t *testing.T) {
 }
 
 // If ranks of one host cannot map each other's memory, each becomes a host, alike on all ranks; the other hosts stay.
-func TestSettle(t *testing.T) { each(t, settle) }
+func TestExchangeVerdict(t *testing.T) { each(t, exchangeVerdict) }
 
-func settle(t *testing.T, on hosts) {
+func exchangeVerdict(t *testing.T, on hosts) {
 	rs := gather(t, on(7, func(r int) string { return letter(r % 3) }))
 	same := make([]uint64, len(rs))
 	for rank, r := range rs {
@@ -320,7 +320,7 @@ func settle(t *testing.T, on hosts) {
 		if r.Rank() == 4 || r.Rank() == 1 {
 			apart = &roster.Apart{About: 5 - r.Rank(), Why: fmt.Sprint("no way from ", r.Rank())}
 		}
-		_, parted, err := roster.Settle(background, r, 0, nil, apart)
+		_, parted, err := roster.ExchangeVerdict(background, r, 0, nil, apart)
 		if err == nil && !slices.Equal(parted, []roster.Apart{{Rank: 1, About: 4, Why: "no way from 1"}}) {
 			err = fmt.Errorf("rank %d: %v", r.Rank(), parted)
 		}
@@ -348,7 +348,7 @@ func settle(t *testing.T, on hosts) {
 		if r.Rank() == 2 {
 			own = fault.ErrStale
 		}
-		_, _, err := roster.Settle(background, r, 0, own, &roster.Apart{About: 0})
+		_, _, err := roster.ExchangeVerdict(background, r, 0, own, &roster.Apart{About: 0})
 		return err
 	}) {
 		require.ErrorIs(t, err, fault.ErrStale)

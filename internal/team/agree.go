@@ -109,23 +109,23 @@ func (t *Team) tally(slot uint64) (y Tally) {
 	return y
 }
 
-func (y *Tally) vote(v Vote) {
-	i := slices.IndexFunc(y.Votes, func(w Vote) bool { return w.Sig == v.Sig })
+func (t *Tally) vote(v Vote) {
+	i := slices.IndexFunc(t.Votes, func(w Vote) bool { return w.Sig == v.Sig })
 	if i < 0 {
-		y.Votes = append(y.Votes, v)
+		t.Votes = append(t.Votes, v)
 		return
 	}
-	y.Votes[i].Count += v.Count
-	y.Votes[i].First = min(y.Votes[i].First, v.First)
+	t.Votes[i].Count += v.Count
+	t.Votes[i].First = min(t.Votes[i].First, v.First)
 }
 
 // Add adds the tally of other ranks.
-func (y *Tally) Add(z *Tally) {
-	if z.Refused != nil && (y.Refused == nil || z.Refused.Rank < y.Refused.Rank) {
-		y.Refused = z.Refused
+func (t *Tally) Add(z *Tally) {
+	if z.Refused != nil && (t.Refused == nil || z.Refused.Rank < t.Refused.Rank) {
+		t.Refused = z.Refused
 	}
 	for _, v := range z.Votes {
-		y.vote(v)
+		t.vote(v)
 	}
 }
 
@@ -137,7 +137,7 @@ func (t *Team) Verdict(y *Tally) *fault.Error {
 		if about < 0 || about >= t.all {
 			about = k.Rank
 		}
-		return t.Errorf(StepAgree, about, fmt.Errorf("rank %d refused: %w", k.Rank, reason.Told(k.Text, reason.OfCode(k.Code))))
+		return t.Errorf(StepAgree, about, fmt.Errorf("rank %d refused: %w", k.Rank, reason.Remote(k.Text, reason.OfCode(k.Code))))
 	}
 	if len(y.Votes) < 2 {
 		return nil

@@ -84,21 +84,21 @@ func (t *Team) LostError(s *WaitState, peer int, v uint64) *fault.Error {
 	}
 	switch v >> 32 {
 	case lostPeer:
-		return t.errorAt(s, about, reason.Told(text, fault.ErrPeerLost))
+		return t.errorAt(s, about, reason.Remote(text, fault.ErrPeerLost))
 	case lostTimeout:
 		if about == me && !s.PassOn {
 			about, text = from, fmt.Sprintf("rank %d waited for this rank: %s", from, text)
 		}
-		return t.errorAt(s, about, reason.Told(text, fault.ErrTimeout))
+		return t.errorAt(s, about, reason.Remote(text, fault.ErrTimeout))
 	case lostCancelled:
 		return t.errorAt(s, from, fmt.Errorf("rank %d gave up: %s: %w", from, text, fault.ErrAborted))
 	case lostMismatch:
 		if about == me && !s.PassOn {
 			about = from
 		}
-		return t.errorAt(s, about, reason.Told(text, fault.ErrMismatch))
+		return t.errorAt(s, about, reason.Remote(text, fault.ErrMismatch))
 	case lostAborted:
-		return t.errorAt(s, about, reason.Told(text, fault.ErrAborted))
+		return t.errorAt(s, about, reason.Remote(text, fault.ErrAborted))
 	}
 	return t.errorAt(s, from, fmt.Errorf("rank %d failed: %s: %w", from, text, fault.ErrAborted))
 }

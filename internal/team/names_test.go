@@ -219,7 +219,7 @@ func TestOuter(t *testing.T) {
 		e := x.Errorf("step", 2, fault.ErrTimeout)
 		require.Equal(t, []any{k.op, k.seq, 4, 2}, []any{e.Op, e.Seq, e.Rank, e.Peer})
 		s := &WaitState{Peer: behind}
-		x.say(s)
+		x.publishWait(s)
 		require.Equal(t, k.waits, x.WaitsIn(me))
 		x.EndWait(s)
 		require.Equal(t, "no wait", x.WaitsIn(me))

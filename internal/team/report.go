@@ -29,18 +29,18 @@ func newWaitWord(k OpKind, several bool, peer int, seq uint64) waitWord {
 	return v
 }
 
-func (v waitWord) kind() OpKind  { return OpKind(v >> 56) }
-func (v waitWord) several() bool { return v>>55&1 != 0 }
-func (v waitWord) peer() int     { return int(uint16(v >> 39)) }
-func (v waitWord) seq() uint64   { return uint64(v & waitWordSeq) }
+func (w waitWord) kind() OpKind  { return OpKind(w >> 56) }
+func (w waitWord) several() bool { return w>>55&1 != 0 }
+func (w waitWord) peer() int     { return int(uint16(w >> 39)) }
+func (w waitWord) seq() uint64   { return uint64(w & waitWordSeq) }
 
 // String describes the wait: "send #3 to rank 1".
-func (v waitWord) String() string {
-	if v == 0 {
+func (w waitWord) String() string {
+	if w == 0 {
 		return "no wait"
 	}
-	what, to := v.kind().String(), "for"
-	switch v.kind() {
+	what, to := w.kind().String(), "for"
+	switch w.kind() {
 	case KindSend:
 		to = "to"
 	case KindRecv:
@@ -48,17 +48,17 @@ func (v waitWord) String() string {
 	case kindOther:
 		what = "a channel or window"
 	}
-	if v.seq() > 0 {
-		what += fmt.Sprintf(" #%d", v.seq())
+	if w.seq() > 0 {
+		what += fmt.Sprintf(" #%d", w.seq())
 	}
-	if v.several() {
+	if w.several() {
 		what += " of several"
 	}
-	return fmt.Sprintf("%s %s rank %d", what, to, v.peer())
+	return fmt.Sprintf("%s %s rank %d", what, to, w.peer())
 }
 
-// say publishes what this rank waits for.
-func (t *Team) say(s *WaitState) {
+// publishWait publishes what this rank waits for.
+func (t *Team) publishWait(s *WaitState) {
 	k, seq := s.Kind, uint64(0)
 	switch {
 	case s.Op == "":

@@ -6,7 +6,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-func TestSaid(t *testing.T) {
+func TestWaitWord(t *testing.T) {
 	for _, k := range []struct {
 		v    waitWord
 		want string

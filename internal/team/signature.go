@@ -44,14 +44,14 @@ var kindNames = [numKinds]string{"refused", "all_reduce", "barrier", "reduce_sca
 	"register_window", "capture", "send", "recv", "messages"}
 
 // String is the operation's name: "all_reduce".
-func (k OpKind) String() string {
-	if k == KindGroup {
+func (o OpKind) String() string {
+	if o == KindGroup {
 		return "group"
 	}
-	if k >= numKinds {
-		return fmt.Sprintf("operation(%d)", uint8(k))
+	if o >= numKinds {
+		return fmt.Sprintf("operation(%d)", uint8(o))
 	}
-	return kindNames[k]
+	return kindNames[o]
 }
 
 // Reduction is how elements are combined.
@@ -147,11 +147,11 @@ func Meet(mine, theirs uint64) bool {
 func rootOf(sig uint64) int { return int(sig >> rootShift & maxRoot) }
 
 // hasData reports whether users call the operation with data.
-func (k OpKind) hasData() bool { return k >= KindAllReduce && k <= KindAllToAllV && k != KindBarrier }
+func (o OpKind) hasData() bool { return o >= KindAllReduce && o <= KindAllToAllV && o != KindBarrier }
 
 // rooted reports whether users call the operation with a root.
-func (k OpKind) rooted() bool {
-	switch k {
+func (o OpKind) rooted() bool {
+	switch o {
 	case KindReduce, KindBroadcast, KindGather, KindScatter, KindGatherV, KindScatterV:
 		return true
 	}

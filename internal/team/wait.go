@@ -179,7 +179,7 @@ func (t *Team) pollClock(s *WaitState, gap time.Duration) *fault.Error {
 	if err := t.PollHealth(s); err != nil {
 		return err
 	}
-	t.say(s)
+	t.publishWait(s)
 	limit := time.Duration(t.Timeout.Load())
 	waited := s.now - s.behind - s.stopped
 	if waited > limit {

@@ -19,7 +19,7 @@ func (*looked) Broken() *fault.Error           { return nil }
 func (*looked) Fail(e *fault.Error) error      { return e }
 func (*looked) Acquire(*Vec, *Buf, bool) error { return nil }
 func (*looked) Advance()                       {}
-func (c *looked) Look()                        { c.n++ }
+func (l *looked) Look()                        { l.n++ }
 func (*looked) Log() *slog.Logger              { return logs.Or(nil) }
 func (*looked) Hostname(int) string            { return "here" }
 

@@ -125,7 +125,7 @@ func (n *node) make() error {
 	if err := os.WriteFile(filepath.Join(n.dir, "resolv.conf"), nil, 0o644); err != nil {
 		return err
 	}
-	if err := settle(n.dir, n.loginname(), true); err != nil {
+	if err := setUp(n.dir, n.loginname(), true); err != nil {
 		return err
 	}
 	if err := n.makeHolders(); err != nil {
@@ -178,8 +178,8 @@ func (n *node) hostsFile() string {
 	return b.String()
 }
 
-// settle sets up what a host has of its own besides its network, in the namespaces whose first process this is.
-func settle(dir, name string, ownPIDs bool) error {
+// setUp sets up what a host has of its own besides its network, in the namespaces whose first process this is.
+func setUp(dir, name string, ownPIDs bool) error {
 	if err := syscall.Sethostname([]byte(name)); err != nil {
 		return fmt.Errorf("host name: %w", err)
 	}
@@ -206,7 +206,7 @@ func settle(dir, name string, ownPIDs bool) error {
 // host is the first process of a host: it holds the namespaces, and reaps dead processes.
 func host(args []string) error {
 	dir, name, shared := args[0], args[1], args[2] == "true"
-	if err := settle(dir, name, !shared); err != nil {
+	if err := setUp(dir, name, !shared); err != nil {
 		return err
 	}
 	os.Stdout.WriteString(".")

@@ -117,93 +117,93 @@ type onDevice struct {
 
 // run makes a source and a destination of this many elements and fills the source; in place, it fills the destination
 // from element at on. It calls call, and then check on the destination.
-func (d *onDevice) run(src, dst, at int, call func(c *ubcoll.Comm, dst, src ubcoll.Vec) error,
+func (o *onDevice) run(src, dst, at int, call func(c *ubcoll.Comm, dst, src ubcoll.Vec) error,
 	check func(p unsafe.Pointer) (int, verify.Mismatch)) error {
-	size := d.data.Type.Size()
-	a, err1 := ubcoll.Alloc[byte](d.c, d.dev, src*size)
-	b, err2 := ubcoll.Alloc[byte](d.c, d.dev, dst*size)
+	size := o.data.Type.Size()
+	a, err1 := ubcoll.Alloc[byte](o.c, o.dev, src*size)
+	b, err2 := ubcoll.Alloc[byte](o.c, o.dev, dst*size)
 	if err := errors.Join(err1, err2); err != nil {
 		return err
 	}
-	from, to := a.Vec().As(d.data.Type), b.Vec().As(d.data.Type)
+	from, to := a.Vec().As(o.data.Type), b.Vec().As(o.data.Type)
 	host := make([]byte, max(src, dst)*size+8) // so that there is a first byte
-	d.data.Fill(unsafe.Pointer(&host[0]), src, d.c.Rank())
-	in := func() error { return a.CopyFrom(d.ctx, host[:src*size]) }
-	if d.inPlace {
+	o.data.Fill(unsafe.Pointer(&host[0]), src, o.c.Rank())
+	in := func() error { return a.CopyFrom(o.ctx, host[:src*size]) }
+	if o.inPlace {
 		from = to.Slice(at, at+src)
 		placed := make([]byte, dst*size)
 		copy(placed[at*size:], host[:src*size])
-		in = func() error { return b.CopyFrom(d.ctx, placed) }
+		in = func() error { return b.CopyFrom(o.ctx, placed) }
 	}
 	if err := in(); err != nil {
 		return err
 	}
-	if err := d.do(func(c *ubcoll.Comm) error { return call(c, to, from) }); err != nil {
+	if err := o.do(func(c *ubcoll.Comm) error { return call(c, to, from) }); err != nil {
 		return err
 	}
-	if err := b.CopyTo(d.ctx, host[:dst*size]); err != nil {
+	if err := b.CopyTo(o.ctx, host[:dst*size]); err != nil {
 		return err
 	}
 	if wrong, m := check(unsafe.Pointer(&host[0])); wrong > 0 {
-		return fmt.Errorf("%d wrong, %v (%s)", wrong, m, d.c.LastOp().String())
+		return fmt.Errorf("%d wrong, %v (%s)", wrong, m, o.c.LastOp().String())
 	}
 	return errors.Join(a.Free(), b.Free())
 }
 
-func (d *onDevice) do(call func(c *ubcoll.Comm) error) error {
-	switch d.how {
+func (o *onDevice) do(call func(c *ubcoll.Comm) error) error {
+	switch o.how {
 	case 0:
-		return call(d.c)
+		return call(o.c)
 	case 1:
-		return testkit.InOrder(func() error { return call(d.c.On(d.s)) }, func() error { return d.s.Sync(d.ctx) })
+		return testkit.InOrder(func() error { return call(o.c.On(o.s)) }, func() error { return o.s.Sync(o.ctx) })
 	}
-	g, err := graph.Capture(d.ctx, d.c.On(d.s), call)
+	g, err := graph.Capture(o.ctx, o.c.On(o.s), call)
 	if err != nil {
 		return err
 	}
 	return errors.Join(testkit.InOrder(
-		func() error { return g.Launch(d.ctx) },
-		func() error { return d.s.Sync(d.ctx) }), g.Close())
+		func() error { return g.Launch(o.ctx) },
+		func() error { return o.s.Sync(o.ctx) }), g.Close())
 }
 
-func (d *onDevice) allReduce() error {
-	return d.run(d.n, d.n, 0, func(c *ubcoll.Comm, dst, src ubcoll.Vec) error {
-		return coll.AllReduce(d.ctx, c, dst, src, d.op)
-	}, func(p unsafe.Pointer) (int, verify.Mismatch) { return d.data.Check(p, 0, d.n) })
+func (o *onDevice) allReduce() error {
+	return o.run(o.n, o.n, 0, func(c *ubcoll.Comm, dst, src ubcoll.Vec) error {
+		return coll.AllReduce(o.ctx, c, dst, src, o.op)
+	}, func(p unsafe.Pointer) (int, verify.Mismatch) { return o.data.Check(p, 0, o.n) })
 }
 
-func (d *onDevice) allGather() error {
-	size := d.data.Type.Size()
-	return d.run(d.n, d.n*d.c.Size(), d.n*d.c.Rank(), func(c *ubcoll.Comm, dst, src ubcoll.Vec) error {
-		return coll.AllGather(d.ctx, c, dst, src)
+func (o *onDevice) allGather() error {
+	size := o.data.Type.Size()
+	return o.run(o.n, o.n*o.c.Size(), o.n*o.c.Rank(), func(c *ubcoll.Comm, dst, src ubcoll.Vec) error {
+		return coll.AllGather(o.ctx, c, dst, src)
 	}, func(p unsafe.Pointer) (wrong int, m verify.Mismatch) {
-		for r := 0; r < d.c.Size() && wrong == 0; r++ {
-			wrong, m = d.data.CheckInput(unsafe.Add(p, r*d.n*size), 0, d.n, r)
+		for r := 0; r < o.c.Size() && wrong == 0; r++ {
+			wrong, m = o.data.CheckInput(unsafe.Add(p, r*o.n*size), 0, o.n, r)
 		}
 		return wrong, m
 	})
 }
 
-func (d *onDevice) broadcast(root int) error {
-	return d.run(d.n, d.n, 0, func(c *ubcoll.Comm, dst, src ubcoll.Vec) error {
+func (o *onDevice) broadcast(root int) error {
+	return o.run(o.n, o.n, 0, func(c *ubcoll.Comm, dst, src ubcoll.Vec) error {
 		if c.Rank() == root {
 			dst = src
 		}
-		return coll.Broadcast(d.ctx, c, dst, root)
+		return coll.Broadcast(o.ctx, c, dst, root)
 	}, func(p unsafe.Pointer) (int, verify.Mismatch) {
-		if d.c.Rank() == root && !d.inPlace {
+		if o.c.Rank() == root && !o.inPlace {
 			return 0, verify.Mismatch{} // its buffer was not written
 		}
-		return d.data.CheckInput(p, 0, d.n, root)
+		return o.data.CheckInput(p, 0, o.n, root)
 	})
 }
 
-func (d *onDevice) sendRecv() error {
-	d.inPlace = false
-	n := d.c.Size()
-	from := (d.c.Rank() + n - 1) % n
-	return d.run(d.n, d.n, 0, func(c *ubcoll.Comm, dst, src ubcoll.Vec) error {
-		_, err := p2p.SendRecv(d.ctx, c, from, dst, (c.Rank()+1)%n, src)
+func (o *onDevice) sendRecv() error {
+	o.inPlace = false
+	n := o.c.Size()
+	from := (o.c.Rank() + n - 1) % n
+	return o.run(o.n, o.n, 0, func(c *ubcoll.Comm, dst, src ubcoll.Vec) error {
+		_, err := p2p.SendRecv(o.ctx, c, from, dst, (c.Rank()+1)%n, src)
 		return err
-	}, func(p unsafe.Pointer) (int, verify.Mismatch) { return d.data.CheckInput(p, 0, d.n, from) })
+	}, func(p unsafe.Pointer) (int, verify.Mismatch) { return o.data.CheckInput(p, 0, o.n, from) })
 }

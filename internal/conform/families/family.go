@@ -16,7 +16,7 @@ import (
 
 // Family splits and duplicates communicators, and uses them together with and after their parents.
 func Family(ctx context.Context, c *ubcoll.Comm) error {
-	return conform.Each(ctx, c, splitHalves, splitReversed, splitNone, nested, childOutlives, sharedMemory, beside,
+	return conform.Each(ctx, c, splitHalves, splitReversed, splitNone, nested, childOutlives, sharedMemory, concurrently,
 		messages, familyMisuse, manyChildren)
 }
 
@@ -159,8 +159,8 @@ func sharedMemory(ctx context.Context, c *ubcoll.Comm) error {
 	return errors.Join(r.Close(), b.Free())
 }
 
-// beside runs collectives on three communicators at once.
-func beside(ctx context.Context, c *ubcoll.Comm) error {
+// concurrently runs collectives on three communicators at once.
+func concurrently(ctx context.Context, c *ubcoll.Comm) error {
 	comms := []*ubcoll.Comm{c}
 	for range 2 {
 		d, err := c.Dup(ctx)

@@ -53,5 +53,5 @@ func Churn(ctx context.Context, c *ubcoll.Comm) error {
 		return err
 	}
 	before.maps, before.kib = before.maps+8, before.kib+8<<10 // the Go heap adds mappings now and then
-	return settled(ctx, c, before)
+	return awaitFootprint(ctx, c, before)
 }

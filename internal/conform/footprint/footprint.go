@@ -38,8 +38,8 @@ func footprint() (f foot, err error) {
 	return foot{len(es), bytes.Count(maps, []byte("\n")), runtime.NumGoroutine(), rss * os.Getpagesize() / 1024}, err
 }
 
-// settled waits until this process holds no more than most.
-func settled(ctx context.Context, c *ubcoll.Comm, most foot) error {
+// awaitFootprint waits until this process holds no more than most.
+func awaitFootprint(ctx context.Context, c *ubcoll.Comm, most foot) error {
 	var after foot
 	var err error
 	done := testkit.UntilFor(testkit.Limit/4, func() bool { // what is ending takes some time

@@ -41,7 +41,7 @@ func Rounds(ctx context.Context, c *ubcoll.Comm) error {
 	// The heap keeps a few arenas for later, with one descriptor each. Ranks may share the process.
 	n := c.Size()
 	before.fds, before.maps, before.kib = before.fds+4*n, before.maps+16*n, before.kib+n*32<<10
-	return settled(ctx, c, before)
+	return awaitFootprint(ctx, c, before)
 }
 
 type childRounds struct {

@@ -17,34 +17,34 @@ type captured struct {
 	onStream bool
 }
 
-func (m *program) capture() error {
-	if len(m.graphs) == 3 {
-		return m.launch()
+func (p *program) capture() error {
+	if len(p.graphs) == 3 {
+		return p.launch()
 	}
-	g := &captured{t: m.drawSiblings(), onStream: m.all.IntN(3) == 0 || m.dev != ubcoll.Host}
-	for range 1 + m.all.IntN(4) {
-		k := m.draw(ours, false)
-		if m.all.IntN(3) == 0 {
+	g := &captured{t: p.drawSiblings(), onStream: p.all.IntN(3) == 0 || p.dev != ubcoll.Host}
+	for range 1 + p.all.IntN(4) {
+		k := p.draw(ours, false)
+		if p.all.IntN(3) == 0 {
 			k.kind = "all_to_all_v"
 		}
-		m.note("captured: %v by %v", k, g.t.groups)
+		p.note("captured: %v by %v", k, g.t.groups)
 		g.calls = append(g.calls, k)
 	}
-	m.graphs = append(m.graphs, g)
+	p.graphs = append(p.graphs, g)
 	t := g.t
 	if t.c == nil {
 		return nil
 	}
 	view := t.c
 	if g.onStream {
-		view = t.c.On(m.stream)
+		view = t.c.On(p.stream)
 	}
 	var err error
-	g.g, err = graph.Capture(m.ctx, view, func(c *ubcoll.Comm) error {
+	g.g, err = graph.Capture(p.ctx, view, func(c *ubcoll.Comm) error {
 		for _, k := range g.calls {
 			own := k.in(t)
 			g.own = append(g.own, own)
-			if err := m.do(t, c, own); err != nil {
+			if err := p.do(t, c, own); err != nil {
 				return err
 			}
 		}
@@ -54,56 +54,56 @@ func (m *program) capture() error {
 }
 
 // recount draws other counts for an all-to-all that fit into what was captured.
-func (m *program) recount(g *captured, k *call) {
-	counts := make([][]int, m.n)
+func (p *program) recount(g *captured, k *call) {
+	counts := make([][]int, p.n)
 	for s := range counts {
-		counts[s] = make([]int, m.n)
+		counts[s] = make([]int, p.n)
 		for d := range counts[s] {
-			counts[s][d] = m.all.IntN(k.fit[s][d] + 1)
+			counts[s][d] = p.all.IntN(k.fit[s][d] + 1)
 		}
 	}
-	if len(g.t.groups) == 1 && m.all.IntN(2) == 0 { // for some pairs more than at the capture, if there is room
+	if len(g.t.groups) == 1 && p.all.IntN(2) == 0 { // for some pairs more than at the capture, if there is room
 		n := len(g.t.groups[0])
 		for range n * n {
-			s, d := m.all.IntN(n), m.all.IntN(n)
+			s, d := p.all.IntN(n), p.all.IntN(n)
 			room := min(sumOfInts(k.fit[s][:n])-sumOfInts(counts[s][:n]), sumOfInts(due(k.fit, n, d))-sumOfInts(due(counts, n, d)))
-			counts[s][d] += m.all.IntN(room + 1)
+			counts[s][d] += p.all.IntN(room + 1)
 		}
 	}
 	k.counts = counts
 }
 
 // launch launches a graph, with other counts or with wrong ones.
-func (m *program) launch() error {
-	if len(m.graphs) == 0 {
-		return m.calls()
+func (p *program) launch() error {
+	if len(p.graphs) == 0 {
+		return p.calls()
 	}
-	g := m.graphs[m.all.IntN(len(m.graphs))]
+	g := p.graphs[p.all.IntN(len(p.graphs))]
 	t := g.t
-	for range 1 + m.all.IntN(3) {
+	for range 1 + p.all.IntN(3) {
 		for _, k := range g.calls {
-			if k.kind == "all_to_all_v" && m.all.IntN(2) == 0 {
-				m.recount(g, k)
+			if k.kind == "all_to_all_v" && p.all.IntN(2) == 0 {
+				p.recount(g, k)
 			}
 		}
-		bad, odd, what := -1, m.all.IntN(64), m.all.IntN(4)
-		if i := m.all.IntN(len(g.calls)); g.calls[i].vectors() && m.all.IntN(3) == 0 {
+		bad, odd, what := -1, p.all.IntN(64), p.all.IntN(4)
+		if i := p.all.IntN(len(g.calls)); g.calls[i].vectors() && p.all.IntN(3) == 0 {
 			bad = i
 		}
 		for i, k := range g.calls {
-			m.note("launched: %v, wrong %v", k, i == bad)
+			p.note("launched: %v, wrong %v", k, i == bad)
 			if i == bad {
 				break
 			}
-			m.apply(t, k)
+			p.apply(t, k)
 		}
-		if err := m.launchOnce(g, bad, odd, what); err != nil {
+		if err := p.launchOnce(g, bad, odd, what); err != nil {
 			return err
 		}
-		if err := m.renew(bad >= 0); err != nil {
+		if err := p.renew(bad >= 0); err != nil {
 			return err
 		}
-		if err := m.check(); err != nil {
+		if err := p.check(); err != nil {
 			return err
 		}
 	}
@@ -111,7 +111,7 @@ func (m *program) launch() error {
 }
 
 // launchOnce launches this rank's graph, if it has one. The counts of call bad are wrong on rank odd, if bad is not -1.
-func (m *program) launchOnce(g *captured, bad, odd, what int) error {
+func (p *program) launchOnce(g *captured, bad, odd, what int) error {
 	t := g.t
 	if t.c == nil {
 		return nil
@@ -131,27 +131,27 @@ func (m *program) launchOnce(g *captured, bad, odd, what int) error {
 			if own.kind == "scatter_v" || own.kind == "all_to_all_v" && what&1 == 0 {
 				vector = own.send
 			}
-			vector[m.mine.IntN(n)] = []int{-5, m.room + 1, 200000 + m.room, 1 << 62}[what]
+			vector[p.mine.IntN(n)] = []int{-5, p.room + 1, 200000 + p.room, 1 << 62}[what]
 		}
 	}
-	err := errors.Join(g.g.Launch(m.ctx), m.stream.Sync(m.ctx))
+	err := errors.Join(g.g.Launch(p.ctx), p.stream.Sync(p.ctx))
 	if bad >= 0 {
-		err = m.expect("a launch with wrong counts", t.c, err, ubcoll.ErrArgument)
+		err = p.expect("a launch with wrong counts", t.c, err, ubcoll.ErrArgument)
 	}
 	return err
 }
 
-func (m *program) closeGraph(i int) error {
-	if i >= len(m.graphs) {
+func (p *program) closeGraph(i int) error {
+	if i >= len(p.graphs) {
 		return nil
 	}
-	g := m.graphs[i]
-	m.graphs = slices.Delete(m.graphs, i, i+1)
+	g := p.graphs[i]
+	p.graphs = slices.Delete(p.graphs, i, i+1)
 	if g.g == nil {
 		return nil
 	}
 	if err := g.g.Close(); err != nil {
 		return err
 	}
-	return m.expect("launch of a closed graph", g.t.c, g.g.Launch(m.ctx), ubcoll.ErrClosed)
+	return p.expect("launch of a closed graph", g.t.c, g.g.Launch(p.ctx), ubcoll.ErrClosed)
 }

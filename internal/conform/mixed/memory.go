@@ -18,99 +18,99 @@ type slot struct {
 }
 
 // allocate makes the memory of a slot.
-func (m *program) allocate(s int) error {
-	k := &m.slots[s]
+func (p *program) allocate(s int) error {
+	k := &p.slots[s]
 	*k = slot{}
 	how := conform.Alloced
 	if s >= ours {
-		how = conform.Where(m.mine.IntN(int(conform.NumWhere)))
-		if m.dev != ubcoll.Host && how != conform.Registered {
+		how = conform.Where(p.mine.IntN(int(conform.NumWhere)))
+		if p.dev != ubcoll.Host && how != conform.Registered {
 			how = conform.Alloced
 		}
 	}
 	if how == conform.GoSlice || how == conform.Adopted {
-		h, err := conform.Hold[byte](m.world, how, m.room)
+		h, err := conform.Hold[byte](p.world, how, p.room)
 		k.bytes, k.vec, k.free = h.Slice, h.Vec, h.Free
 		return err
 	}
-	b, err := ubcoll.Alloc[byte](m.world, m.dev, m.room)
+	b, err := ubcoll.Alloc[byte](p.world, p.dev, p.room)
 	if err != nil {
 		return err
 	}
-	if k.buf, k.vec = b, b.Vec(); m.dev == ubcoll.Host {
+	if k.buf, k.vec = b, b.Vec(); p.dev == ubcoll.Host {
 		k.bytes = b.Slice()
 	}
-	if how == conform.Registered || m.mine.IntN(2) == 0 {
-		return m.register(s)
+	if how == conform.Registered || p.mine.IntN(2) == 0 {
+		return p.register(s)
 	}
 	return nil
 }
 
-func (m *program) register(s int) (err error) {
-	m.slots[s].reg, err = m.world.RegisterBuffer(m.slots[s].vec)
+func (p *program) register(s int) (err error) {
+	p.slots[s].reg, err = p.world.RegisterBuffer(p.slots[s].vec)
 	return err
 }
 
-func (m *program) deregister(s int) error {
-	r := m.slots[s].reg
-	m.slots[s].reg = nil
+func (p *program) deregister(s int) error {
+	r := p.slots[s].reg
+	p.slots[s].reg = nil
 	if r == nil {
 		return nil
 	}
 	return r.Close()
 }
 
-func (m *program) release(s int) error {
-	err := m.deregister(s)
-	if m.slots[s].buf != nil {
-		return errors.Join(err, m.slots[s].buf.Free())
+func (p *program) release(s int) error {
+	err := p.deregister(s)
+	if p.slots[s].buf != nil {
+		return errors.Join(err, p.slots[s].buf.Free())
 	}
-	return errors.Join(err, m.slots[s].free())
+	return errors.Join(err, p.slots[s].free())
 }
 
 // read returns what a slot's memory has.
-func (m *program) read(s int) ([]byte, error) {
-	if k := &m.slots[s]; k.bytes == nil {
-		b := make([]byte, m.room)
-		return b, k.buf.CopyTo(m.ctx, b)
+func (p *program) read(s int) ([]byte, error) {
+	if k := &p.slots[s]; k.bytes == nil {
+		b := make([]byte, p.room)
+		return b, k.buf.CopyTo(p.ctx, b)
 	}
-	return m.slots[s].bytes, nil
+	return p.slots[s].bytes, nil
 }
 
 // write gives n bytes of a slot's memory, from at on, what the reference has there.
-func (m *program) write(s, at, n int) error {
-	b, err := m.read(s)
+func (p *program) write(s, at, n int) error {
+	b, err := p.read(s)
 	if err != nil {
 		return err
 	}
-	copy(b[at:][:n], m.want[m.me][s][at:])
-	if k := &m.slots[s]; k.bytes == nil {
-		return k.buf.CopyFrom(m.ctx, b)
+	copy(b[at:][:n], p.want[p.me][s][at:])
+	if k := &p.slots[s]; k.bytes == nil {
+		return k.buf.CopyFrom(p.ctx, b)
 	}
 	return nil
 }
 
 // fill gives a slot new bytes on all ranks. A quarter of them is 0: as bools, all others are the same.
-func (m *program) fill(s int) error {
-	for r := range m.n {
-		seed := m.all.Uint64()
-		for i := range m.want[r][s] {
+func (p *program) fill(s int) error {
+	for r := range p.n {
+		seed := p.all.Uint64()
+		for i := range p.want[r][s] {
 			x := byte(verify.Mix(seed+uint64(i>>3)) >> (8 * (i & 7)))
 			if x < 64 {
 				x = 0
 			}
-			m.want[r][s][i] = x
+			p.want[r][s][i] = x
 		}
 	}
-	return m.write(s, 0, m.room)
+	return p.write(s, 0, p.room)
 }
 
 // fillFloats gives the sources of k, on all members, small whole numbers: their results are exact in any order.
-func (m *program) fillFloats(members []int, k *call) error {
-	seed := m.all.Uint64()
+func (p *program) fillFloats(members []int, k *call) error {
+	seed := p.all.Uint64()
 	for r, w := range members {
 		src, _ := k.places(len(members), r)
-		b := m.want.of(w, src)
+		b := p.want.of(w, src)
 		for i := range src.n / k.typ.Size() {
 			h := verify.Mix(seed + uint64(w)<<40 + uint64(i))
 			x := float64(h%31) - 15
@@ -119,8 +119,8 @@ func (m *program) fillFloats(members []int, k *call) error {
 			}
 			setElement(k.typ, b, i, verify.Encode(k.typ, x))
 		}
-		if w == m.me && src.slot >= 0 {
-			if err := m.write(src.slot, src.at, src.n); err != nil {
+		if w == p.me && src.slot >= 0 {
+			if err := p.write(src.slot, src.at, src.n); err != nil {
 				return err
 			}
 		}
@@ -129,27 +129,27 @@ func (m *program) fillFloats(members []int, k *call) error {
 }
 
 // churn replaces the memory of a slot, or registers or deregisters it.
-func (m *program) churn() error {
-	s := m.all.IntN(numSlots)
-	if s < ours && m.held() {
-		if m.slots[s].reg != nil {
-			return m.deregister(s)
+func (p *program) churn() error {
+	s := p.all.IntN(numSlots)
+	if s < ours && p.held() {
+		if p.slots[s].reg != nil {
+			return p.deregister(s)
 		}
-		return m.register(s)
+		return p.register(s)
 	}
-	if err := m.release(s); err != nil {
+	if err := p.release(s); err != nil {
 		return err
 	}
-	if k := &m.slots[s]; k.buf != nil {
-		if err := m.expect("second free", nil, k.buf.Free(), ubcoll.ErrClosed); err != nil {
+	if k := &p.slots[s]; k.buf != nil {
+		if err := p.expect("second free", nil, k.buf.Free(), ubcoll.ErrClosed); err != nil {
 			return err
 		}
 	}
-	if err := m.allocate(s); err != nil {
+	if err := p.allocate(s); err != nil {
 		return err
 	}
-	return m.fill(s)
+	return p.fill(s)
 }
 
 // held reports whether a graph of this program may hold memory, on any rank.
-func (m *program) held() bool { return len(m.graphs) > 0 }
+func (p *program) held() bool { return len(p.graphs) > 0 }

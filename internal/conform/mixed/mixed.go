@@ -105,85 +105,85 @@ func newProgram(ctx context.Context, c *ubcoll.Comm, dev ubcoll.Device, seed, k 
 	return m
 }
 
-func (m *program) run() (err error) {
-	if m.stream, err = ubcoll.NewStream(m.dev); err != nil {
+func (p *program) run() (err error) {
+	if p.stream, err = ubcoll.NewStream(p.dev); err != nil {
 		return err
 	}
-	everybody := make([]int, m.n)
-	m.want = make(memories, m.n)
-	for r := range m.n {
+	everybody := make([]int, p.n)
+	p.want = make(memories, p.n)
+	for r := range p.n {
 		everybody[r] = r
-		m.want[r] = make([][]byte, numSlots)
-		for s := range m.want[r] {
-			m.want[r][s] = make([]byte, m.room)
+		p.want[r] = make([][]byte, numSlots)
+		for s := range p.want[r] {
+			p.want[r][s] = make([]byte, p.room)
 		}
 	}
-	m.splits = []*siblings{{c: m.world, groups: [][]int{everybody}, rank: m.me}}
-	for s := range m.slots {
-		if err := m.allocate(s); err != nil {
+	p.splits = []*siblings{{c: p.world, groups: [][]int{everybody}, rank: p.me}}
+	for s := range p.slots {
+		if err := p.allocate(s); err != nil {
 			return err
 		}
-		if err := m.fill(s); err != nil {
+		if err := p.fill(s); err != nil {
 			return err
 		}
 	}
-	for range 4 + m.all.IntN(8) {
-		if err := m.step(); err != nil {
+	for range 4 + p.all.IntN(8) {
+		if err := p.step(); err != nil {
 			return err
 		}
-		if err := m.check(); err != nil {
+		if err := p.check(); err != nil {
 			return err
 		}
-		for _, t := range m.splits {
+		for _, t := range p.splits {
 			if t.c != nil && t.c.Err() != nil {
 				return fmt.Errorf("a communicator of %v is broken: %w", t.groups, t.c.Err())
 			}
 		}
 	}
-	return m.end()
+	return p.end()
 }
 
 // end releases everything.
-func (m *program) end() error {
+func (p *program) end() error {
 	var errs []error
-	for len(m.graphs) > 0 {
-		errs = append(errs, m.closeGraph(0))
+	for len(p.graphs) > 0 {
+		errs = append(errs, p.closeGraph(0))
 	}
-	for len(m.splits) > 1 {
-		errs = append(errs, m.closeSiblings(1))
+	for len(p.splits) > 1 {
+		errs = append(errs, p.closeSiblings(1))
 	}
 	// No rank frees memory while a peer may still be in the program's last step.
-	errs = append(errs, coll.Barrier(m.ctx, m.world), m.stream.Close())
-	for s := range m.slots {
-		errs = append(errs, m.release(s))
+	errs = append(errs, coll.Barrier(p.ctx, p.world), p.stream.Close())
+	for s := range p.slots {
+		errs = append(errs, p.release(s))
 	}
 	return errors.Join(errs...)
 }
 
-func (m *program) note(format string, args ...any) {
-	m.trail = append(m.trail, fmt.Sprintf(format, args...))
+func (p *program) note(format string, args ...any) {
+	p.trail = append(p.trail, fmt.Sprintf(format, args...))
 }
 
-func (m *program) step() error {
+func (p *program) step() error {
 	steps := []struct {
 		weight int
 		name   string
 		do     func() error
 	}{
-		{24, "calls", m.calls}, {8, "on a stream", m.queued}, {8, "a group", m.grouped}, {8, "a capture", m.capture},
-		{14, "a launch", m.launch}, {3, "a graph's end", func() error { return m.closeGraph(m.all.IntN(max(len(m.graphs), 1))) }},
-		{8, "messages", m.messages}, {6, "a window", m.window}, {6, "a channel", m.channel}, {8, "memory", m.churn},
-		{5, "a split", m.split}, {2, "a communicator's end", func() error { return m.closeSiblings(1 + m.all.IntN(max(len(m.splits)-1, 1))) }},
-		{16, "misuse", m.misuse},
+		{24, "calls", p.calls}, {8, "on a stream", p.queued}, {8, "a group", p.grouped}, {8, "a capture", p.capture},
+		{14, "a launch", p.launch}, {3, "a graph's end", func() error { return p.closeGraph(p.all.IntN(max(len(p.graphs), 1))) }},
+		{8, "messages", p.messages}, {6, "a window", p.window}, {6, "a channel", p.channel}, {8, "memory", p.churn},
+		{5, "a split", p.split}, {2, "a communicator's end", func() error { return p.closeSiblings(1 + p.all.IntN(max(len(p.splits)-1, 1))) }},
+		{16, "misuse", p.misuse},
 	}
 	total := 0
 	for _, s := range steps {
 		total += s.weight
 	}
-	at := m.all.IntN(total)
+	at := p.all.IntN(total)
 	for _, s := range steps {
 		if at -= s.weight; at < 0 {
-			m.note("%s", s.name)
+			p.note("%s", s.name)
 			return s.do()
 		}
 	}
@@ -191,19 +191,19 @@ func (m *program) step() error {
 }
 
 // check compares this rank's memory with the reference.
-func (m *program) check() error {
-	for s := range m.slots {
-		got, err := m.read(s)
+func (p *program) check() error {
+	for s := range p.slots {
+		got, err := p.read(s)
 		if err != nil {
 			return err
 		}
-		want := m.want[m.me][s]
+		want := p.want[p.me][s]
 		if bytes.Equal(got, want) {
 			continue
 		}
 		for i := range want {
 			if got[i] != want[i] {
-				return fmt.Errorf("byte %d of slot %d is %#x, not %#x (%s)", i, s, got[i], want[i], m.world.LastOp().String())
+				return fmt.Errorf("byte %d of slot %d is %#x, not %#x (%s)", i, s, got[i], want[i], p.world.LastOp().String())
 			}
 		}
 	}
@@ -211,7 +211,7 @@ func (m *program) check() error {
 }
 
 // expect returns an error unless err wraps want, and c is as usable as before.
-func (m *program) expect(what string, c *ubcoll.Comm, err, want error) error {
+func (p *program) expect(what string, c *ubcoll.Comm, err, want error) error {
 	if !errors.Is(err, want) {
 		return fmt.Errorf("%s: %v, not %w", what, err, want)
 	}

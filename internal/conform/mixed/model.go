@@ -52,11 +52,11 @@ type call struct {
 	send, recv []int // this rank's counts, which a graph reads
 }
 
-func (k *call) reduces() bool {
-	return k.kind == "all_reduce" || k.kind == "reduce_scatter" || k.kind == "reduce"
+func (c *call) reduces() bool {
+	return c.kind == "all_reduce" || c.kind == "reduce_scatter" || c.kind == "reduce"
 }
 
-func (k *call) vectors() bool { return len(k.kind) > 2 && k.kind[len(k.kind)-2:] == "_v" }
+func (c *call) vectors() bool { return len(c.kind) > 2 && c.kind[len(c.kind)-2:] == "_v" }
 
 func sumOfInts(xs []int) (n int) {
 	for _, x := range xs {
@@ -75,111 +75,111 @@ func due(counts [][]int, n, r int) []int {
 }
 
 // places returns the source and the destination of rank r of n.
-func (k *call) places(n, r int) (src, dst place) {
-	size := k.typ.Size()
-	one := k.count * size
+func (c *call) places(n, r int) (src, dst place) {
+	size := c.typ.Size()
+	one := c.count * size
 	at := func(p place, n int) place { return place{p.slot, p.at, n} }
-	atRoot := r == k.root
-	switch k.kind {
+	atRoot := r == c.root
+	switch c.kind {
 	case "all_reduce":
-		src, dst = at(k.src, one), at(k.dst, one)
-		if k.inPlace {
+		src, dst = at(c.src, one), at(c.dst, one)
+		if c.inPlace {
 			dst = src
 		}
 	case "reduce":
-		src, dst = at(k.src, one), nowhere
+		src, dst = at(c.src, one), nowhere
 		if atRoot {
-			if dst = at(k.dst, one); k.inPlace {
+			if dst = at(c.dst, one); c.inPlace {
 				dst = src
 			}
 		}
 	case "reduce_scatter":
-		src, dst = at(k.src, n*one), at(k.dst, one)
-		if k.inPlace {
+		src, dst = at(c.src, n*one), at(c.dst, one)
+		if c.inPlace {
 			dst = src.part(r*one, one)
 		}
 	case "all_gather", "gather":
-		src, dst = at(k.src, one), nowhere
-		if k.kind == "all_gather" || atRoot {
-			if dst = at(k.dst, n*one); k.inPlace {
+		src, dst = at(c.src, one), nowhere
+		if c.kind == "all_gather" || atRoot {
+			if dst = at(c.dst, n*one); c.inPlace {
 				src = dst.part(r*one, one)
 			}
 		}
 	case "broadcast":
-		src, dst = at(k.src, one), nowhere
+		src, dst = at(c.src, one), nowhere
 		if !atRoot {
 			src, dst = nowhere, src
 		}
 	case "scatter":
-		src, dst = nowhere, at(k.dst, one)
+		src, dst = nowhere, at(c.dst, one)
 		if atRoot {
-			if src = at(k.src, n*one); k.inPlace {
+			if src = at(c.src, n*one); c.inPlace {
 				dst = src.part(r*one, one)
 			}
 		}
 	case "all_to_all":
-		src, dst = at(k.src, n*one), at(k.dst, n*one)
+		src, dst = at(c.src, n*one), at(c.dst, n*one)
 	case "all_gather_v", "gather_v":
-		in := due(k.fit, n, k.root)
-		src, dst = at(k.src, k.fit[r][0]*size), nowhere
-		if k.kind == "gather_v" {
-			src.n = k.fit[r][k.root] * size
+		in := due(c.fit, n, c.root)
+		src, dst = at(c.src, c.fit[r][0]*size), nowhere
+		if c.kind == "gather_v" {
+			src.n = c.fit[r][c.root] * size
 		} else {
-			in = due(k.fit, n, 0)
+			in = due(c.fit, n, 0)
 		}
-		if k.kind == "all_gather_v" || atRoot {
-			if dst = at(k.dst, sumOfInts(in)*size); k.inPlace {
+		if c.kind == "all_gather_v" || atRoot {
+			if dst = at(c.dst, sumOfInts(in)*size); c.inPlace {
 				src = dst.part(sumOfInts(in[:r])*size, src.n)
 			}
 		}
 	case "scatter_v":
-		src, dst = nowhere, at(k.dst, k.fit[k.root][r]*size)
+		src, dst = nowhere, at(c.dst, c.fit[c.root][r]*size)
 		if atRoot {
-			if src = at(k.src, sumOfInts(k.fit[r][:n])*size); k.inPlace {
-				dst = src.part(sumOfInts(k.fit[r][:r])*size, dst.n)
+			if src = at(c.src, sumOfInts(c.fit[r][:n])*size); c.inPlace {
+				dst = src.part(sumOfInts(c.fit[r][:r])*size, dst.n)
 			}
 		}
 	case "all_to_all_v":
-		src, dst = at(k.src, sumOfInts(k.fit[r][:n])*size), at(k.dst, sumOfInts(due(k.fit, n, r))*size)
+		src, dst = at(c.src, sumOfInts(c.fit[r][:n])*size), at(c.dst, sumOfInts(due(c.fit, n, r))*size)
 	default:
 		src, dst = nowhere, nowhere
 	}
 	return src, dst
 }
 
-// apply does k to the memory of members: world ranks, in the order of their ranks in the communicator.
-func (k *call) apply(m memories, members []int) {
+// apply does c to the memory of members: world ranks, in the order of their ranks in the communicator.
+func (c *call) apply(m memories, members []int) {
 	n := len(members)
 	srcs := make([][]byte, n)
 	for r, w := range members {
-		src, _ := k.places(n, r)
+		src, _ := c.places(n, r)
 		srcs[r] = slices.Clone(m.of(w, src))
 	}
 	for r, w := range members {
-		_, dst := k.places(n, r)
+		_, dst := c.places(n, r)
 		if dst.slot >= 0 {
-			copy(m.of(w, dst), k.result(n, r, srcs))
+			copy(m.of(w, dst), c.result(n, r, srcs))
 		}
 	}
 }
 
 // result returns what rank r of n gets, from the beginning of its destination.
-func (k *call) result(n, r int, srcs [][]byte) (out []byte) {
-	size := k.typ.Size()
-	one := k.count * size
-	switch k.kind {
+func (c *call) result(n, r int, srcs [][]byte) (out []byte) {
+	size := c.typ.Size()
+	one := c.count * size
+	switch c.kind {
 	case "all_reduce", "reduce":
-		return k.reduce(srcs, 0)
+		return c.reduce(srcs, 0)
 	case "reduce_scatter":
-		return k.reduce(srcs, r*k.count)
+		return c.reduce(srcs, r*c.count)
 	case "all_gather", "gather":
 		for _, s := range srcs {
 			out = append(out, s...)
 		}
 	case "broadcast":
-		return srcs[k.root]
+		return srcs[c.root]
 	case "scatter":
-		return srcs[k.root][r*one:][:one]
+		return srcs[c.root][r*one:][:one]
 	case "all_to_all":
 		for _, s := range srcs {
 			out = append(out, s[r*one:][:one]...)
@@ -189,98 +189,98 @@ func (k *call) result(n, r int, srcs [][]byte) (out []byte) {
 			out = append(out, s...)
 		}
 	case "scatter_v":
-		return srcs[k.root][sumOfInts(k.counts[k.root][:r])*size:][:k.counts[k.root][r]*size]
+		return srcs[c.root][sumOfInts(c.counts[c.root][:r])*size:][:c.counts[c.root][r]*size]
 	case "all_to_all_v":
 		for from, s := range srcs {
-			out = append(out, s[sumOfInts(k.counts[from][:r])*size:][:k.counts[from][r]*size]...)
+			out = append(out, s[sumOfInts(c.counts[from][:r])*size:][:c.counts[from][r]*size]...)
 		}
 	}
 	return out
 }
 
 // reduce combines count elements of all sources, from element first on.
-func (k *call) reduce(srcs [][]byte, first int) []byte {
-	out := make([]byte, k.count*k.typ.Size())
-	for i := range k.count {
+func (c *call) reduce(srcs [][]byte, first int) []byte {
+	out := make([]byte, c.count*c.typ.Size())
+	for i := range c.count {
 		switch {
-		case k.typ.Float():
-			setElement(k.typ, out, i, verify.Encode(k.typ, k.reduceFloats(srcs, first+i)))
-		case k.typ == dtype.Bool:
-			setElement(k.typ, out, i, k.reduceBools(srcs, first+i))
+		case c.typ.Float():
+			setElement(c.typ, out, i, verify.Encode(c.typ, c.reduceFloats(srcs, first+i)))
+		case c.typ == dtype.Bool:
+			setElement(c.typ, out, i, c.reduceBools(srcs, first+i))
 		default:
-			setElement(k.typ, out, i, k.reduceIntegers(srcs, first+i))
+			setElement(c.typ, out, i, c.reduceIntegers(srcs, first+i))
 		}
 	}
 	return out
 }
 
-func (k *call) reduceFloats(srcs [][]byte, i int) (acc float64) {
+func (c *call) reduceFloats(srcs [][]byte, i int) (acc float64) {
 	for r, s := range srcs {
-		x := verify.Decode(k.typ, element(k.typ, s, i))
-		if k.red == "premulsum" {
-			x *= k.factors[r]
+		x := verify.Decode(c.typ, element(c.typ, s, i))
+		if c.red == "premulsum" {
+			x *= c.factors[r]
 		}
 		switch {
 		case r == 0:
 			acc = x
-		case k.red == "prod":
+		case c.red == "prod":
 			acc *= x
-		case k.red == "min":
+		case c.red == "min":
 			acc = math.Min(acc, x)
-		case k.red == "max":
+		case c.red == "max":
 			acc = math.Max(acc, x)
 		default:
 			acc += x
 		}
 	}
 	switch {
-	case k.red == "avg" && k.typ == dtype.Float64:
+	case c.red == "avg" && c.typ == dtype.Float64:
 		acc /= float64(len(srcs))
-	case k.red == "avg":
+	case c.red == "avg":
 		acc = float64(float32(acc) / float32(len(srcs)))
 	}
 	return acc
 }
 
 // reduceBools returns whether any source's byte is not 0 or, for min, all of them are not.
-func (k *call) reduceBools(srcs [][]byte, i int) uint64 {
+func (c *call) reduceBools(srcs [][]byte, i int) uint64 {
 	trues := 0
 	for _, s := range srcs {
 		if s[i] != 0 {
 			trues++
 		}
 	}
-	if k.red == "max" && trues > 0 || trues == len(srcs) {
+	if c.red == "max" && trues > 0 || trues == len(srcs) {
 		return 1
 	}
 	return 0
 }
 
-func (k *call) reduceIntegers(srcs [][]byte, i int) (acc uint64) {
+func (c *call) reduceIntegers(srcs [][]byte, i int) (acc uint64) {
 	for r, s := range srcs {
-		x := verify.Extend(k.typ, element(k.typ, s, i))
-		if k.red == "premulsum" {
-			x = verify.Extend(k.typ, x*uint64(int64(k.factors[r])))
+		x := verify.Extend(c.typ, element(c.typ, s, i))
+		if c.red == "premulsum" {
+			x = verify.Extend(c.typ, x*uint64(int64(c.factors[r])))
 		}
 		less := x < acc
-		if k.typ.Signed() {
+		if c.typ.Signed() {
 			less = int64(x) < int64(acc)
 		}
 		switch {
 		case r == 0:
 			acc = x
-		case k.red == "prod":
-			acc = verify.Extend(k.typ, acc*x)
-		case k.red == "min" && less, k.red == "max" && !less:
+		case c.red == "prod":
+			acc = verify.Extend(c.typ, acc*x)
+		case c.red == "min" && less, c.red == "max" && !less:
 			acc = x
-		case k.red == "min", k.red == "max":
+		case c.red == "min", c.red == "max":
 		default:
-			acc = verify.Extend(k.typ, acc+x)
+			acc = verify.Extend(c.typ, acc+x)
 		}
 	}
 	switch {
-	case k.red != "avg":
-	case k.typ.Signed():
+	case c.red != "avg":
+	case c.typ.Signed():
 		acc = uint64(int64(acc) / int64(len(srcs)))
 	default:
 		acc /= uint64(len(srcs))
@@ -301,8 +301,8 @@ func setElement(t dtype.Type, b []byte, i int, v uint64) {
 }
 
 // op returns the reduction that rank r passes.
-func (k *call) op(r int) ubcoll.Op {
-	switch k.red {
+func (c *call) op(r int) ubcoll.Op {
+	switch c.red {
 	case "sum":
 		return ubcoll.Sum
 	case "prod":
@@ -314,5 +314,5 @@ func (k *call) op(r int) ubcoll.Op {
 	case "avg":
 		return ubcoll.Avg
 	}
-	return ubcoll.PreMulSum(k.factors[r])
+	return ubcoll.PreMulSum(c.factors[r])
 }

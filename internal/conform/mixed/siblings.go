@@ -20,18 +20,18 @@ type siblings struct {
 // members returns this rank's group.
 func (t *siblings) members() []int { return t.groups[t.me] }
 
-func (m *program) drawSiblings() *siblings { return m.splits[m.all.IntN(len(m.splits))] }
+func (p *program) drawSiblings() *siblings { return p.splits[p.all.IntN(len(p.splits))] }
 
 // split makes communicators from the ranks of another.
-func (m *program) split() error {
-	if len(m.splits) == 4 {
-		return m.closeSiblings(1 + m.all.IntN(3))
+func (p *program) split() error {
+	if len(p.splits) == 4 {
+		return p.closeSiblings(1 + p.all.IntN(3))
 	}
-	from := m.drawSiblings()
-	colors, keys := make([]int, m.n), make([]int, m.n)
-	dup, most := m.all.IntN(3) == 0, 1+m.all.IntN(3)
-	for r := range m.n {
-		colors[r], keys[r] = m.all.IntN(most+1)-1, m.all.IntN(3)
+	from := p.drawSiblings()
+	colors, keys := make([]int, p.n), make([]int, p.n)
+	dup, most := p.all.IntN(3) == 0, 1+p.all.IntN(3)
+	for r := range p.n {
+		colors[r], keys[r] = p.all.IntN(most+1)-1, p.all.IntN(3)
 		if dup {
 			colors[r], keys[r] = 0, 0
 		}
@@ -48,7 +48,7 @@ func (m *program) split() error {
 				}
 			}
 			for r, w := range group {
-				if w == m.me {
+				if w == p.me {
 					t.me, t.rank = len(t.groups), r
 				}
 			}
@@ -57,13 +57,13 @@ func (m *program) split() error {
 			}
 		}
 	}
-	m.note("%v from %v, dup: %v", t.groups, from.groups, dup)
+	p.note("%v from %v, dup: %v", t.groups, from.groups, dup)
 	if from.c != nil {
 		var err error
 		if dup {
-			t.c, err = from.c.Dup(m.ctx)
+			t.c, err = from.c.Dup(p.ctx)
 		} else {
-			t.c, err = from.c.Split(m.ctx, colors[m.me], keys[m.me])
+			t.c, err = from.c.Split(p.ctx, colors[p.me], keys[p.me])
 		}
 		if err != nil {
 			return err
@@ -76,28 +76,28 @@ func (m *program) split() error {
 		}
 	}
 	if len(t.groups) > 0 {
-		m.splits = append(m.splits, t)
+		p.splits = append(p.splits, t)
 	}
 	return nil
 }
 
 // closeSiblings closes communicators and their graphs.
-func (m *program) closeSiblings(i int) error {
-	if i >= len(m.splits) {
+func (p *program) closeSiblings(i int) error {
+	if i >= len(p.splits) {
 		return nil
 	}
-	t := m.splits[i]
-	m.splits = slices.Delete(m.splits, i, i+1)
+	t := p.splits[i]
+	p.splits = slices.Delete(p.splits, i, i+1)
 	var errs []error
-	for j := 0; j < len(m.graphs); {
-		if m.graphs[j].t != t {
+	for j := 0; j < len(p.graphs); {
+		if p.graphs[j].t != t {
 			j++
 			continue
 		}
-		errs = append(errs, m.closeGraph(j))
+		errs = append(errs, p.closeGraph(j))
 	}
 	if t.c != nil {
-		errs = append(errs, t.c.Close(), m.expect("a call on a closed communicator", nil, coll.Barrier(m.ctx, t.c), ubcoll.ErrClosed))
+		errs = append(errs, t.c.Close(), p.expect("a call on a closed communicator", nil, coll.Barrier(p.ctx, t.c), ubcoll.ErrClosed))
 	}
 	return errors.Join(errs...)
 }

@@ -110,7 +110,7 @@ func (d *device) close() error {
 	}
 	ctx, cancel := clock.WithTimeout(context.Background(), withdrawTimeout, nil)
 	defer cancel()
-	d.settle(ctx, d.leaveAll()) // peers that have not unmapped by then lose the memory: it is freed now
+	d.awaitUnmapped(ctx, d.leaveAll()) // peers that have not unmapped by then lose the memory: it is freed now
 	d.t.device.Store(nil)
 	return errors.Join(append(errs, d.free())...)
 }

@@ -189,7 +189,7 @@ func (t *Transport) withdraw(limit time.Duration, user uint64) error {
 	}
 	ctx, cancel := clock.WithTimeout(context.Background(), limit, nil) // peers do not cause earlier waits
 	defer cancel()
-	return errors.Join(err, d.settle(ctx, []*export{e}))
+	return errors.Join(err, d.awaitUnmapped(ctx, []*export{e}))
 }
 
 // byFD reports whether the user's export is by descriptor.
@@ -254,8 +254,8 @@ func (x *exports) end(d *device, e *export) error {
 	return err
 }
 
-// settle waits until the peers have unmapped the withdrawn exports.
-func (d *device) settle(ctx context.Context, all []*export) error {
+// awaitUnmapped waits until the peers have unmapped the withdrawn exports.
+func (d *device) awaitUnmapped(ctx context.Context, all []*export) error {
 	if len(all) == 0 {
 		return nil
 	}

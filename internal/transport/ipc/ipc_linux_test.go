@@ -299,7 +299,7 @@ func TestReleasedArena(t *testing.T) {
 	ways(t, func(t *testing.T) {
 		a, b := newRank(t, false, secret), newRank(t, false, secret)
 		early := a.attach(t, b.card(t))
-		a.settle() // b has not attached a: no doorbell rings
+		a.importAll() // b has not attached a: no doorbell rings
 		b.alloc(t, 1, "")
 		gone := b.alloc(t, 32<<20, "gone")
 		require.Equal(t, "gone", read(t, early, gone.At, 4))
@@ -335,7 +335,7 @@ func TestForgedDirectory(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			a, b := newRank(t, false, secret), newRank(t, false, secret)
 			p := a.attach(t, b.card(t))
-			a.settle()
+			a.importAll()
 			x := b.alloc(t, 1, "") // b has not attached a: nothing is imported yet
 			self, err := shm.Self()
 			require.NoError(t, err)

@@ -87,10 +87,10 @@ func (r *rank) attach(t testing.TB, card json.RawMessage) *peer {
 	return p.(*peer)
 }
 
-// settle waits until the importer has seen everything that peers have published. It imports nothing more until a
+// importAll waits until the importer has seen everything that peers have published. It imports nothing more until a
 // doorbell rings.
 // rings.
-func (r *rank) settle() {
+func (r *rank) importAll() {
 	for bell := &r.heap.Directory().Doorbell; r.seen.Load() != bell.Load(); runtime.Gosched() {
 	}
 	r.mu.Lock()

@@ -100,14 +100,14 @@ func (o *OpInfo) Levels() (all []Level) {
 }
 
 // carried describes a buffer of this rank between hosts, which b describes on its host.
-func (k *Link) carried(b BufferInfo) BufferInfo {
+func (l *Link) carried(b BufferInfo) BufferInfo {
 	switch {
-	case !k.Leader || !b.Used:
+	case !l.Leader || !b.Used:
 		return BufferInfo{}
-	case k.Single && !b.Direct:
+	case l.Single && !b.Direct:
 		return b
 	}
-	return BufferInfo{Used: true, Why: k.Why}
+	return BufferInfo{Used: true, Why: l.Why}
 }
 
 // Buffers describes the source and the destination over all levels: direct only if no level copied them.

@@ -16,9 +16,9 @@ import (
 	"github.com/ubcoll/ubcoll/p2p"
 )
 
-// TestToldAlone checks LastOp on a communicator of one rank, on the host and on a device: nothing is staged, and
+// TestLastOpAlone checks LastOp on a communicator of one rank, on the host and on a device: nothing is staged, and
 // nothing is direct, because there are no peers.
-func TestToldAlone(t *testing.T) {
+func TestLastOpAlone(t *testing.T) {
 	f := func(ctx context.Context, c *ubcoll.Comm, dev ubcoll.Device) error {
 		a, err1 := gputest.Floats(ctx, c, dev, 1000, 1)
 		b, err2 := gputest.Floats(ctx, c, dev, 1000, 0)
@@ -60,8 +60,8 @@ func TestToldAlone(t *testing.T) {
 	t.Run("device", func(t *testing.T) { gputest.Run(t, 1, ubcoll.Options{}, f) })
 }
 
-// TestToldRefused checks LastOp after an operation that a rank refused: its buffers were not used.
-func TestToldRefused(t *testing.T) {
+// TestLastOpRefused checks LastOp after an operation that a rank refused: its buffers were not used.
+func TestLastOpRefused(t *testing.T) {
 	require.NoError(t, ubcoll.Local(t.Context(), 2, ubcoll.Options{}, func(ctx context.Context, c *ubcoll.Comm) error {
 		v := ubcoll.Of(make([]float32, 100000))
 		err := coll.AllReduce(ctx, c, v, v, ubcoll.Op{})
@@ -75,8 +75,8 @@ func TestToldRefused(t *testing.T) {
 	}))
 }
 
-// TestToldOneSided counts the puts and gets of channels and windows, open and closed, blocking and on streams.
-func TestToldOneSided(t *testing.T) {
+// TestLastOpOneSided counts the puts and gets of channels and windows, open and closed, blocking and on streams.
+func TestLastOpOneSided(t *testing.T) {
 	f := func(ctx context.Context, c *ubcoll.Comm, dev ubcoll.Device) error {
 		a, err := gputest.Floats(ctx, c, dev, 1000, 1)
 		if err != nil {
