@@ -43,6 +43,7 @@ type Comm struct {
 	dom        *Domain
 	rooms      Rooms
 	attached   []Attachment // made by rooms.Attachments
+	advancers  []Advancer   // those of attached that are
 
 	keeping sync.Mutex
 	shared  []*mem.Allocation // memory freed with the communicator, besides the team's area

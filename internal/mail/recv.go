@@ -17,6 +17,17 @@ func (b *Box) arrived() *slot {
 	return nil
 }
 
+// Arrived reports whether a message has come from a peer that no receive has taken yet. It is false while another goroutine
+// has the lane.
+func (m *Mail) Arrived(peer int) bool {
+	b := m.Box(peer)
+	if !b.Recv.TryLock() {
+		return false
+	}
+	defer b.Recv.Unlock()
+	return b.arrived() != nil
+}
+
 // take receives a message if that is quick: it came with its announcement, or is in registered memory and so short that
 // the sender need not help. If done, the message is over, and err is the receiver's alone. If not done, err is fatal;
 // nil means that the message is not a quick one.

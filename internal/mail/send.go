@@ -327,7 +327,7 @@ func (m *Mail) sendHeld(b *Box, v *team.Vec, n int, told *team.MessageNote) (sen
 // SelfError returns the error for a send of n bytes to this rank itself that SendNow did not send: it would wait.
 func (m *Mail) SelfError(n int) error {
 	if n > m.eager {
-		return m.Error("send", m.rank, "", waitsForItself(n, m.eager))
+		return m.Error("send", m.rank, "", WaitsForItself(n, m.eager))
 	}
 	return m.Error("send", m.rank, "", fmt.Errorf(
 		"messages to this rank itself are before it, %d that have not been received yet or one that waits (use SendRecv "+

@@ -146,7 +146,7 @@ type Patience struct {
 // wait for h, and for others if several, is over; it has not broken the communicator yet.
 func (p *Patience) poll(ctx context.Context, m *Mail, op string, h *Message, several bool) error {
 	p.about(ctx, op, h, several)
-	return m.gated(op, h.Peer, func() *fault.Error { return m.team.Poll(&p.w) })
+	return m.Gated(op, h.Peer, func() *fault.Error { return m.team.Poll(&p.w) })
 }
 
 // look is poll for callers that do not wait: it does not give the processor away.
@@ -155,7 +155,7 @@ func (p *Patience) look(m *Mail, op string, h *Message, several bool) error {
 	if err := m.usable(); err != nil {
 		return err
 	}
-	return m.gated(op, h.Peer, func() *fault.Error { return m.team.PollClock(&p.w) })
+	return m.Gated(op, h.Peer, func() *fault.Error { return m.team.PollClock(&p.w) })
 }
 
 // about records what the wait is for.

@@ -1,4 +1,4 @@
-package mail
+package gpumail
 
 import (
 	"fmt"
@@ -7,12 +7,13 @@ import (
 	"github.com/ubcoll/ubcoll/internal/engine"
 	"github.com/ubcoll/ubcoll/internal/gpu"
 	"github.com/ubcoll/ubcoll/internal/gpu/kernels"
+	"github.com/ubcoll/ubcoll/internal/mail"
 	"github.com/ubcoll/ubcoll/internal/team"
 )
 
-// DeviceMessage is one send or receive of device memory.
-type DeviceMessage struct {
-	Call
+// Message is one send or receive of device memory.
+type Message struct {
+	mail.Call
 
 	buf  team.Buf // for a receive
 	word uint64   // the address that the sender uses; 0: staged
@@ -21,12 +22,19 @@ type DeviceMessage struct {
 	seq  uint64 // number of the queued operation
 }
 
-type deviceMessages []DeviceMessage
+// messagesFor returns the messages of calls.
+func messagesFor(calls []mail.Call) []Message {
+	ms := make([]Message, len(calls))
+	for i := range calls {
+		ms[i].Call = calls[i]
+	}
+	return ms
+}
 
 // messagesOf returns w's messages of device memory, or nil.
-func messagesOf(w *team.Work) deviceMessages {
-	if t, ok := w.Other.(*Batch); ok {
-		return t.device
+func messagesOf(w *team.Work) []Message {
+	if b, ok := w.Other.(*Batch); ok {
+		return b.messages
 	}
 	return nil
 }
@@ -36,42 +44,43 @@ func OnDevice(s *engine.Stream, v *team.Vec) bool {
 	return !v.Dev.IsHost() || gpu.StreamOf(s) != nil
 }
 
-// checkDevice returns what is wrong with a message for stream s (or none), as an error of op, or nil.
-func (m *Mail) checkDevice(s *engine.Stream, op string, h *DeviceMessage) error {
-	peer, err := h.Peer, m.unfitDevice(s, h)
-	if uint(peer) >= uint(len(m.boxes)) {
-		peer, err = -1, fmt.Errorf("rank %d of %d ranks: %w", h.Peer, len(m.boxes), fault.ErrArgument)
+// Check returns what is wrong with a message for stream s (or none), as an error of op, or nil.
+func (m *Mail) Check(s *engine.Stream, op string, k *mail.Call) error {
+	host := mail.Of(m.c)
+	peer, err := k.Peer, m.unfit(s, &k.Vec)
+	if uint(peer) >= uint(host.Size()) {
+		peer, err = -1, fmt.Errorf("rank %d of %d ranks: %w", k.Peer, host.Size(), fault.ErrArgument)
 	}
 	if err == nil {
 		return nil
 	}
-	return m.Error(op, peer, "", err)
+	return host.Error(op, peer, "", err)
 }
 
-// unfitDevice returns what is wrong with a message, or nil.
-func (m *Mail) unfitDevice(s *engine.Stream, h *DeviceMessage) error {
+// unfit returns what is wrong with the memory of a message, or nil.
+func (m *Mail) unfit(s *engine.Stream, v *team.Vec) error {
 	mine, none := m.c.GPU()
-	switch dev := h.Vec.Dev; {
+	switch dev := v.Dev; {
 	case none != nil:
 		on := dev
 		if on.IsHost() {
 			on = s.Device()
 		}
 		return fmt.Errorf("memory or a stream on %v: %w", on, none)
-	case dev.IsHost() && h.Vec.Bytes() > 0 && s != nil:
+	case dev.IsHost() && v.Bytes() > 0 && s != nil:
 		return fmt.Errorf("the memory is on %v, the stream on %v: %w", dev, s.Device(), fault.ErrArgument)
-	case dev.IsHost() && h.Vec.Bytes() > 0:
+	case dev.IsHost() && v.Bytes() > 0:
 		return fmt.Errorf("memory on %v and on %v together: %w", dev, mine, fault.ErrArgument)
 	case !dev.IsHost() && dev != mine:
 		return fmt.Errorf("memory on %v, and this rank's device is %v: %w", dev, mine, fault.ErrArgument)
 	case s != nil && s.Device() != mine:
 		return fmt.Errorf("memory on %v, and the stream is on %v: %w", mine, s.Device(), fault.ErrArgument)
 	}
-	return h.Vec.Check()
+	return v.Check()
 }
 
 // prepare holds the memory of ms, and registers the receives' memory. held is how many of ms it holds.
-func (m *gpuMail) prepare(ms []DeviceMessage, graph bool) (held int, err error) {
+func (m *messages) prepare(ms []Message, graph bool) (held int, err error) {
 	for i := range ms {
 		h := &ms[i]
 		if h.Vec.Alloc != nil && !h.Vec.Alloc.Hold() {
@@ -85,7 +94,7 @@ func (m *gpuMail) prepare(ms []DeviceMessage, graph bool) (held int, err error) 
 }
 
 // unprepare undoes prepare.
-func unprepare(ms []DeviceMessage, held int) {
+func unprepare(ms []Message, held int) {
 	for i := range ms[:held] {
 		h := &ms[i]
 		if h.buf.Claim != nil {
@@ -99,14 +108,14 @@ func unprepare(ms []DeviceMessage, held int) {
 }
 
 // acquire finds or makes the registration of a receive's memory, unless it is small or comes from this rank itself.
-func (m *gpuMail) acquire(h *DeviceMessage, graph bool) error {
+func (m *messages) acquire(h *Message, graph bool) error {
 	switch {
 	case h.Vec.Bytes() <= kernels.EagerBytes:
 		h.buf = team.Buf{Why: "small enough to travel in packets"}
 		return nil
 	case !h.Recv:
 		return nil
-	case h.Peer == m.mail.rank:
+	case h.Peer == m.c.Rank():
 		h.word = kernels.Word(0, int(uintptr(h.Vec.Ptr)))
 		return nil
 	}
@@ -119,7 +128,7 @@ func (m *gpuMail) acquire(h *DeviceMessage, graph bool) error {
 }
 
 // throughFIFO returns the lane's large FIFO if h is, or should be, received through it; nil if the small one is enough.
-func (m *gpuMail) throughFIFO(h *DeviceMessage) *gpu.Extra {
+func (m *messages) throughFIFO(h *Message) *gpu.Extra {
 	l := &m.d.Layout
 	if !h.Recv || h.word != 0 || h.buf.NotImported || h.Vec.Bytes() <= max(kernels.EagerBytes, fifoLeast*l.Slots*l.Slot) {
 		return nil
@@ -132,17 +141,17 @@ const fifoLeast = 4
 
 // note records ms for LastOp and Stats; LastOp shows the last of them. Only the sender knows how a receive's bytes
 // come, so a receive is recorded like this rank's own sends.
-func (m *gpuMail) note(ms []DeviceMessage) {
+func (m *messages) note(ms []Message) {
 	seq := m.number(1) + 1
 	for i := range ms {
 		ms[i].seq = seq
 		n := ms[i].note(ms)
-		m.mail.c.NoteMessage(n.Info())
+		m.c.NoteMessage(n.Info())
 	}
 }
 
 // number reserves the n sequence numbers after the one that it returns.
-func (m *gpuMail) number(n uint64) uint64 {
+func (m *messages) number(n uint64) uint64 {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.ops += n
@@ -150,7 +159,7 @@ func (m *gpuMail) number(n uint64) uint64 {
 }
 
 // note returns how a message goes that is started together with all.
-func (h *DeviceMessage) note(all []DeviceMessage) team.MessageNote {
+func (h *Message) note(all []Message) team.MessageNote {
 	n := team.MessageNote{Kind: team.KindSend, Direct: true, Device: true, Seq: h.seq, Bytes: h.Vec.Bytes(), Algorithm: "push"}
 	for i := range all {
 		if all[i].to != 0 {
@@ -167,7 +176,7 @@ func (h *DeviceMessage) note(all []DeviceMessage) team.MessageNote {
 }
 
 // lanesOf returns the set of lanes of ms.
-func lanesOf(ms []DeviceMessage) (lanes gpu.LaneSet) {
+func lanesOf(ms []Message) (lanes gpu.LaneSet) {
 	for i := range ms {
 		lanes.Add(laneOf(ms[i].Peer, ms[i].Recv))
 	}
@@ -175,7 +184,7 @@ func lanesOf(ms []DeviceMessage) (lanes gpu.LaneSet) {
 }
 
 // message returns h as a kernel's parameter.
-func (h *DeviceMessage) message() kernels.Message {
+func (h *Message) message() kernels.Message {
 	form := kernels.ByPackets
 	if h.Vec.Bytes() > kernels.EagerBytes {
 		form = kernels.ByPush
@@ -185,7 +194,7 @@ func (h *DeviceMessage) message() kernels.Message {
 }
 
 // half returns the part of h before a copy, or after it, as a kernel's parameter.
-func (h *DeviceMessage) half(form int) kernels.Message {
+func (h *Message) half(form int) kernels.Message {
 	word := h.word
 	if !h.Recv {
 		word = h.want
@@ -194,7 +203,7 @@ func (h *DeviceMessage) half(form int) kernels.Message {
 }
 
 // messageNotes describes messages that are started together; those of a graph have no numbers.
-func messageNotes(ms []DeviceMessage) (ns []team.MessageNote) {
+func messageNotes(ms []Message) (ns []team.MessageNote) {
 	for i := range ms {
 		ns = append(ns, ms[i].note(ms))
 	}

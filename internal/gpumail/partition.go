@@ -1,35 +1,35 @@
-package mail
+package gpumail
 
 import (
 	"github.com/ubcoll/ubcoll/internal/gpu"
 	"github.com/ubcoll/ubcoll/internal/gpu/kernels"
 )
 
-// batch is a set of messages that start together, while they are turned into kernels' parameters.
-type batch struct {
-	p      kernels.MailParams
-	ms     []DeviceMessage
+// partition is a set of messages that start together, while they are divided into kernels.
+type partition struct {
+	params kernels.MailParams
+	ms     []Message
 	lanes  gpu.LaneSet
 	blocks gpu.LaneBlocks // for each lane
-	each   []batchLane
+	each   []laneParts
 	most   int  // most lanes that a kernel takes
 	copies bool // copy engines do some
 }
 
-// batchLane is a batch's messages of one lane.
-type batchLane struct {
+// laneParts is a partition's messages of one lane.
+type laneParts struct {
 	messages int
 	copies   bool
-	row      uint32 // index in p.Lane, while the lane is in the kernel that is being laid out
+	row      uint32 // index in params.Lane, while the lane is in the kernel that is being laid out
 }
 
-// newBatch makes a batch for that many lanes.
-func newBatch(lanes int) *batch {
-	return &batch{blocks: make(gpu.LaneBlocks, lanes), each: make([]batchLane, lanes), most: kernels.MaxLanes}
+// newPartition makes a partition for that many lanes.
+func newPartition(lanes int) *partition {
+	return &partition{blocks: make(gpu.LaneBlocks, lanes), each: make([]laneParts, lanes), most: kernels.MaxLanes}
 }
 
-// set makes b the batch of ms.
-func (b *batch) set(ms []DeviceMessage) {
+// set makes b the partition of ms.
+func (b *partition) set(ms []Message) {
 	b.ms, b.lanes, b.copies = ms, gpu.LaneSet{}, false
 	clear(b.each)
 	for i := range ms {
@@ -44,12 +44,12 @@ func (b *batch) set(ms []DeviceMessage) {
 }
 
 // apart reports whether a lane's messages need more than one kernel.
-func (b *batch) apart(lane int) bool {
+func (b *partition) apart(lane int) bool {
 	return b.each[lane].copies || b.each[lane].messages > kernels.MaxMessages
 }
 
 // part removes from left, a set of b's lanes, the first lane and all lanes that fit into one kernel with it.
-func (b *batch) part(left *gpu.LaneSet) (part gpu.LaneSet) {
+func (b *partition) part(left *gpu.LaneSet) (part gpu.LaneSet) {
 	lanes, messages := 0, 0
 	for lane := left.Next(0); lane >= 0 && lanes < b.most; lane = left.Next(lane + 1) {
 		apart, n := b.apart(lane), b.each[lane].messages
