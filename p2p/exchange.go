@@ -293,15 +293,15 @@ func (r *Request) finish(ms []*mail.Message) error {
 	var errs []error
 	x := r.x
 	x.received = x.received[:0]
-	for _, h := range ms {
-		if h.Err != nil {
-			errs = append(errs, h.Err)
+	for _, m := range ms {
+		if m.Err != nil {
+			errs = append(errs, m.Err)
 		}
-		if h.Recv {
-			x.received = append(x.received, h.Got)
-			r.received += h.Got
+		if m.Recv {
+			x.received = append(x.received, m.Got)
+			r.received += m.Got
 		}
-		h.Vec = team.Vec{} // do not keep the memory alive
+		m.Vec = team.Vec{} // do not keep the memory alive
 	}
 	x.running = false
 	r.p.Over(r.m)

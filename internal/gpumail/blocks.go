@@ -15,15 +15,15 @@ const (
 )
 
 // blocks returns how many blocks do a message best.
-func (h *Message) blocks() int32 {
-	n := h.Vec.Bytes()
+func (m *Message) blocks() int32 {
+	n := m.Vec.Bytes()
 	want, most := n/pushBlock, pushBlocks
 	switch {
 	case n <= kernels.EagerBytes:
 		want, most = (n+packetBlock-1)/packetBlock, takeBlocks
-	case h.Recv && h.word != 0:
+	case m.Recv && m.word != 0:
 		want = 1 // it only waits
-	case h.Recv:
+	case m.Recv:
 		want, most = n/pieceBlock, takeBlocks
 	}
 	return int32(max(1, min(want, most)))

@@ -34,8 +34,8 @@ type graphPart struct {
 
 func (g *graphPart) Prepare(ctx context.Context) error {
 	for i := range g.works {
-		for _, h := range messagesOf(&g.works[i]) {
-			g.lanes.Add(laneOf(h.Peer, h.Recv))
+		for _, msg := range messagesOf(&g.works[i]) {
+			g.lanes.Add(laneOf(msg.Peer, msg.Recv))
 		}
 	}
 	if err := g.address(ctx, g.works, g.received); err != nil {
@@ -127,15 +127,15 @@ func (m *Mail) Received(ctx context.Context, works []team.Work) ([]uint64, error
 	for i := range works {
 		ms := messagesOf(&works[i])
 		for j := range ms {
-			h := &ms[j]
+			msg := &ms[j]
 			err := on.d.UntilImported(ctx, start, func() (late bool, err error) {
-				err = on.acquire(h, true)
-				if h.buf.Claim != nil {
-					h.buf.Claim.Release() // the graph holds it
-					h.buf.Claim = nil
+				err = on.acquire(msg, true)
+				if msg.buf.Claim != nil {
+					msg.buf.Claim.Release() // the graph holds it
+					msg.buf.Claim = nil
 				}
-				late = h.buf.NotImported
-				if x := on.throughFIFO(h); x != nil && err == nil && on.d.Make(x, kernels.FIFOBytes) {
+				late = msg.buf.NotImported
+				if x := on.throughFIFO(msg); x != nil && err == nil && on.d.Make(x, kernels.FIFOBytes) {
 					late = true
 				}
 				return late, err
@@ -143,8 +143,8 @@ func (m *Mail) Received(ctx context.Context, works []team.Work) ([]uint64, error
 			if err != nil {
 				return nil, err
 			}
-			if h.Recv {
-				all = append(all, uint64(h.Peer), h.word, h.message().Head)
+			if msg.Recv {
+				all = append(all, uint64(msg.Peer), msg.word, msg.message().Head)
 			}
 		}
 	}
@@ -163,8 +163,8 @@ func (g *graphPart) address(ctx context.Context, works []team.Work, received [][
 		for i := range works {
 			ms := messagesOf(&works[i])
 			for j := range ms {
-				if h := &ms[j]; h.Peer == peer && !h.Recv {
-					sends = append(sends, h)
+				if msg := &ms[j]; msg.Peer == peer && !msg.Recv {
+					sends = append(sends, msg)
 				}
 			}
 		}
@@ -172,20 +172,20 @@ func (g *graphPart) address(ctx context.Context, works []team.Work, received [][
 		if !ok {
 			continue
 		}
-		for i, h := range sends {
-			if h.Vec.Bytes() < gpu.CopyEngineMin || words[i] == 0 {
+		for i, msg := range sends {
+			if msg.Vec.Bytes() < gpu.CopyEngineMin || words[i] == 0 {
 				continue
 			}
 			at := mem.Location{Arena: uint32(words[i]>>48) & (kernels.MaxExtents - 1), Offset: words[i] & (1<<48 - 1)}
 			if kernels.Word(at.Arena, int(at.Offset)) != words[i] {
 				return fmt.Errorf("rank %d receives at %#x, which is nowhere: %w", peer, words[i], fault.ErrMismatch)
 			}
-			to, err := c.DevicePeer(peer).Hold(ctx, at.Arena, at.Offset, h.Vec.Bytes())
+			to, err := c.DevicePeer(peer).Hold(ctx, at.Arena, at.Offset, msg.Vec.Bytes())
 			if err != nil {
 				return fmt.Errorf("destination at rank %d: %w", peer, err)
 			}
 			g.holds = append(g.holds, hold{peer: c.DevicePeer(peer), extent: at.Arena})
-			h.to, h.want = uint64(to), words[i]
+			msg.to, msg.want = uint64(to), words[i]
 		}
 	}
 	return nil

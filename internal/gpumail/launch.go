@@ -100,18 +100,18 @@ func (m *messages) lay(p *partition, part *gpu.LaneSet, form int) (grid int) {
 		messages += p.each[lane].messages
 	}
 	for i := range p.ms {
-		h := &p.ms[i]
-		lane := laneOf(h.Peer, h.Recv)
+		msg := &p.ms[i]
+		lane := laneOf(msg.Peer, msg.Recv)
 		if !part.Has(lane) {
 			continue
 		}
 		l := &params.Lane[p.each[lane].row]
 		if form != 0 {
-			put(params, l, h.half(form))
+			put(params, l, msg.half(form))
 			continue
 		}
-		put(params, l, h.message())
-		l.Blocks = max(l.Blocks, uint32(min(h.blocks(), p.blocks[lane])))
+		put(params, l, msg.message())
+		l.Blocks = max(l.Blocks, uint32(min(msg.blocks(), p.blocks[lane])))
 	}
 	for i := range params.Lanes {
 		l := &params.Lane[i]
@@ -129,10 +129,10 @@ func (p *partition) oneCopy() (send *Message) {
 		return nil
 	}
 	for i := range p.ms {
-		switch h := &p.ms[i]; {
-		case h.to != 0 && send == nil:
-			send = h
-		case !h.Recv || h.word == 0:
+		switch msg := &p.ms[i]; {
+		case msg.to != 0 && send == nil:
+			send = msg
+		case !msg.Recv || msg.word == 0:
 			return nil
 		}
 	}
@@ -151,9 +151,9 @@ func (m *messages) around(cu *cuda.Stream, p *partition, send *Message) error {
 	return m.kernel(cu, &p.params, m.lay(p, &p.lanes, kernels.Done))
 }
 
-// copy queues the copy of h, a send that a copy engine does.
-func (h *Message) copy(cu *cuda.Stream) error {
-	return cu.Copy(cuda.Addr(h.to), cuda.Addr(uintptr(h.Vec.Ptr)), h.Vec.Bytes())
+// copy queues the copy of m, a send that a copy engine does.
+func (m *Message) copy(cu *cuda.Stream) error {
+	return cu.Copy(cuda.Addr(m.to), cuda.Addr(uintptr(m.Vec.Ptr)), m.Vec.Bytes())
 }
 
 // fill sets the parameters that all kernels have in common.
@@ -287,13 +287,13 @@ func (m *messages) chain(cu *cuda.Stream, p *partition, lane int) error {
 		return err
 	}
 	for i := range p.ms {
-		h := &p.ms[i]
-		if laneOf(h.Peer, h.Recv) != lane {
+		msg := &p.ms[i]
+		if laneOf(msg.Peer, msg.Recv) != lane {
 			continue
 		}
-		if h.to == 0 {
-			put(params, l, h.message())
-			l.Blocks = max(l.Blocks, uint32(min(h.blocks(), p.blocks[lane])))
+		if msg.to == 0 {
+			put(params, l, msg.message())
+			l.Blocks = max(l.Blocks, uint32(min(msg.blocks(), p.blocks[lane])))
 			if l.Messages < kernels.MaxMessages {
 				continue
 			}
@@ -305,14 +305,14 @@ func (m *messages) chain(cu *cuda.Stream, p *partition, lane int) error {
 		if err := flush(); err != nil {
 			return err
 		}
-		put(params, l, h.half(kernels.Await))
+		put(params, l, msg.half(kernels.Await))
 		if err := flush(); err != nil {
 			return err
 		}
-		if err := h.copy(cu); err != nil {
+		if err := msg.copy(cu); err != nil {
 			return err
 		}
-		put(params, l, h.half(kernels.Done))
+		put(params, l, msg.half(kernels.Done))
 		if err := flush(); err != nil {
 			return err
 		}

@@ -82,11 +82,11 @@ func (m *Mail) unfit(s *engine.Stream, v *team.Vec) error {
 // prepare holds the memory of ms, and registers the receives' memory. held is how many of ms it holds.
 func (m *messages) prepare(ms []Message, graph bool) (held int, err error) {
 	for i := range ms {
-		h := &ms[i]
-		if h.Vec.Alloc != nil && !h.Vec.Alloc.Hold() {
-			return i, fmt.Errorf("the buffer at %p has been freed: %w", h.Vec.Ptr, fault.ErrStale)
+		msg := &ms[i]
+		if msg.Vec.Alloc != nil && !msg.Vec.Alloc.Hold() {
+			return i, fmt.Errorf("the buffer at %p has been freed: %w", msg.Vec.Ptr, fault.ErrStale)
 		}
-		if err := m.acquire(h, graph); err != nil {
+		if err := m.acquire(msg, graph); err != nil {
 			return i + 1, err
 		}
 	}
@@ -96,44 +96,45 @@ func (m *messages) prepare(ms []Message, graph bool) (held int, err error) {
 // unprepare undoes prepare.
 func unprepare(ms []Message, held int) {
 	for i := range ms[:held] {
-		h := &ms[i]
-		if h.buf.Claim != nil {
-			h.buf.Claim.Release()
-			h.buf.Claim = nil
+		msg := &ms[i]
+		if msg.buf.Claim != nil {
+			msg.buf.Claim.Release()
+			msg.buf.Claim = nil
 		}
-		if h.Vec.Alloc != nil {
-			h.Vec.Alloc.Release()
+		if msg.Vec.Alloc != nil {
+			msg.Vec.Alloc.Release()
 		}
 	}
 }
 
 // acquire finds or makes the registration of a receive's memory, unless it is small or comes from this rank itself.
-func (m *messages) acquire(h *Message, graph bool) error {
+func (m *messages) acquire(msg *Message, graph bool) error {
 	switch {
-	case h.Vec.Bytes() <= kernels.EagerBytes:
-		h.buf = team.Buf{Why: "small enough to travel in packets"}
+	case msg.Vec.Bytes() <= kernels.EagerBytes:
+		msg.buf = team.Buf{Why: "small enough to travel in packets"}
 		return nil
-	case !h.Recv:
+	case !msg.Recv:
 		return nil
-	case h.Peer == m.c.Rank():
-		h.word = kernels.Word(0, int(uintptr(h.Vec.Ptr)))
+	case msg.Peer == m.c.Rank():
+		msg.word = kernels.Word(0, int(uintptr(msg.Vec.Ptr)))
 		return nil
 	}
-	h.buf, h.word = team.Buf{}, 0
-	if err := m.d.AcquireBuffer(&team.Work{Graph: graph}, &h.Vec, &h.buf, !graph); err != nil {
+	msg.buf, msg.word = team.Buf{}, 0
+	if err := m.d.AcquireBuffer(&team.Work{Graph: graph}, &msg.Vec, &msg.buf, !graph); err != nil {
 		return fmt.Errorf("destination: %w", err)
 	}
-	h.word = gpu.WordOf(&h.buf)
+	msg.word = gpu.WordOf(&msg.buf)
 	return nil
 }
 
-// throughFIFO returns the lane's large FIFO if h is, or should be, received through it; nil if the small one is enough.
-func (m *messages) throughFIFO(h *Message) *gpu.Extra {
+// throughFIFO returns the lane's large FIFO if msg is, or should be, received through it; nil if the small one is enough.
+func (m *messages) throughFIFO(msg *Message) *gpu.Extra {
 	l := &m.d.Layout
-	if !h.Recv || h.word != 0 || h.buf.NotImported || h.Vec.Bytes() <= max(kernels.EagerBytes, fifoLeast*l.Slots*l.Slot) {
+	least := max(kernels.EagerBytes, fifoLeast*l.Slots*l.Slot)
+	if !msg.Recv || msg.word != 0 || msg.buf.NotImported || msg.Vec.Bytes() <= least {
 		return nil
 	}
-	return &m.lanes[laneOf(h.Peer, true)].fifo
+	return &m.lanes[laneOf(msg.Peer, true)].fifo
 }
 
 // fifoLeast is how often a message must fill the small FIFO before a larger one is made.
@@ -159,18 +160,18 @@ func (m *messages) number(n uint64) uint64 {
 }
 
 // note returns how a message goes that is started together with all.
-func (h *Message) note(all []Message) team.MessageNote {
-	n := team.MessageNote{Kind: team.KindSend, Direct: true, Device: true, Seq: h.seq, Bytes: h.Vec.Bytes(), Algorithm: "push"}
+func (m *Message) note(all []Message) team.MessageNote {
+	n := team.MessageNote{Kind: team.KindSend, Direct: true, Device: true, Seq: m.seq, Bytes: m.Vec.Bytes(), Algorithm: "push"}
 	for i := range all {
 		if all[i].to != 0 {
 			n.Algorithm = "copy engine"
 		}
 	}
-	if h.Recv {
-		n.Kind, n.Direct, n.Why = team.KindRecv, h.word != 0, h.buf.Why
+	if m.Recv {
+		n.Kind, n.Direct, n.Why = team.KindRecv, m.word != 0, m.buf.Why
 	}
 	if n.Bytes <= kernels.EagerBytes {
-		n.Algorithm, n.Direct, n.Why = "packets", false, h.buf.Why
+		n.Algorithm, n.Direct, n.Why = "packets", false, m.buf.Why
 	}
 	return n
 }
@@ -183,23 +184,23 @@ func lanesOf(ms []Message) (lanes gpu.LaneSet) {
 	return lanes
 }
 
-// message returns h as a kernel's parameter.
-func (h *Message) message() kernels.Message {
+// message returns m as a kernel's parameter.
+func (m *Message) message() kernels.Message {
 	form := kernels.ByPackets
-	if h.Vec.Bytes() > kernels.EagerBytes {
+	if m.Vec.Bytes() > kernels.EagerBytes {
 		form = kernels.ByPush
 	}
-	return kernels.Message{At: uint64(uintptr(h.Vec.Ptr)), Bytes: uint64(h.Vec.Bytes()), Word: h.word,
-		Head: kernels.Head(form, h.Vec.Type, h.Vec.Len)}
+	return kernels.Message{At: uint64(uintptr(m.Vec.Ptr)), Bytes: uint64(m.Vec.Bytes()), Word: m.word,
+		Head: kernels.Head(form, m.Vec.Type, m.Vec.Len)}
 }
 
-// half returns the part of h before a copy, or after it, as a kernel's parameter.
-func (h *Message) half(form int) kernels.Message {
-	word := h.word
-	if !h.Recv {
-		word = h.want
+// half returns the part of m before a copy, or after it, as a kernel's parameter.
+func (m *Message) half(form int) kernels.Message {
+	word := m.word
+	if !m.Recv {
+		word = m.want
 	}
-	return kernels.Message{Word: word, Head: kernels.Head(form, h.Vec.Type, h.Vec.Len)}
+	return kernels.Message{Word: word, Head: kernels.Head(form, m.Vec.Type, m.Vec.Len)}
 }
 
 // messageNotes describes messages that are started together; those of a graph have no numbers.

@@ -28,31 +28,31 @@ func newPartition(lanes int) *partition {
 	return &partition{blocks: make(gpu.LaneBlocks, lanes), each: make([]laneParts, lanes), most: kernels.MaxLanes}
 }
 
-// set makes b the partition of ms.
-func (b *partition) set(ms []Message) {
-	b.ms, b.lanes, b.copies = ms, gpu.LaneSet{}, false
-	clear(b.each)
+// set makes p the partition of ms.
+func (p *partition) set(ms []Message) {
+	p.ms, p.lanes, p.copies = ms, gpu.LaneSet{}, false
+	clear(p.each)
 	for i := range ms {
-		h := &ms[i]
-		lane := laneOf(h.Peer, h.Recv)
-		b.lanes.Add(lane)
-		b.each[lane].messages++
-		if h.to != 0 {
-			b.each[lane].copies, b.copies = true, true
+		msg := &ms[i]
+		lane := laneOf(msg.Peer, msg.Recv)
+		p.lanes.Add(lane)
+		p.each[lane].messages++
+		if msg.to != 0 {
+			p.each[lane].copies, p.copies = true, true
 		}
 	}
 }
 
 // apart reports whether a lane's messages need more than one kernel.
-func (b *partition) apart(lane int) bool {
-	return b.each[lane].copies || b.each[lane].messages > kernels.MaxMessages
+func (p *partition) apart(lane int) bool {
+	return p.each[lane].copies || p.each[lane].messages > kernels.MaxMessages
 }
 
-// part removes from left, a set of b's lanes, the first lane and all lanes that fit into one kernel with it.
-func (b *partition) part(left *gpu.LaneSet) (part gpu.LaneSet) {
+// part removes from left, a set of p's lanes, the first lane and all lanes that fit into one kernel with it.
+func (p *partition) part(left *gpu.LaneSet) (part gpu.LaneSet) {
 	lanes, messages := 0, 0
-	for lane := left.Next(0); lane >= 0 && lanes < b.most; lane = left.Next(lane + 1) {
-		apart, n := b.apart(lane), b.each[lane].messages
+	for lane := left.Next(0); lane >= 0 && lanes < p.most; lane = left.Next(lane + 1) {
+		apart, n := p.apart(lane), p.each[lane].messages
 		if lanes > 0 && (apart || messages+n > kernels.MaxMessages) {
 			continue
 		}

@@ -62,11 +62,11 @@ func TestParts(t *testing.T) {
 		ranks := 1 + r.IntN(engine.MaxRanks)
 		var ms []Message
 		for range 1 + r.IntN(300) {
-			h := message(r.IntN(1+r.IntN(ranks)), r.IntN(2) == 0, r.IntN(100), 0)
-			if !h.Recv && r.IntN(20) == 0 {
-				h.to = 5
+			msg := message(r.IntN(1+r.IntN(ranks)), r.IntN(2) == 0, r.IntN(100), 0)
+			if !msg.Recv && r.IntN(20) == 0 {
+				msg.to = 5
 			}
-			ms = append(ms, h)
+			ms = append(ms, msg)
 		}
 		check(t, ranks, []int{1, 16, 64}[r.IntN(3)], ms)
 	}

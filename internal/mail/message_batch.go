@@ -161,8 +161,8 @@ func (b *Batch) Place() error {
 		return nil
 	}
 	ms := b.messages()
-	for _, h := range ms {
-		h.queued = true
+	for _, msg := range ms {
+		msg.queued = true
 	}
 	if err := b.m.Start(b.op, ms); err != nil {
 		return err
@@ -173,11 +173,11 @@ func (b *Batch) Place() error {
 
 // Withdraw takes back placed messages that are not to run.
 func (b *Batch) Withdraw() {
-	for _, h := range b.placed {
-		h.lane.Lock()
-		h.lane.waiting.remove(h)
-		h.release()
-		h.lane.Unlock()
+	for _, msg := range b.placed {
+		msg.lane.Lock()
+		msg.lane.waiting.remove(msg)
+		msg.release()
+		msg.lane.Unlock()
 	}
 	b.placed = nil
 }
@@ -185,9 +185,9 @@ func (b *Batch) Withdraw() {
 // message makes the i-th message.
 func (b *Batch) message(i int) *Message {
 	k := &b.calls[i]
-	h := NewMessage(k.Peer, &k.Vec, k.Recv, b.acquire)
-	h.exact, h.told = true, b.note(i)
-	return h
+	msg := NewMessage(k.Peer, &k.Vec, k.Recv, b.acquire)
+	msg.exact, msg.told = true, b.note(i)
+	return msg
 }
 
 func (b *Batch) messages() []*Message {
@@ -256,11 +256,11 @@ func (b *Batch) Notes() []team.MessageNote {
 
 // over takes back messages that are done, and returns their errors.
 func over(ms []*Message) (errs []error) {
-	for _, h := range ms {
-		if h.Err != nil {
-			errs = append(errs, h.Err)
+	for _, msg := range ms {
+		if msg.Err != nil {
+			errs = append(errs, msg.Err)
 		}
-		h.PutBack()
+		msg.PutBack()
 	}
 	return errs
 }
@@ -268,10 +268,10 @@ func over(ms []*Message) (errs []error) {
 // start is Start, and returns the messages that are not done yet.
 func (b *Batch) start() (open []*Message, errs []error, err error) {
 	if open, b.placed = b.placed, nil; open != nil {
-		for _, h := range open {
-			h.lane.Lock()
-			h.queued = false
-			h.lane.Unlock()
+		for _, msg := range open {
+			msg.lane.Lock()
+			msg.queued = false
+			msg.lane.Unlock()
 		}
 		return open, nil, nil
 	}
