@@ -46,15 +46,14 @@ func OnDevice(s *engine.Stream, v *team.Vec) bool {
 
 // Check returns what is wrong with a message for stream s (or none), as an error of op, or nil.
 func (m *Mail) Check(s *engine.Stream, op string, k *mail.Call) error {
-	host := mail.Of(m.c)
 	peer, err := k.Peer, m.unfit(s, &k.Vec)
-	if uint(peer) >= uint(host.Size()) {
-		peer, err = -1, fmt.Errorf("rank %d of %d ranks: %w", k.Peer, host.Size(), fault.ErrArgument)
+	if n := m.c.Size(); uint(peer) >= uint(n) {
+		peer, err = -1, fmt.Errorf("rank %d of %d ranks: %w", k.Peer, n, fault.ErrArgument)
 	}
 	if err == nil {
 		return nil
 	}
-	return host.Error(op, peer, "", err)
+	return mail.Of(m.c).Error(op, peer, "", err)
 }
 
 // unfit returns what is wrong with the memory of a message, or nil.

@@ -63,8 +63,7 @@ func (m *messages) lostPeer(op string) error {
 }
 
 // begin queues ms on s, or if s is nil on a lane's own stream.
-func (m *messages) begin(ctx context.Context, s *gpu.Stream, op string, ms []Message, wait bool) (*Transfer,
-	error) {
+func (m *messages) begin(ctx context.Context, s *gpu.Stream, op string, ms []Message, wait bool) (*Transfer, error) {
 	if _, err := m.load(); err != nil {
 		return nil, err
 	}
