@@ -8,6 +8,7 @@ import (
 
 	"github.com/ubcoll/ubcoll/fault"
 	"github.com/ubcoll/ubcoll/internal/engine"
+	"github.com/ubcoll/ubcoll/internal/gpumail"
 	"github.com/ubcoll/ubcoll/internal/inside"
 	"github.com/ubcoll/ubcoll/internal/mail"
 	"github.com/ubcoll/ubcoll/internal/team"
@@ -68,8 +69,9 @@ func Group(ctx context.Context, c *Comm, calls func(g *Comm) error) error {
 // batch is what a group records.
 type batch struct {
 	recorded engine.Recorded
-	works    []team.Work // the collectives; beyond its length, too, all works are empty
-	messages *mail.Batch // or nil
+	works    []team.Work    // the collectives; beyond its length, too, all works are empty
+	messages *mail.Batch    // of host memory; or nil
+	device   *gpumail.Batch // of device memory; or nil
 }
 
 // batches has empty batches to use again.
@@ -84,6 +86,7 @@ func (b *batch) over() {
 		b.messages.PutBack()
 		b.messages = nil
 	}
+	b.device = nil
 	b.recorded = engine.Recorded{}
 	batches.Put(b)
 }
@@ -110,10 +113,11 @@ func (b *batch) Begin() *team.Work { return b.add() }
 
 // Record implements engine.Recorder.
 func (b *batch) Record(c *engine.Comm, w *team.Work) error {
-	if t, ok := w.Other.(*mail.Batch); ok {
-		op, wrong := w.Kind.String(), w.Err
-		b.drop()
-		return b.addMessages(c, op, t, wrong)
+	switch t := w.Other.(type) {
+	case *mail.Batch:
+		return b.addMessages(c, w, t.Requests, t, nil)
+	case *gpumail.Batch:
+		return b.addMessages(c, w, t.Requests, t.Host, t)
 	}
 	if n := len(b.works); n > 1 {
 		b.works[n-2].Grouped = true
@@ -129,29 +133,39 @@ func (b *batch) Messages(m *mail.Mail, s *engine.Stream, acquire mail.Acquire) *
 	return b.messages
 }
 
-func (b *batch) addMessages(c *engine.Comm, op string, t *mail.Batch, wrong error) error {
+// addMessages adds messages instead of w, the work that was added last. host and device may be nil.
+func (b *batch) addMessages(c *engine.Comm, w *team.Work, requests bool, host *mail.Batch, device *gpumail.Batch) error {
+	op, wrong := w.Kind.String(), w.Err
+	b.drop()
 	switch {
 	case wrong != nil:
 		return wrong
-	case t.Requests:
+	case requests:
 		return c.LocalError(op, fmt.Errorf("a request in a group, whose end is that of all its messages (use p2p.Send, Recv "+
 			"or SendRecv): %w", fault.ErrArgument))
-	case b.messages == nil:
-		b.messages = t.Group()
 	}
-	b.messages.Add(t)
+	if host != nil {
+		if b.messages == nil {
+			b.messages = host.Group()
+		}
+		b.messages.Add(host)
+	}
+	if device != nil {
+		if b.device == nil {
+			b.device = device.Group()
+		}
+		b.device.Add(device)
+	}
 	return nil
 }
 
 // submit runs what was recorded, or queues it.
 func (b *batch) submit(ctx context.Context, v *inside.View) error {
-	if t := b.messages; t != nil {
+	if b.messages != nil || b.device != nil {
 		if len(b.works) == 0 && v.Recorder == nil {
 			return b.submitMessages(ctx, v)
 		}
-		t.Turn = len(b.works) > 0
-		w := b.add()
-		w.Kind, w.Other = team.KindMessages, t
+		b.addOperation()
 	}
 	if v.Stream != nil && v.Recorder == nil {
 		return v.SubmitAll(ctx, "group", b.works, b.over)
@@ -161,10 +175,29 @@ func (b *batch) submit(ctx context.Context, v *inside.View) error {
 	return err
 }
 
+// addOperation adds the messages as one work.
+func (b *batch) addOperation() {
+	turn := len(b.works) > 0
+	w := b.add()
+	w.Kind = team.KindMessages
+	if b.device != nil {
+		b.device.Host, b.device.Turn = b.messages, turn
+		w.Other = b.device
+		return
+	}
+	b.messages.Turn = turn
+	w.Other = b.messages
+}
+
 // submitMessages is submit for a group of messages alone.
 func (b *batch) submitMessages(ctx context.Context, v *inside.View) error {
-	err := b.messages.Usable(ctx) // else no peer knows of it yet
-	if err == nil {
+	err := v.Mail.UsableNow(ctx, "group")
+	switch {
+	case err != nil: // no peer knows of it yet
+	case b.device != nil:
+		b.device.Host = b.messages
+		err = b.device.Do(ctx)
+	default:
 		err = b.messages.Do(ctx)
 	}
 	if v.Stream == nil {
@@ -177,7 +210,7 @@ func (b *batch) submitMessages(ctx context.Context, v *inside.View) error {
 // wait for the group's collectives, on the host or on their devices, so refuse tells them.
 func (b *batch) refuse(ctx context.Context, v *inside.View, call engine.Called, own error) error {
 	defer b.over()
-	messages := b.messages != nil || call.Kind == team.KindMessages
+	messages := b.messages != nil || b.device != nil || call.Kind == team.KindMessages
 	switch {
 	case len(b.works) > 0:
 		first := &b.works[0]

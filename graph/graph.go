@@ -16,8 +16,8 @@ import (
 	"github.com/ubcoll/ubcoll/fault"
 	"github.com/ubcoll/ubcoll/internal/engine"
 	"github.com/ubcoll/ubcoll/internal/gpu"
+	"github.com/ubcoll/ubcoll/internal/gpumail"
 	"github.com/ubcoll/ubcoll/internal/inside"
-	"github.com/ubcoll/ubcoll/internal/mail"
 	"github.com/ubcoll/ubcoll/internal/team"
 )
 
@@ -122,8 +122,8 @@ func (g *Graph) capture(ctx context.Context, c *ubcoll.Comm, messages int) error
 	var own error
 	received := make([][]uint64, c.Size())
 	if messages > 0 { // tells the senders where the receives are
-		mine, own = g.view.Mail.Received(ctx, g.works)
-		n := messages*mail.ReceivedWords + 1
+		mine, own = g.view.GPUMail.Received(ctx, g.works)
+		n := messages*gpumail.ReceivedWords + 1
 		all := make([]uint64, n*c.Size())
 		mine = append([]uint64{uint64(len(mine))}, mine...)
 		mine = append(mine, make([]uint64, n-len(mine))...)
@@ -135,7 +135,7 @@ func (g *Graph) capture(ctx context.Context, c *ubcoll.Comm, messages int) error
 		}
 	}
 	if own == nil {
-		g.device, own = g.view.Mail.Capture(ctx, g.works, received)
+		g.device, own = g.view.GPUMail.Capture(ctx, g.works, received)
 	}
 	return g.together(ctx, own)
 }

@@ -8,6 +8,7 @@ import (
 	"github.com/ubcoll/ubcoll"
 	"github.com/ubcoll/ubcoll/fault"
 	"github.com/ubcoll/ubcoll/internal/engine"
+	"github.com/ubcoll/ubcoll/internal/gpumail"
 	"github.com/ubcoll/ubcoll/internal/inside"
 	"github.com/ubcoll/ubcoll/internal/mail"
 	"github.com/ubcoll/ubcoll/internal/team"
@@ -145,9 +146,9 @@ func (x *Exchange) start(ctx context.Context, c *ubcoll.Comm, wait bool) (Reques
 	if ctx == nil {
 		return Request{}, e.LocalError(x.op, engine.ErrNilContext)
 	}
-	onDevice := x.onDevice(e)
-	if onDevice || e.Stream != nil || e.Recorder != nil {
-		return x.startTogether(ctx, e, onDevice, wait)
+	device := onDevice(e, x.calls)
+	if device || e.Stream != nil || e.Recorder != nil {
+		return x.startTogether(ctx, e, device, wait)
 	}
 	var errs []error
 	for i := range x.calls {
@@ -182,23 +183,11 @@ func (x *Exchange) name(i int, err error) error {
 	return fmt.Errorf("call %d: %w", i, err)
 }
 
-// onDevice reports whether the messages are on a device. Messages of empty memory go with the others.
-func (x *Exchange) onDevice(e *inside.View) bool {
-	for i := range x.calls {
-		if mail.OnDevice(e.Stream, &x.calls[i].Vec) {
-			return true
-		}
-	}
-	return false
-}
-
 // startTogether starts an exchange that is on a device, queued or recorded.
-func (x *Exchange) startTogether(ctx context.Context, e *inside.View, onDevice, wait bool) (Request, error) {
-	t := e.Mail.NewBatch(e.Stream, x.op, onDevice, acquire)
-	t.Requests = true
-	errs := []error{t.Usable(ctx)}
-	for i, k := range x.calls {
-		if err := t.Call(k); err != nil {
+func (x *Exchange) startTogether(ctx context.Context, e *inside.View, device, wait bool) (Request, error) {
+	errs := []error{e.Mail.UsableNow(ctx, x.op)}
+	for i := range x.calls {
+		if err := unfit(e, x.op, device, &x.calls[i]); err != nil {
 			errs = append(errs, x.name(i, err))
 		}
 	}
@@ -206,13 +195,12 @@ func (x *Exchange) startTogether(ctx context.Context, e *inside.View, onDevice, 
 	err := errors.Join(errs...)
 	switch {
 	case err == nil && len(x.calls) == 0 && e.Recorder == nil:
-	case err == nil && e.Recorder == nil && e.Stream == nil:
-		t.AtOnce = !wait
-		r.device, err = t.Transfer(ctx)
+	case err == nil && e.Recorder == nil && e.Stream == nil: // then it is on a device
+		r.device, err = e.GPUMail.Start(ctx, x.op, x.calls, wait)
 		x.running = err == nil
 		return r, err
 	default:
-		if err = submit(ctx, e, t, err); err != nil {
+		if err = submit(ctx, e, x.op, device, x.calls, true, err); err != nil {
 			return Request{}, err
 		}
 	}
@@ -230,7 +218,7 @@ type Request struct {
 	err  error
 
 	messages []*mail.Message
-	device   *mail.Transfer // for device memory, instead of messages
+	device   *gpumail.Transfer // for device memory, instead of messages
 	received int
 }
 
@@ -305,15 +293,15 @@ func (r *Request) finish(ms []*mail.Message) error {
 	var errs []error
 	x := r.x
 	x.received = x.received[:0]
-	for _, h := range ms {
-		if h.Err != nil {
-			errs = append(errs, h.Err)
+	for _, m := range ms {
+		if m.Err != nil {
+			errs = append(errs, m.Err)
 		}
-		if h.Recv {
-			x.received = append(x.received, h.Got)
-			r.received += h.Got
+		if m.Recv {
+			x.received = append(x.received, m.Got)
+			r.received += m.Got
 		}
-		h.Vec = team.Vec{} // do not keep the memory alive
+		m.Vec = team.Vec{} // do not keep the memory alive
 	}
 	x.running = false
 	r.p.Over(r.m)

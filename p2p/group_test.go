@@ -504,16 +504,61 @@ func TestGroupOfHostAndDevice(t *testing.T) {
 			return errors.Join(p2p.Send(ctx, g, peer, src.Vec()), recv(ctx, g, peer, dst.Vec()))
 		}
 		calls := []func(*ubcoll.Comm) error{host, device}
-		err := ubcoll.Group(ctx, c, func(g *ubcoll.Comm) error {
-			return errors.Join(calls[c.Rank()](g), calls[1-c.Rank()](g), coll.Barrier(ctx, g))
-		})
-		if err != nil {
+		both := func(g *ubcoll.Comm) error { return errors.Join(calls[c.Rank()](g), calls[1-c.Rank()](g)) }
+		hostExchange := func(g *ubcoll.Comm) error {
+			_, err := p2p.SendRecv(ctx, g, peer, ubcoll.Of(y), peer, ubcoll.Of(x))
 			return err
 		}
-		if m := c.LastOp().Members; len(m) != 5 || m[0].Op != "barrier" {
-			err = fmt.Errorf("the group is told of as %v", m)
+		deviceExchange := func(g *ubcoll.Comm) error {
+			_, err := p2p.SendRecv(ctx, g, peer, dst.Vec(), peer, src.Vec())
+			return err
 		}
-		return errors.Join(err, wrong(y, int32(peer)), gputest.All(ctx, c, dst, float32(peer)), src.Free(), dst.Free())
+		for _, k := range []struct {
+			name    string
+			members []string // of LastOp
+			do      func() error
+		}{
+			{"with a collective", []string{"barrier", "send", "recv", "send", "recv"}, func() error {
+				return ubcoll.Group(ctx, c, func(g *ubcoll.Comm) error { return errors.Join(both(g), coll.Barrier(ctx, g)) })
+			}},
+			{"alone", []string{"send", "recv", "send", "recv"}, func() error { return ubcoll.Group(ctx, c, both) }},
+			{"nested", []string{"send", "recv", "send", "recv"}, func() error {
+				return ubcoll.Group(ctx, c, func(g *ubcoll.Comm) error { return ubcoll.Group(ctx, g, both) })
+			}},
+			{"the peer's host memory first", nil, func() error {
+				if c.Rank() == 0 {
+					return ubcoll.Group(ctx, c, both)
+				}
+				return testkit.InOrder(func() error { return hostExchange(c) }, func() error { return deviceExchange(c) })
+			}},
+			{"the peer's device memory first", nil, func() error {
+				if c.Rank() == 0 {
+					return ubcoll.Group(ctx, c, both)
+				}
+				return testkit.InOrder(func() error { return deviceExchange(c) }, func() error { return hostExchange(c) })
+			}},
+		} {
+			clear(y)
+			err := testkit.InOrder(
+				func() error { return dst.CopyFrom(ctx, make([]float32, n)) },
+				func() error { return coll.Barrier(ctx, c) },
+				k.do)
+			if err != nil {
+				return fmt.Errorf("%s: %w", k.name, err)
+			}
+			var members []string
+			for _, m := range c.LastOp().Members {
+				members = append(members, m.Op)
+			}
+			if k.members != nil && !slices.Equal(members, k.members) {
+				err = fmt.Errorf("the group is told of as %v", members)
+			}
+			if err = errors.Join(err, wrong(y, int32(peer)), gputest.All(ctx, c, dst, float32(peer))); err != nil {
+				return fmt.Errorf("%s: %w", k.name, err)
+			}
+		}
+		_, err := graph.Capture(ctx, c, func(g *ubcoll.Comm) error { return ubcoll.Group(ctx, g, both) })
+		return errors.Join(testkit.Wants(err, ubcoll.ErrArgument), src.Free(), dst.Free())
 	})
 }
 

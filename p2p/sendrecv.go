@@ -6,6 +6,7 @@ import (
 
 	"github.com/ubcoll/ubcoll"
 	"github.com/ubcoll/ubcoll/internal/engine"
+	"github.com/ubcoll/ubcoll/internal/gpumail"
 	"github.com/ubcoll/ubcoll/internal/inside"
 	"github.com/ubcoll/ubcoll/internal/mail"
 	"github.com/ubcoll/ubcoll/internal/reason"
@@ -147,12 +148,9 @@ func waits(e *inside.View, v *team.Vec) bool {
 // together makes calls that do not block, or are not on the host. n is how many elements the last one receives: all
 // that it has room for, because any other number is an error.
 func together(ctx context.Context, e *inside.View, op string, calls ...mail.Call) (n int, err error) {
-	onDevice := false
-	for i := range calls {
-		onDevice = onDevice || mail.OnDevice(e.Stream, &calls[i].Vec)
-	}
+	device := onDevice(e, calls)
 	n = calls[len(calls)-1].Vec.Len
-	if k, ok := e.Recorder.(*engine.Recording); ok && !onDevice {
+	if k, ok := e.Recorder.(*engine.Recording); ok && !device {
 		done, err := record(ctx, e, k, op, calls)
 		switch {
 		case err != nil:
@@ -161,19 +159,33 @@ func together(ctx context.Context, e *inside.View, op string, calls ...mail.Call
 			return n, nil
 		}
 	}
-	t := e.Mail.NewBatch(e.Stream, op, onDevice, acquire)
-	err = t.Usable(ctx)
+	err = e.Mail.UsableNow(ctx, op)
 	for i := 0; i < len(calls) && err == nil; i++ {
-		err = t.Call(calls[i])
+		err = unfit(e, op, device, &calls[i])
 	}
-	err = submit(ctx, e, t, err)
-	if e.Recorder != nil {
-		t.PutBack() // the recorder has copied it
-	}
-	if err != nil {
+	if err = submit(ctx, e, op, device, calls, false, err); err != nil {
 		return 0, err
 	}
 	return n, nil
+}
+
+// onDevice reports whether calls are on a device: by their memory, or by the stream. Calls of empty memory go with the
+// others.
+func onDevice(e *inside.View, calls []mail.Call) bool {
+	for i := range calls {
+		if gpumail.OnDevice(e.Stream, &calls[i].Vec) {
+			return true
+		}
+	}
+	return false
+}
+
+// unfit returns what is wrong with a call, as an error of op, or nil.
+func unfit(e *inside.View, op string, device bool, k *mail.Call) error {
+	if device {
+		return e.GPUMail.Check(e.Stream, op, k)
+	}
+	return e.Mail.Check(op, k.Peer, &k.Vec)
 }
 
 // record adds calls on host memory to a group. done is false if k is none: each call is then recorded by itself.
@@ -205,19 +217,40 @@ func addTo(ctx context.Context, e *inside.View, r mail.Recorder, op string, call
 	return nil
 }
 
-// submit runs, queues or records t. If something is wrong with t, it only tells a recorder.
-func submit(ctx context.Context, e *inside.View, t *mail.Batch, wrong error) error {
-	if e.Recorder != nil {
-		w := e.Recorder.Begin()
-		w.Kind, w.Other, w.Err = team.KindMessages, t, wrong
-		err := e.Recorder.Record(e.Comm, w)
-		if wrong != nil {
-			return wrong
-		}
-		return err
+// submit runs, queues or records calls together, as op. If something is wrong with them, it only tells a recorder.
+// requests says that the caller wants a Request.
+func submit(ctx context.Context, e *inside.View, op string, device bool, calls []mail.Call, requests bool,
+	wrong error) error {
+	if wrong != nil && e.Recorder == nil {
+		return wrong
 	}
+	if device {
+		t := e.GPUMail.NewBatch(e.Stream, op, calls)
+		if t.Requests = requests; e.Recorder != nil {
+			return recordBatch(e, t, wrong)
+		}
+		return t.Do(ctx)
+	}
+	t := e.Mail.NewBatch(e.Stream, op, acquire)
+	t.Requests = requests
+	for i := range calls {
+		t.AddCall(&calls[i])
+	}
+	if e.Recorder == nil {
+		return t.Do(ctx)
+	}
+	err := recordBatch(e, t, wrong)
+	t.PutBack() // the recorder has copied it
+	return err
+}
+
+// recordBatch records t, or that something is wrong with it.
+func recordBatch(e *inside.View, t team.Operation, wrong error) error {
+	w := e.Recorder.Begin()
+	w.Kind, w.Other, w.Err = team.KindMessages, t, wrong
+	err := e.Recorder.Record(e.Comm, w)
 	if wrong != nil {
 		return wrong
 	}
-	return t.Do(ctx)
+	return err
 }

@@ -7,14 +7,14 @@ import (
 
 // acquire finds or makes the registration of a large message's memory, under the same policy as for collectives. A
 // message to this rank itself needs none: this rank alone copies it, through the window.
-func acquire(c *engine.Comm, h *mail.Message) error {
+func acquire(c *engine.Comm, m *mail.Message) error {
 	switch {
-	case h.Peer == c.Rank():
-		h.Buf.Why = "it is this rank itself"
+	case m.Peer == c.Rank():
+		m.Buf.Why = "it is this rank itself"
 		return nil
-	case h.Freed():
-		h.Buf.Why = "it has been freed meanwhile"
+	case m.Freed():
+		m.Buf.Why = "it has been freed meanwhile"
 		return nil
 	}
-	return c.Acquire(&h.Vec, &h.Buf, false)
+	return c.Acquire(&m.Vec, &m.Buf, false)
 }

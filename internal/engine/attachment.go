@@ -1,22 +1,18 @@
 package engine
 
 import (
+	"slices"
 	"unsafe"
 
 	"github.com/ubcoll/ubcoll/internal/mem"
 )
 
-// Attachment is all that the engine knows of a communicator's messages, or of its channels and windows.
+// Attachment is all that the engine knows of a communicator's messages, or of its channels and windows; see also Advancer.
 type Attachment interface {
 	// AreaBytes is how much memory the attachment needs in each rank's area.
 	AreaBytes() int
 	// Lay passes the address of its part of a rank's area: this rank's own first, zeroed; the others' once mapped.
 	Lay(rank int, at unsafe.Pointer)
-	// Advance moves on the work that only proceeds when called. It is called whenever this rank waits for anything, and
-	// does not wait itself. Advance and Pass serve all communicators of the domain, even after this one has closed.
-	Advance()
-	// Pass waits until operations end that are under way without holding their memory; some of it is being freed.
-	Pass()
 	// Count adds the attachment's counters to s.
 	Count(s *Stats)
 
@@ -30,6 +26,16 @@ type Attachment interface {
 	Close() error
 	// Abort ends what must end with the communicator. It does not wait.
 	Abort()
+}
+
+// Advancer is an attachment with work that this rank itself does. Its methods serve all communicators of the domain, even
+// after this one has closed.
+type Advancer interface {
+	// Advance moves on the work that only proceeds when called. It is called whenever this rank waits for anything, and
+	// does not wait itself.
+	Advance()
+	// Pass waits until operations end that are under way without holding their memory; some of it is being freed.
+	Pass()
 }
 
 // NewAttachment makes the attachment of c. The communicators of a domain may share parts of theirs: sibling is the
@@ -49,21 +55,25 @@ func (c *Comm) attach() {
 		if i < len(d.attached) {
 			of = d.attached[i]
 		}
-		c.attached = append(c.attached, make(c, of))
+		a := make(c, of)
+		c.attached = append(c.attached, a)
+		if m, ok := a.(Advancer); ok {
+			c.advancers = append(c.advancers, m)
+		}
 	}
 	if d.attached == nil {
-		d.attached = c.attached
+		d.attached, d.advancers = c.attached, c.advancers
 	}
 }
 
-// domainAttachments returns the attachments that move on the domain's work: c's or, if it has none, another communicator's.
-func (c *Comm) domainAttachments() []Attachment {
+// domainAdvancers returns what moves on the domain's work: c's or, if it has no attachments, another communicator's.
+func (c *Comm) domainAdvancers() []Advancer {
 	if c.attached != nil {
-		return c.attached
+		return c.advancers
 	}
 	c.dom.mu.Lock()
 	defer c.dom.mu.Unlock()
-	return c.dom.attached
+	return c.dom.advancers
 }
 
 // Attached returns c's attachment of type A, if it has one.
@@ -100,7 +110,7 @@ func (c *Comm) lay(r int) {
 func (c *Comm) shut(broken bool) error {
 	for i, a := range c.attached {
 		if err := a.Shut(broken); err != nil {
-			for _, b := range c.attached[:i] {
+			for _, b := range slices.Backward(c.attached[:i]) {
 				b.Reopen()
 			}
 			return err

@@ -43,6 +43,7 @@ type Comm struct {
 	dom        *Domain
 	rooms      Rooms
 	attached   []Attachment // made by rooms.Attachments
+	advancers  []Advancer   // those of attached that are
 
 	keeping sync.Mutex
 	shared  []*mem.Allocation // memory freed with the communicator, besides the team's area
@@ -157,7 +158,7 @@ func (c *Comm) Broken() *fault.Error { return c.broken.Load() }
 // Advance moves on the work that only proceeds when called, while this rank waits. Implements team.Comm.
 func (c *Comm) Advance() {
 	c.dom.IPC.Progress()
-	for _, a := range c.domainAttachments() {
+	for _, a := range c.domainAdvancers() {
 		a.Advance()
 	}
 }

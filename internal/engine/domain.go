@@ -41,11 +41,12 @@ type Domain struct {
 	device   DomainDevice  // nil without one
 	ends     team.Gate     // counts Closes and Frees that are not finished: the domain's end waits for them
 
-	mu       sync.Mutex
-	comms    int
-	closed   bool
-	attached []Attachment // see NewAttachment
-	retired  []retiree    // areas of closed communicators that peers may still read
+	mu        sync.Mutex
+	comms     int
+	closed    bool
+	attached  []Attachment // see NewAttachment
+	advancers []Advancer   // those of attached that are
+	retired   []retiree    // areas of closed communicators that peers may still read
 }
 
 // retiree is a closed communicator's shared memory. It is freed once every peer has closed the communicator, too. If

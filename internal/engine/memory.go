@@ -58,7 +58,7 @@ func (c *Comm) Adopt(d hw.Device, p unsafe.Pointer, n int) (*mem.Allocation, err
 
 // pass waits for operations that use memory without holding it.
 func (c *Comm) pass() {
-	for _, a := range c.domainAttachments() {
+	for _, a := range c.domainAdvancers() {
 		a.Pass()
 	}
 }

@@ -16,6 +16,7 @@ import (
 	"github.com/ubcoll/ubcoll/hw"
 	"github.com/ubcoll/ubcoll/internal/engine"
 	"github.com/ubcoll/ubcoll/internal/gpu"
+	"github.com/ubcoll/ubcoll/internal/gpumail"
 	"github.com/ubcoll/ubcoll/internal/mail"
 	"github.com/ubcoll/ubcoll/internal/onesided"
 	"github.com/ubcoll/ubcoll/internal/team"
@@ -24,7 +25,8 @@ import (
 )
 
 // Rooms are the rooms that the root package uses.
-var Rooms = engine.Rooms{IPC: ipc.New, Accelerators: gpu.Accelerators, Attachments: []engine.NewAttachment{mail.New, onesided.NewSpace}}
+var Rooms = engine.Rooms{IPC: ipc.New, Accelerators: gpu.Accelerators,
+	Attachments: []engine.NewAttachment{gpumail.New, mail.New, onesided.NewSpace}}
 
 // RoomsWith is Rooms with a test's own transport.
 func RoomsWith(newIPC engine.NewIPC) engine.Rooms {

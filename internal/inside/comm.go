@@ -15,6 +15,7 @@ import (
 	"github.com/ubcoll/ubcoll/fault"
 	"github.com/ubcoll/ubcoll/internal/engine"
 	"github.com/ubcoll/ubcoll/internal/gpu"
+	"github.com/ubcoll/ubcoll/internal/gpumail"
 	"github.com/ubcoll/ubcoll/internal/mail"
 	"github.com/ubcoll/ubcoll/internal/onesided"
 	"github.com/ubcoll/ubcoll/internal/transport/ipc"
@@ -27,8 +28,9 @@ type Comm struct{ v View }
 // View is a communicator as the caller sees it, with the parts that packages above the engine have of it.
 type View struct {
 	engine.View
-	Mail  *mail.Mail
-	Space *onesided.Space
+	Mail    *mail.Mail
+	GPUMail *gpumail.Mail
+	Space   *onesided.Space
 }
 
 // none is the view of a nil or zero communicator.
@@ -37,7 +39,7 @@ var none = newComm(engine.NoView.Comm)
 // Open makes a communicator of all ranks of b: see engine.Open.
 func Open(ctx context.Context, b bootstrap.Bootstrap, o engine.Options, bad error) (*Comm, error) {
 	c, err := engine.Open(ctx, b, o, bad, engine.Rooms{IPC: ipc.New, Accelerators: gpu.Accelerators,
-		Attachments: []engine.NewAttachment{mail.New, onesided.NewSpace}})
+		Attachments: []engine.NewAttachment{gpumail.New, mail.New, onesided.NewSpace}})
 	if err != nil {
 		return nil, err
 	}
@@ -45,7 +47,8 @@ func Open(ctx context.Context, b bootstrap.Bootstrap, o engine.Options, bad erro
 }
 
 func newComm(c *engine.Comm) *Comm {
-	return &Comm{View{View: engine.View{Comm: c}, Mail: mail.Of(c), Space: onesided.SpaceOf(c)}}
+	v := View{View: engine.View{Comm: c}, Mail: mail.Of(c), GPUMail: gpumail.Of(c), Space: onesided.SpaceOf(c)}
+	return &Comm{v}
 }
 
 // View returns the caller's view of c. The view of a nil or zero communicator has no ranks, and is broken from the
@@ -59,7 +62,7 @@ func (c *Comm) View() *View {
 
 // On is the communicator with another stream, or none if s is nil.
 func (v *View) On(s *engine.Stream) *Comm {
-	return &Comm{View{View: *v.View.On(s), Mail: v.Mail, Space: v.Space}}
+	return &Comm{View{View: *v.View.On(s), Mail: v.Mail, GPUMail: v.GPUMail, Space: v.Space}}
 }
 
 // Split makes a communicator of the ranks that give the same color: nil for a rank without one.

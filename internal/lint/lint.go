@@ -60,24 +60,28 @@ var importRules = []importRule{
 		why: "the engine makes communicators of what this finds out",
 	}, {
 		of: []string{"internal/engine"},
-		not: []string{"internal/transport/ipc", "internal/gpu", "internal/gpuend", "internal/mail", "internal/onesided",
+		not: []string{"internal/transport/ipc", "internal/gpu", "internal/gpuend", "internal/gpumail", "internal/mail", "internal/onesided",
 			"internal/inside"},
 		why: "inside.Open gives these to the engine, as engine.Rooms",
 	}, {
 		of:  []string{"internal/gpu", "internal/transport/ipc"},
-		not: []string{"internal/gpuend", "internal/mail", "internal/onesided"},
+		not: []string{"internal/gpuend", "internal/gpumail", "internal/mail", "internal/onesided"},
 		why: "these are its clients, by interfaces that it declares",
 	}, {
 		of:  []string{"internal/gpuend"},
-		not: []string{"internal/mail", "internal/onesided"},
+		not: []string{"internal/gpumail", "internal/mail", "internal/onesided"},
 		why: "an end does not know whether a channel or a window owns it: its Owner is an interface",
 	}, {
 		of:  []string{"internal/mail"},
+		not: []string{"hw/cuda", "internal/gpu", "internal/gpu/*", "internal/gpumail"},
+		why: "messages of host memory know nothing of devices; those of device memory start together with them",
+	}, {
+		of:  []string{"internal/mail", "internal/gpumail"},
 		not: []string{"internal/gpuend", "internal/onesided"},
 		why: "messages, and channels and windows, attach to a communicator independently",
 	}, {
 		of:  []string{"internal/onesided"},
-		not: []string{"internal/mail"},
+		not: []string{"internal/mail", "internal/gpumail"},
 		why: "messages, and channels and windows, attach to a communicator independently",
 	}, {
 		of:  []string{"p2p"},
@@ -89,10 +93,10 @@ var importRules = []importRule{
 		why: "a program may want collectives alone",
 	}, {
 		of: []string{"", "bootstrap", "coll", "dtype", "fault", "graph", "hw", "hw/*", "p2p", "register", "internal/clock",
-			"internal/engine", "internal/env", "internal/gpu", "internal/gpu/*", "internal/gpuend", "internal/hosts", "internal/inside",
-			"internal/logs",
-			"internal/mail", "internal/mem", "internal/onesided", "internal/reason", "internal/roster", "internal/team",
-			"internal/tracing", "internal/transport/*", "internal/tuning", "internal/turn"},
+			"internal/engine", "internal/env", "internal/gpu", "internal/gpu/*", "internal/gpuend", "internal/gpumail",
+			"internal/hosts", "internal/inside", "internal/logs", "internal/mail", "internal/mem", "internal/onesided",
+			"internal/reason", "internal/roster", "internal/team", "internal/tracing", "internal/transport/*",
+			"internal/tuning", "internal/turn"},
 		not: []string{"internal/bench", "internal/bench/*", "internal/chart", "internal/doctor", "internal/experiment", "internal/launch",
 			"internal/stats", "internal/sweep", "internal/usage", "internal/verify"},
 		why: "programs that use the library do not carry its tools",

@@ -80,12 +80,12 @@ var (
 // exactly is set in answer.Type if the message must have exactly Bytes bytes.
 const exactly = 1 << 63
 
-// fits reports whether h, which is being sent, fits the receiver's answer.
-func (a *answer) fits(h *Message) bool {
-	if a.Type&exactly != 0 && a.Bytes != uint64(h.Bytes) {
+// fits reports whether msg, which is being sent, fits the receiver's answer.
+func (a *answer) fits(msg *Message) bool {
+	if a.Type&exactly != 0 && a.Bytes != uint64(msg.Bytes) {
 		return false
 	}
-	return a.Type&^exactly == uint64(h.Vec.Type) && a.Bytes >= uint64(h.Bytes)
+	return a.Type&^exactly == uint64(msg.Vec.Type) && a.Bytes >= uint64(msg.Bytes)
 }
 
 // AreaBytes is the size of a rank's outboxes.

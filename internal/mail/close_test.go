@@ -1,30 +1,22 @@
 package mail_test
 
 import (
-	"context"
-	"errors"
 	"testing"
 
-	"github.com/ubcoll/ubcoll"
-	"github.com/ubcoll/ubcoll/internal/gpu"
-	"github.com/ubcoll/ubcoll/internal/inside"
+	"github.com/stretchr/testify/require"
+
+	"github.com/ubcoll/ubcoll/fault"
+	"github.com/ubcoll/ubcoll/internal/engine"
+	"github.com/ubcoll/ubcoll/internal/enginetest"
 	"github.com/ubcoll/ubcoll/internal/mail"
-	"github.com/ubcoll/ubcoll/internal/testkit"
-	"github.com/ubcoll/ubcoll/internal/testkit/gputest"
 )
 
-// TestCloseWithoutShut closes the messages of a communicator that was never opened but has a device: nobody has locked
-// their lanes, and no message can be started afterwards.
+// TestCloseWithoutShut closes the messages of a communicator that was never opened: nobody has locked their lanes, and no
+// message can be started afterwards.
 func TestCloseWithoutShut(t *testing.T) {
-	gputest.Run(t, 1, ubcoll.Options{}, func(_ context.Context, c *ubcoll.Comm, _ ubcoll.Device) error {
-		e := (*inside.Comm)(c).View().Comm
-		m := mail.New(e, mail.Of(e)).(*mail.Mail)
-		m.OnDevice(gpu.DeviceOf(e))
-		if err := m.Close(); err != nil {
-			return err
-		}
-		b := m.Box(0)
-		return errors.Join(testkit.Wants(b.Send.Enter(), ubcoll.ErrClosed), testkit.Wants(b.Recv.Enter(), ubcoll.ErrClosed),
-			testkit.Wants(m.Shut(false), ubcoll.ErrClosed)) // from the device's lanes
-	})
+	c := enginetest.Open(t, 1, engine.Options{})[0]
+	m := mail.New(c, mail.Of(c)).(*mail.Mail)
+	require.NoError(t, m.Close())
+	require.ErrorIs(t, m.Box(0).Send.Enter(), fault.ErrClosed)
+	require.ErrorIs(t, m.Box(0).Recv.Enter(), fault.ErrClosed)
 }

@@ -1,5 +1,5 @@
-// Package mail has the messages of a communicator: boxes and their memory, the protocol of both sides, and messages of
-// device memory.
+// Package mail has the messages of host memory of a communicator: boxes and their memory, and the protocol of both
+// sides. Messages of device memory are package gpumail's.
 package mail
 
 import (
@@ -11,9 +11,9 @@ import (
 	"github.com/ubcoll/ubcoll/internal/team"
 )
 
-// Mail is the messages of one communicator: of host memory, which the ranks move themselves, and of device memory. For
-// each peer, a rank has an outbox that only it writes: for its messages to the peer, and for its answers to the peer's
-// messages. A rank's outboxes lie behind its staging memory.
+// Mail is the messages of host memory of one communicator, which the ranks move themselves. For each peer, a rank has an
+// outbox that only it writes: for its messages to the peer, and for its answers to the peer's messages. A rank's outboxes
+// lie behind its staging memory.
 type Mail struct {
 	c      *engine.Comm
 	team   *team.Team
@@ -22,8 +22,7 @@ type Mail struct {
 	Looks  int   // see team.Looks
 	boxes  []Box // by rank of the peer
 	domain *progress
-	shut   bool     // the lanes are locked
-	gpu    *gpuMail // messages of device memory; see deviceMail
+	shut   bool // the lanes are locked
 }
 
 // New makes the messages of c.
@@ -81,10 +80,10 @@ func (m *Mail) outbox(base unsafe.Pointer, to int) (*outbox, unsafe.Pointer) {
 	return (*outbox)(unsafe.Add(base, to*size)), unsafe.Add(base, len(m.boxes)*size+to*SendSlots*m.eager)
 }
 
-// Advance implements engine.Attachment.
+// Advance implements engine.Advancer.
 func (m *Mail) Advance() { m.domain.move() }
 
-// Pass implements engine.Attachment.
+// Pass implements engine.Advancer.
 func (m *Mail) Pass() { m.domain.pass() }
 
 // Count implements engine.Attachment.
@@ -95,11 +94,6 @@ func (m *Mail) Abort() {}
 
 // Shut implements engine.Attachment: it locks all lanes.
 func (m *Mail) Shut(broken bool) error {
-	if g := m.deviceMail(); g != nil {
-		if err := g.shut(broken); err != nil {
-			return err
-		}
-	}
 	var err error
 	for l, r := range m.lanes() {
 		l.Lock()
@@ -120,9 +114,6 @@ func (m *Mail) Reopen() {
 	for l := range m.lanes() {
 		l.Unlock()
 	}
-	if g := m.deviceMail(); g != nil {
-		g.reopen(false)
-	}
 }
 
 // Close implements engine.Attachment.
@@ -140,9 +131,6 @@ func (m *Mail) Close() error {
 			}
 		}
 		l.Unlock()
-	}
-	if g := m.deviceMail(); g != nil {
-		g.reopen(true)
 	}
 	m.domain.leave(m)
 	return nil
@@ -167,9 +155,9 @@ func (m *Mail) damaged(peer int, what string, v uint64) error {
 	return m.Error("mail", peer, "", fmt.Errorf("its mailbox is damaged (%s %#x): %w", what, v, fault.ErrPeerLost))
 }
 
-// waitsForItself is the error for a send of n bytes to this rank itself; only up to most bytes are sent without
+// WaitsForItself is the error for a send of n bytes to this rank itself; only up to most bytes are sent without
 // waiting.
-func waitsForItself(n, most int) error {
+func WaitsForItself(n, most int) error {
 	return fmt.Errorf(
 		"%d bytes to this rank itself, more than %d, would wait for a Recv that comes later (use SendRecv or a Group): %w",
 		n, most, fault.ErrArgument)
@@ -183,8 +171,8 @@ func (m *Mail) usable() error {
 	return nil
 }
 
-// gated returns look's error; once Close frees what look reads, it returns why the communicator has ended instead.
-func (m *Mail) gated(op string, peer int, look func() *fault.Error) error {
+// Gated returns look's error; once Close frees what look reads, it returns why the communicator has ended instead.
+func (m *Mail) Gated(op string, peer int, look func() *fault.Error) error {
 	defer m.c.Polls.Leave()
 	if !m.c.Polls.Enter() {
 		if e := m.c.Broken(); e != nil {

@@ -1,13 +1,13 @@
 package mail_test
 
 import (
+	"os"
 	"testing"
 
 	"github.com/ubcoll/ubcoll/internal/testkit"
-	"github.com/ubcoll/ubcoll/internal/testkit/gputest"
 )
 
 func TestMain(m *testing.M) {
 	testkit.Rapid()
-	gputest.Main(1, func() int { return testkit.Main(m) })
+	os.Exit(testkit.Main(m))
 }

@@ -46,50 +46,50 @@ type Message struct {
 	next *Message
 }
 
-func (h *Message) kind() team.OpKind {
-	if h.Recv {
+func (m *Message) kind() team.OpKind {
+	if m.Recv {
 		return team.KindRecv
 	}
 	return team.KindSend
 }
 
-// Number is h's number among the messages to or from its peer; 0 if another goroutine has the lane.
-func (h *Message) Number() uint64 {
-	l := h.lane
+// Number is m's number among the messages to or from its peer; 0 if another goroutine has the lane.
+func (m *Message) Number() uint64 {
+	l := m.lane
 	if !l.TryLock() {
 		return 0
 	}
 	defer l.Unlock()
-	if h.seq != 0 {
-		return h.seq
+	if m.seq != 0 {
+		return m.seq
 	}
 	n := l.Seq
 	for w := l.waiting.Head; w != nil; w = w.next {
-		if n++; w == h {
+		if n++; w == m {
 			return n
 		}
 	}
 	return 0
 }
 
-// hold keeps the memory of h, if the heap knows it, until release.
-func (m *Mail) hold(h *Message) error {
-	a := h.Vec.Alloc
+// hold keeps the memory of msg, if the heap knows it, until release.
+func (m *Mail) hold(msg *Message) error {
+	a := msg.Vec.Alloc
 	if a == nil {
-		a = m.c.Domain().Heap.Lookup(uintptr(h.Vec.Ptr), h.Vec.Bytes())
+		a = m.c.Domain().Heap.Lookup(uintptr(msg.Vec.Ptr), msg.Vec.Bytes())
 	}
 	if a == nil {
 		return nil
 	}
 	if !a.Hold() {
-		return fmt.Errorf("the buffer at %p has been freed: %w", h.Vec.Ptr, fault.ErrStale)
+		return fmt.Errorf("the buffer at %p has been freed: %w", msg.Vec.Ptr, fault.ErrStale)
 	}
-	h.held = a
+	msg.held = a
 	return nil
 }
 
-// Freed reports whether the memory of h has been freed since hold: it still exists, but its registrations are gone.
-func (h *Message) Freed() bool { return h.held != nil && !h.held.Live() }
+// Freed reports whether the memory of m has been freed since hold: it still exists, but its registrations are gone.
+func (m *Message) Freed() bool { return m.held != nil && !m.held.Live() }
 
 // quick reports whether a message of v may start and finish under its lane's lock without hold: a goroutine that frees
 // v waits for that lock. The caller has the lane.
@@ -97,15 +97,15 @@ func (m *Mail) quick(v *team.Vec) bool {
 	return v.Alloc == nil || v.Alloc.Heap() == m.c.Domain().Heap && v.Alloc.Live()
 }
 
-// release releases what h holds. The caller has the lane, if h is in one.
-func (h *Message) release() {
-	if h.Buf.Claim != nil {
-		h.Buf.Claim.Release()
-		h.Buf.Claim = nil
+// release releases what m holds. The caller has the lane, if m is in one.
+func (m *Message) release() {
+	if m.Buf.Claim != nil {
+		m.Buf.Claim.Release()
+		m.Buf.Claim = nil
 	}
-	if h.held != nil {
-		h.held.Release()
-		h.held = nil
+	if m.held != nil {
+		m.held.Release()
+		m.held = nil
 	}
 }
 
@@ -117,15 +117,15 @@ var unused = sync.Pool{New: func() any { return new(Message) }}
 
 // NewMessage returns a message that PutBack takes back.
 func NewMessage(peer int, v *team.Vec, recv bool, acquire Acquire) *Message {
-	h := unused.Get().(*Message)
-	h.Set(peer, v, recv, acquire)
-	return h
+	msg := unused.Get().(*Message)
+	msg.Set(peer, v, recv, acquire)
+	return msg
 }
 
 // PutBack takes back a message of NewMessage that is done.
-func (h *Message) PutBack() { unused.Put(h) }
+func (m *Message) PutBack() { unused.Put(m) }
 
-// Set makes h a new message that has not been started.
-func (h *Message) Set(peer int, v *team.Vec, recv bool, acquire Acquire) {
-	*h = Message{Peer: peer, Vec: *v, Recv: recv, Bytes: v.Bytes(), acquire: acquire}
+// Set makes m a new message that has not been started.
+func (m *Message) Set(peer int, v *team.Vec, recv bool, acquire Acquire) {
+	*m = Message{Peer: peer, Vec: *v, Recv: recv, Bytes: v.Bytes(), acquire: acquire}
 }

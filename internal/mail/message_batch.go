@@ -9,7 +9,6 @@ import (
 
 	"github.com/ubcoll/ubcoll/fault"
 	"github.com/ubcoll/ubcoll/internal/engine"
-	"github.com/ubcoll/ubcoll/internal/gpu/kernels"
 	"github.com/ubcoll/ubcoll/internal/reason"
 	"github.com/ubcoll/ubcoll/internal/team"
 )
@@ -25,55 +24,44 @@ type Call struct {
 // takes exactly as many elements as it has room for. It implements team.Operation.
 type Batch struct {
 	Requests bool // the caller wants Requests, to ask when they are done
-	AtOnce   bool // and fails instead of waiting if too many are not done
 	Turn     bool // they run in the communicator's turn, with the collectives of their group
 
-	m        *Mail
-	stream   *engine.Stream
-	op       string
-	onDevice bool
-	group    bool
-	acquire  Acquire
-	host     []Call
-	device   deviceMessages
-	placed   []*Message // messages of host memory that have their places, on a stream
+	m       *Mail
+	stream  *engine.Stream
+	op      string
+	group   bool
+	acquire Acquire
+	calls   []Call
+	placed  []*Message // those that have their places, on a stream
 
 	// Memory to use again.
-	open  []*Message
+	open  []*Message // those under way
 	notes []team.MessageNote
 }
 
 // batches has empty Batches to use again.
 var batches = sync.Pool{New: func() any { return new(Batch) }}
 
-// NewBatch makes messages for a call op on s; nil is no stream. They are of host memory or, if onDevice, of device
-// memory.
-func (m *Mail) NewBatch(s *engine.Stream, op string, onDevice bool, acquire Acquire) *Batch {
+// NewBatch makes an empty Batch for a call op on s; nil is no stream.
+func (m *Mail) NewBatch(s *engine.Stream, op string, acquire Acquire) *Batch {
 	b := batches.Get().(*Batch)
-	b.m, b.stream, b.op, b.onDevice, b.acquire = m, s, op, onDevice, acquire
+	b.m, b.stream, b.op, b.acquire = m, s, op, acquire
 	return b
 }
 
-// PutBack takes back a Batch that has run, or whose calls others have copied. Messages of device memory may still be
-// under way; their memory is not used again.
+// PutBack takes back a Batch that has run, or whose calls others have copied.
 func (b *Batch) PutBack() {
-	if len(b.device) > 0 {
-		return
-	}
-	clear(b.host)
+	clear(b.calls)
 	clear(b.open)
-	*b = Batch{host: b.host[:0], open: b.open[:0], notes: b.notes[:0]}
+	*b = Batch{calls: b.calls[:0], open: b.open[:0], notes: b.notes[:0]}
 	batches.Put(b)
 }
 
-// Recorder is a recorder that has one Batch for all messages of host memory, those of a group.
+// Recorder is a recorder that has one Batch for all messages, those of a group.
 type Recorder interface {
 	// Messages returns the Batch for the caller to add messages to, between the recording's Enter and Leave.
 	Messages(m *Mail, s *engine.Stream, acquire Acquire) *Batch
 }
-
-// Usable returns why nothing can be sent or received now, or nil.
-func (b *Batch) Usable(ctx context.Context) error { return b.m.UsableNow(ctx, b.op) }
 
 // UsableNow is Usable with a context that must not have ended.
 func (m *Mail) UsableNow(ctx context.Context, op string) error {
@@ -97,24 +85,7 @@ func (m *Mail) Usable(op string) error {
 	return nil
 }
 
-// Call adds a message, or returns what is wrong with it.
-func (b *Batch) Call(k Call) error {
-	if b.onDevice {
-		h := DeviceMessage{Call: k}
-		if err := b.m.checkDevice(b.stream, b.op, &h); err != nil {
-			return err
-		}
-		b.device = append(b.device, h)
-		return nil
-	}
-	if err := b.m.Check(b.op, k.Peer, &k.Vec); err != nil {
-		return err
-	}
-	b.host = append(b.host, k)
-	return nil
-}
-
-// Check returns what is wrong with a message of host memory, as an error of op, or nil.
+// Check returns what is wrong with a message, as an error of op, or nil.
 func (m *Mail) Check(op string, peer int, v *team.Vec) error {
 	if uint(peer) >= uint(len(m.boxes)) {
 		return m.Error(op, -1, "", fmt.Errorf("rank %d of %d ranks: %w", peer, len(m.boxes), fault.ErrArgument))
@@ -127,7 +98,7 @@ func (m *Mail) Check(op string, peer int, v *team.Vec) error {
 
 // Group makes an empty Batch for the messages of a group on s.
 func (m *Mail) Group(s *engine.Stream, acquire Acquire) *Batch {
-	b := m.NewBatch(s, "group", false, acquire)
+	b := m.NewBatch(s, "group", acquire)
 	b.group = true
 	return b
 }
@@ -136,31 +107,24 @@ func (m *Mail) Group(s *engine.Stream, acquire Acquire) *Batch {
 func (b *Batch) Group() *Batch { return b.m.Group(b.stream, b.acquire) }
 
 // Add adds copies of the messages of other, which are on the same stream.
-func (b *Batch) Add(other *Batch) {
-	b.host, b.device = append(b.host, other.host...), append(b.device, other.device...)
-}
+func (b *Batch) Add(other *Batch) { b.calls = append(b.calls, other.calls...) }
 
-// AddCall adds a message of host memory that has been checked.
-func (b *Batch) AddCall(k *Call) { b.host = append(b.host, *k) }
+// AddCall adds a message that has been checked.
+func (b *Batch) AddCall(k *Call) { b.calls = append(b.calls, *k) }
 
 // OnHost implements team.Operation.
-func (b *Batch) OnHost() bool { return !b.onDevice && len(b.host) > 0 }
+func (b *Batch) OnHost() bool { return len(b.calls) > 0 }
 
 // Len implements team.Operation.
-func (b *Batch) Len() int { return len(b.host) + len(b.device) }
+func (b *Batch) Len() int { return len(b.calls) }
 
 // Vec implements team.Operation.
-func (b *Batch) Vec(i int) *team.Vec {
-	if i < len(b.host) {
-		return &b.host[i].Vec
-	}
-	return &b.device[i-len(b.host)].Vec
-}
+func (b *Batch) Vec(i int) *team.Vec { return &b.calls[i].Vec }
 
 // Clone implements team.Operation.
 func (b *Batch) Clone() team.Operation {
 	c := *b
-	c.host, c.device, c.open, c.notes = slices.Clone(b.host), slices.Clone(b.device), nil, nil
+	c.calls, c.open, c.notes = slices.Clone(b.calls), nil, nil
 	return &c
 }
 
@@ -169,22 +133,12 @@ func (b *Batch) SelfBlocked() error {
 	if b.op != "send" {
 		return nil
 	}
-	v, most := b.Vec(0), b.m.eager
-	if b.onDevice {
-		most = kernels.EagerBytes
-	}
-	if b.peer() != b.m.rank || v.Bytes() <= most {
+	k := &b.calls[0]
+	n := k.Vec.Bytes()
+	if k.Peer != b.m.rank || n <= b.m.eager {
 		return nil
 	}
-	return b.m.Error(b.op, b.m.rank, "", waitsForItself(v.Bytes(), most))
-}
-
-// peer is the peer of the first message.
-func (b *Batch) peer() int {
-	if len(b.host) > 0 {
-		return b.host[0].Peer
-	}
-	return b.device[0].Peer
+	return b.m.Error(b.op, b.m.rank, "", WaitsForItself(n, b.m.eager))
 }
 
 // Do sends and receives, or queues this on the stream.
@@ -193,22 +147,22 @@ func (b *Batch) Do(ctx context.Context) error {
 	if err := b.SelfBlocked(); err != nil {
 		return err
 	}
-	if b.stream == nil || b.stream.OnDevice() != nil {
+	if b.stream == nil {
 		return b.Run(ctx)
 	}
 	return b.stream.Do(ctx, b.m.c, b.Run, b.Place)
 }
 
-// Place implements team.Operation. It gives messages of host memory that do not go at once their places in the order,
-// where they wait for Run or Withdraw: messages from one rank to another keep the order of the calls, whatever their
-// streams. In the same step, the caller takes their places on the stream, or their turn.
+// Place implements team.Operation. It gives messages that do not go at once their places in the order, where they wait
+// for Run or Withdraw: messages from one rank to another keep the order of the calls, whatever their streams. In the same
+// step, the caller takes their places on the stream, or their turn.
 func (b *Batch) Place() error {
-	if len(b.host) == 0 {
+	if len(b.calls) == 0 {
 		return nil
 	}
 	ms := b.messages()
-	for _, h := range ms {
-		h.queued = true
+	for _, msg := range ms {
+		msg.queued = true
 	}
 	if err := b.m.Start(b.op, ms); err != nil {
 		return err
@@ -219,103 +173,110 @@ func (b *Batch) Place() error {
 
 // Withdraw takes back placed messages that are not to run.
 func (b *Batch) Withdraw() {
-	for _, h := range b.placed {
-		h.lane.Lock()
-		h.lane.waiting.remove(h)
-		h.release()
-		h.lane.Unlock()
+	for _, msg := range b.placed {
+		msg.lane.Lock()
+		msg.lane.waiting.remove(msg)
+		msg.release()
+		msg.lane.Unlock()
 	}
 	b.placed = nil
 }
 
-// message makes the i-th message of host memory.
+// message makes the i-th message.
 func (b *Batch) message(i int) *Message {
-	k := &b.host[i]
-	h := NewMessage(k.Peer, &k.Vec, k.Recv, b.acquire)
-	h.exact, h.note = true, b.note(i)
-	return h
+	k := &b.calls[i]
+	msg := NewMessage(k.Peer, &k.Vec, k.Recv, b.acquire)
+	msg.exact, msg.note = true, b.note(i)
+	return msg
 }
 
 func (b *Batch) messages() []*Message {
 	b.open = b.open[:0]
-	for i := range b.host {
+	for i := range b.calls {
 		b.open = append(b.open, b.message(i))
 	}
 	return b.open
 }
 
-// note is where it is noted how the i-th message of host memory went, for a group; or nil.
+// note is where it is noted how the i-th message went, for a group; or nil.
 func (b *Batch) note(i int) *team.MessageNote {
 	if !b.group {
 		return nil
 	}
 	if len(b.notes) == 0 {
-		b.notes = append(b.notes, make([]team.MessageNote, len(b.host))...)
+		b.notes = append(b.notes, make([]team.MessageNote, len(b.calls))...)
 	}
 	return &b.notes[i]
 }
 
-// Run implements team.Operation. On a device's stream it queues them.
+// Run implements team.Operation.
 func (b *Batch) Run(ctx context.Context) error {
 	defer b.m.c.Tracer.Begin(ctx, b.op).End()
-	open, errs, err := b.start()
+	errs, err := b.Start()
 	if err != nil {
-		b.open, b.notes = nil, nil // abandoned messages refer to them
 		return err
 	}
-	var device *Transfer
-	if len(b.device) > 0 {
-		if device, err = b.Transfer(ctx); err != nil {
-			errs = append(errs, err)
-		}
-	}
-	queued := b.group && err == nil
-	if len(open) > 0 {
-		if err := b.m.Await(ctx, b.op, open); err != nil {
-			errs = append(errs, err)
-			b.open, b.notes = nil, nil // abandoned messages refer to them
-		} else {
-			errs = append(errs, over(open)...)
-		}
-	}
-	if device != nil {
-		errs = append(errs, device.Wait(ctx))
-	}
+	errs = append(errs, b.Await(ctx)...)
 	if b.group {
-		b.notes = slices.DeleteFunc(b.notes, func(n team.MessageNote) bool { return n.Kind == team.KindRefused })
-		if queued {
-			b.notes = append(b.notes, messageNotes(b.device)...)
-		}
-		b.m.c.NoteGroup(b.notes, b.Turn)
-		b.notes = b.notes[:0]
+		b.m.c.NoteGroup(b.Notes(), b.Turn)
 	}
 	return errors.Join(errs...)
 }
 
+// Start starts the messages, or lets those go on that have their places. The caller then calls Await. errs are the errors
+// of messages that are over. If err is not nil, nothing is under way.
+func (b *Batch) Start() (errs []error, err error) {
+	open, errs, err := b.start()
+	if err != nil {
+		b.open, b.notes = nil, nil // abandoned messages refer to them
+		return nil, err
+	}
+	b.open = open
+	return errs, nil
+}
+
+// Await waits until the messages that Start has left under way are done, and returns their errors.
+func (b *Batch) Await(ctx context.Context) []error {
+	if len(b.open) == 0 {
+		return nil
+	}
+	if err := b.m.Await(ctx, b.op, b.open); err != nil {
+		b.open, b.notes = nil, nil // abandoned messages refer to them
+		return []error{err}
+	}
+	return over(b.open)
+}
+
+// Notes takes how the messages of a group went, after Await. The slice is the caller's until PutBack.
+func (b *Batch) Notes() []team.MessageNote {
+	ns := slices.DeleteFunc(b.notes, func(n team.MessageNote) bool { return n.Kind == team.KindRefused })
+	b.notes = ns[:0]
+	return ns
+}
+
 // over takes back messages that are done, and returns their errors.
 func over(ms []*Message) (errs []error) {
-	for _, h := range ms {
-		if h.Err != nil {
-			errs = append(errs, h.Err)
+	for _, msg := range ms {
+		if msg.Err != nil {
+			errs = append(errs, msg.Err)
 		}
-		h.PutBack()
+		msg.PutBack()
 	}
 	return errs
 }
 
-// start starts the messages of host memory, or lets those go on that have their places. It returns those that are not
-// done yet, and the errors of others. If err is not nil, nothing is under way.
+// start is Start, and returns the messages that are not done yet.
 func (b *Batch) start() (open []*Message, errs []error, err error) {
 	if open, b.placed = b.placed, nil; open != nil {
-		for _, h := range open {
-			h.lane.Lock()
-			h.queued = false
-			h.lane.Unlock()
+		for _, msg := range open {
+			msg.lane.Lock()
+			msg.queued = false
+			msg.lane.Unlock()
 		}
 		return open, nil, nil
 	}
-	for i := range b.host {
-		if !b.m.quick(&b.host[i].Vec) {
+	for i := range b.calls {
+		if !b.m.quick(&b.calls[i].Vec) {
 			ms := b.messages()
 			return ms, nil, b.m.Start(b.op, ms)
 		}
@@ -327,7 +288,7 @@ func (b *Batch) start() (open []*Message, errs []error, err error) {
 func (b *Batch) exchange() (open []*Message, errs []error, err error) {
 	b.open = b.open[:0]
 	next := [2]int{} // of the sends, and of the receives
-	for idle := 0; idle < b.m.Looks && (next[0] < len(b.host) || next[1] < len(b.host)); idle++ {
+	for idle := 0; idle < b.m.Looks && (next[0] < len(b.calls) || next[1] < len(b.calls)); idle++ {
 		for d := range next {
 			before := next[d]
 			var waits bool
@@ -345,8 +306,8 @@ func (b *Batch) exchange() (open []*Message, errs []error, err error) {
 		}
 	}
 	for d := range next {
-		for i := next[d]; i < len(b.host); i++ {
-			if b.host[i].Recv == (d == 1) {
+		for i := next[d]; i < len(b.calls); i++ {
+			if b.calls[i].Recv == (d == 1) {
 				b.open = append(b.open, b.message(i))
 			}
 		}
@@ -362,8 +323,8 @@ func (b *Batch) exchange() (open []*Message, errs []error, err error) {
 // for each would wait for the message before to have left this processor.
 func (b *Batch) some(i int, recv bool) (next int, long bool, errs []error) {
 	var box *Box
-	for done := true; i < len(b.host); i++ {
-		k := &b.host[i]
+	for done := true; i < len(b.calls); i++ {
+		k := &b.calls[i]
 		if k.Recv != recv {
 			continue
 		}
@@ -396,10 +357,4 @@ func (b *Batch) some(i int, recv bool) (next int, long bool, errs []error) {
 	}
 	box.leave(recv)
 	return i, long, errs
-}
-
-// Transfer starts messages of device memory. On a stream nothing more is to do, and the Transfer is nil; else the
-// caller waits for it.
-func (b *Batch) Transfer(ctx context.Context) (*Transfer, error) {
-	return b.m.transfer(engine.Context(ctx), b.stream, b.op, b.device, !b.AtOnce)
 }

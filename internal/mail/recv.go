@@ -17,6 +17,17 @@ func (b *Box) arrived() *slot {
 	return nil
 }
 
+// Arrived reports whether a message has come from a peer that no receive has taken yet. It is false while another goroutine
+// has the lane.
+func (m *Mail) Arrived(peer int) bool {
+	b := m.Box(peer)
+	if !b.Recv.TryLock() {
+		return false
+	}
+	defer b.Recv.Unlock()
+	return b.arrived() != nil
+}
+
 // take receives a message if that is quick: it came with its announcement, or is in registered memory and so short that
 // the sender need not help. If done, the message is over, and err is the receiver's alone. If not done, err is fatal;
 // nil means that the message is not a quick one.
@@ -59,148 +70,148 @@ func (b *Box) taken(verdict uint8) {
 // advanceRecv moves the first receive from one peer on, by a piece at most. The caller holds the lane. An error is
 // fatal.
 func (m *Mail) advanceRecv(b *Box) (moved bool, err error) {
-	h := b.Recv.waiting.Head
-	if h == nil || h.queued {
+	msg := b.Recv.waiting.Head
+	if msg == nil || msg.queued {
 		return false, nil
 	}
-	if !h.started {
+	if !msg.started {
 		s := b.arrived()
 		if s == nil {
-			if !h.offered && h.Bytes >= sharedBytes {
-				err = m.offer(b, h)
+			if !msg.offered && msg.Bytes >= sharedBytes {
+				err = m.offer(b, msg)
 			}
 			return false, err
 		}
-		return true, m.match(b, h, s)
+		return true, m.match(b, msg, s)
 	}
 	var done bool
 	switch {
-	case h.ending:
-		done = b.meet(h)
+	case msg.ending:
+		done = b.meet(msg)
 		moved = done
-	case h.src != nil:
-		moved, err = true, m.pull(b, h)
+	case msg.src != nil:
+		moved, err = true, m.pull(b, msg)
 	default:
-		moved, done, err = m.drain(b, h)
+		moved, done, err = m.drain(b, msg)
 	}
 	if done && err == nil {
 		b.Recv.waiting.pop()
 		b.taken(verdictOK)
-		m.note(h, h.src != nil)
-		h.finish()
+		m.note(msg, msg.src != nil)
+		msg.finish()
 	}
 	return moved, err
 }
 
 // match starts to receive the message that belongs to the first receive.
-func (m *Mail) match(b *Box, h *Message, s *slot) error {
+func (m *Mail) match(b *Box, msg *Message, s *slot) error {
 	hd, err := m.readHead(b, s.Head)
 	if err != nil {
 		return err
 	}
-	if n, done, err := m.take(b, s, hd, &h.Vec, h.exact); done || err != nil {
+	if n, done, err := m.take(b, s, hd, &msg.Vec, msg.exact); done || err != nil {
 		if done {
-			h.Got, h.Err = n, err
-			h.noteSmall(b.Recv.Seq)
+			msg.Got, msg.Err = n, err
+			msg.noteSmall(b.Recv.Seq)
 			b.Recv.waiting.pop()
-			h.finish()
+			msg.finish()
 			err = nil
 		}
 		return err
 	}
-	if verdict, err := judge(hd, &h.Vec, h.exact); err != nil {
-		h.Err = m.Error("recv", b.Peer, "", err)
+	if verdict, err := judge(hd, &msg.Vec, msg.exact); err != nil {
+		msg.Err = m.Error("recv", b.Peer, "", err)
 		b.Recv.waiting.pop()
 		b.taken(verdict)
-		h.finish()
+		msg.finish()
 		return nil
 	}
 	direct := s.place().Generation != 0
-	h.seq = b.Recv.Seq + 1
+	msg.seq = b.Recv.Seq + 1
 	n, number := pieces(hd.bytes, direct)
-	if !h.offered && (direct || number > windowPieces) { // else all of it fits into the window
-		if err := m.offer(b, h); err != nil {
+	if !msg.offered && (direct || number > windowPieces) { // else all of it fits into the window
+		if err := m.offer(b, msg); err != nil {
 			return err
 		}
-	} else if !h.offered {
-		spin.Release(&b.reply(h).pulled, word(h.seq, 0))
-		h.Buf.Why = "what fits into the sender's window goes through it"
+	} else if !msg.offered {
+		spin.Release(&b.reply(msg).pulled, word(msg.seq, 0))
+		msg.Buf.Why = "what fits into the sender's window goes through it"
 	}
-	h.Got, h.Bytes, h.piece, h.pieces, h.started = hd.count, hd.bytes, n, number, true
-	h.answered = h.Buf.Direct()
+	msg.Got, msg.Bytes, msg.piece, msg.pieces, msg.started = hd.count, hd.bytes, n, number, true
+	msg.answered = msg.Buf.Direct()
 	if direct {
-		h.src, err = m.resolve("recv", b.Peer, *s.place(), h.Bytes)
+		msg.src, err = m.resolve("recv", b.Peer, *s.place(), msg.Bytes)
 	}
 	return err
 }
 
-// offer lets the sender of the next message write directly to h's memory, if that is registered.
-func (m *Mail) offer(b *Box, h *Message) error {
-	h.seq, h.offered = b.Recv.Seq+1, true
-	a := b.reply(h)
-	spin.Release(&a.pulled, word(h.seq, 0))
-	if err := h.acquire(m.c, h); err != nil || !h.Buf.Direct() {
+// offer lets the sender of the next message write directly to msg's memory, if that is registered.
+func (m *Mail) offer(b *Box, msg *Message) error {
+	msg.seq, msg.offered = b.Recv.Seq+1, true
+	a := b.reply(msg)
+	spin.Release(&a.pulled, word(msg.seq, 0))
+	if err := msg.acquire(m.c, msg); err != nil || !msg.Buf.Direct() {
 		return err
 	}
-	a.into, a.Type, a.Bytes = h.Buf.At, uint64(h.Vec.Type), uint64(h.Vec.Bytes())
-	if h.exact {
+	a.into, a.Type, a.Bytes = msg.Buf.At, uint64(msg.Vec.Type), uint64(msg.Vec.Bytes())
+	if msg.exact {
 		a.Type |= exactly
 	}
-	spin.Release(&a.Seq, h.seq)
+	spin.Release(&a.Seq, msg.seq)
 	return nil
 }
 
-// reply is where this rank, the receiver of h, answers.
-func (b *Box) reply(h *Message) *answer {
-	return &b.Out.answers[h.seq%maxAnswers]
+// reply is where this rank, the receiver of msg, answers.
+func (b *Box) reply(msg *Message) *answer {
+	return &b.Out.answers[msg.seq%maxAnswers]
 }
 
 // pull copies the next piece of a message from registered memory, from the first piece upwards; see share.
-func (m *Mail) pull(b *Box, h *Message) error {
-	if !h.answered {
-		h.copyPiece(h.Vec.Ptr, h.src, h.moved)
-		h.moved++
-		h.ending = h.moved == h.pieces
+func (m *Mail) pull(b *Box, msg *Message) error {
+	if !msg.answered {
+		msg.copyPiece(msg.Vec.Ptr, msg.src, msg.moved)
+		msg.moved++
+		msg.ending = msg.moved == msg.pieces
 		return nil
 	}
-	k := h.moved + 1
-	theirs := count(b.in.claimed.Load(), h.seq)
-	if k <= h.pieces-theirs {
-		b.reply(h).pulled.Store(word(h.seq, k))
-		theirs = count(b.in.claimed.Load(), h.seq)
+	k := msg.moved + 1
+	theirs := count(b.in.claimed.Load(), msg.seq)
+	if k <= msg.pieces-theirs {
+		b.reply(msg).pulled.Store(word(msg.seq, k))
+		theirs = count(b.in.claimed.Load(), msg.seq)
 	}
 	switch {
-	case theirs > h.pieces:
+	case theirs > msg.pieces:
 		return m.damaged(b.Peer, "count of pieces", uint64(theirs))
-	case k > h.pieces-theirs:
-		h.ending = true
+	case k > msg.pieces-theirs:
+		msg.ending = true
 	default:
-		h.copyPiece(h.Vec.Ptr, h.src, k-1)
-		h.moved = k
+		msg.copyPiece(msg.Vec.Ptr, msg.src, k-1)
+		msg.moved = k
 	}
 	return nil
 }
 
 // meet waits for pieces that the sender still copies. If the sender skipped the piece where both met, it copies that.
-func (b *Box) meet(h *Message) (done bool) {
-	if !h.answered {
+func (b *Box) meet(msg *Message) (done bool) {
+	if !msg.answered {
 		return true
 	}
-	if theirs := count(b.in.claimed.Load(), h.seq); count(b.in.done.Load(), h.seq) < theirs {
+	if theirs := count(b.in.claimed.Load(), msg.seq); count(b.in.done.Load(), msg.seq) < theirs {
 		return false
 	}
-	for kept := count(b.in.kept.Load(), h.seq); h.moved < h.pieces-kept; h.moved++ {
-		h.copyPiece(h.Vec.Ptr, h.src, h.moved)
+	for kept := count(b.in.kept.Load(), msg.seq); msg.moved < msg.pieces-kept; msg.moved++ {
+		msg.copyPiece(msg.Vec.Ptr, msg.src, msg.moved)
 	}
 	return true
 }
 
 // drain copies the next piece of a message out of the sender's window. Once that is done, it waits until the sender has
 // written the rest.
-func (m *Mail) drain(b *Box, h *Message) (moved, done bool, err error) {
-	k, ready := h.moved, count(b.in.done.Load(), h.seq)
-	if h.answered && k >= windowPieces {
-		return ready >= h.pieces, ready >= h.pieces, nil
+func (m *Mail) drain(b *Box, msg *Message) (moved, done bool, err error) {
+	k, ready := msg.moved, count(b.in.done.Load(), msg.seq)
+	if msg.answered && k >= windowPieces {
+		return ready >= msg.pieces, ready >= msg.pieces, nil
 	}
 	if ready <= k {
 		return false, false, nil
@@ -209,12 +220,12 @@ func (m *Mail) drain(b *Box, h *Message) (moved, done bool, err error) {
 	if err != nil {
 		return false, false, err
 	}
-	off := k * h.piece
-	src, n := unsafe.Add(w, h.windowAt(k)), min(h.piece, h.Bytes-off)
-	cpu.Copy(unsafe.Add(h.Vec.Ptr, off), src, n, false)
-	h.moved = k + 1
-	spin.Release(&b.reply(h).pulled, word(h.seq, k+1))
-	return true, h.moved == h.pieces, nil
+	off := k * msg.piece
+	src, n := unsafe.Add(w, msg.windowAt(k)), min(msg.piece, msg.Bytes-off)
+	cpu.Copy(unsafe.Add(msg.Vec.Ptr, off), src, n, false)
+	msg.moved = k + 1
+	spin.Release(&b.reply(msg).pulled, word(msg.seq, k+1))
+	return true, msg.moved == msg.pieces, nil
 }
 
 // RecvNow receives a message that takes little time, if no other receive waits and the message is there at one of

@@ -30,12 +30,12 @@ func (m *Mail) refresh(b *Box) (finished bool, err error) {
 		return false, m.damaged(b.Peer, "count of messages taken", t)
 	}
 	verdicts := b.in.verdicts.Load()
-	for h := l.Open.Head; h != nil && h.seq <= t; h = l.Open.Head {
+	for msg := l.Open.Head; msg != nil && msg.seq <= t; msg = l.Open.Head {
 		l.Open.pop()
-		if err := sentence(uint8(verdicts>>(h.seq%SendSlots*8)), &h.Vec); err != nil {
-			h.Err = m.Error("send", b.Peer, "", err)
+		if err := sentence(uint8(verdicts>>(msg.seq%SendSlots*8)), &msg.Vec); err != nil {
+			msg.Err = m.Error("send", b.Peer, "", err)
 		}
-		h.finish()
+		msg.finish()
 		finished = true
 	}
 	l.taken = t
@@ -85,79 +85,79 @@ func (m *Mail) publish(b *Box, s *slot, seq uint64, n int) {
 	}
 }
 
-// post sends h, for which there is room: at once, or as an open message that the peer must take.
-func (m *Mail) post(b *Box, h *Message) {
+// post sends msg, for which there is room: at once, or as an open message that the peer must take.
+func (m *Mail) post(b *Box, msg *Message) {
 	l := &b.Send
-	if h.Bytes <= m.eager {
-		m.postSmall(b, &h.Vec, h.Bytes)
-		h.noteSmall(l.Seq)
-		h.finish()
+	if msg.Bytes <= m.eager {
+		m.postSmall(b, &msg.Vec, msg.Bytes)
+		msg.noteSmall(l.Seq)
+		msg.finish()
 		return
 	}
-	if err := m.prepare(b, h); err != nil {
-		h.Err = m.Error("send", b.Peer, "", err)
-		h.finish()
+	if err := m.prepare(b, msg); err != nil {
+		msg.Err = m.Error("send", b.Peer, "", err)
+		msg.finish()
 		return
 	}
-	h.seq = l.Seq + 1
-	h.piece, h.pieces = pieces(h.Bytes, h.Buf.Direct())
+	msg.seq = l.Seq + 1
+	msg.piece, msg.pieces = pieces(msg.Bytes, msg.Buf.Direct())
 	if l.Open.Head == nil {
-		b.begin(h)
+		b.begin(msg)
 	}
-	l.Open.push(h)
-	s := &b.Out.Slots[h.seq%SendSlots]
-	s.Head = head(formLarge, h.Vec.Type, h.Vec.Len)
+	l.Open.push(msg)
+	s := &b.Out.Slots[msg.seq%SendSlots]
+	s.Head = head(formLarge, msg.Vec.Type, msg.Vec.Len)
 	*s.place() = mem.Location{}
-	if h.Buf.Direct() {
-		*s.place() = h.Buf.At
+	if msg.Buf.Direct() {
+		*s.place() = msg.Buf.At
 	}
-	m.publish(b, s, h.seq, h.Bytes)
-	if h.Buf.Direct() && h.Bytes < sharedBytes {
-		spin.Demote(h.Vec.Ptr, h.Bytes)
+	m.publish(b, s, msg.seq, msg.Bytes)
+	if msg.Buf.Direct() && msg.Bytes < sharedBytes {
+		spin.Demote(msg.Vec.Ptr, msg.Bytes)
 	}
-	m.note(h, h.Buf.Direct())
+	m.note(msg, msg.Buf.Direct())
 }
 
 // note records how a large message went. direct says whether its source is registered.
-func (m *Mail) note(h *Message, direct bool) {
-	n := team.MessageNote{Kind: h.kind(), Seq: h.seq, Bytes: h.Bytes, Algorithm: h.algorithm(direct),
-		Direct: h.Buf.Direct(), Why: h.Buf.Why}
-	if h.note != nil {
-		*h.note = n
+func (m *Mail) note(msg *Message, direct bool) {
+	n := team.MessageNote{Kind: msg.kind(), Seq: msg.seq, Bytes: msg.Bytes, Algorithm: msg.algorithm(direct),
+		Direct: msg.Buf.Direct(), Why: msg.Buf.Why}
+	if msg.note != nil {
+		*msg.note = n
 	}
 	m.c.NoteMessage(n.Info())
 }
 
-// noteSmall records, for a group, that h travelled with its announcement.
-func (h *Message) noteSmall(seq uint64) {
-	if h.note != nil {
-		*h.note = team.MessageNote{Kind: h.kind(), Seq: seq, Bytes: h.Bytes}
+// noteSmall records, for a group, that m travelled with its announcement.
+func (m *Message) noteSmall(seq uint64) {
+	if m.note != nil {
+		*m.note = team.MessageNote{Kind: m.kind(), Seq: seq, Bytes: m.Bytes}
 	}
 }
 
 // algorithm names the algorithm of a large message.
-func (h *Message) algorithm(direct bool) string {
+func (m *Message) algorithm(direct bool) string {
 	switch {
 	case !direct:
 		return "window"
-	case h.Bytes < sharedBytes:
+	case m.Bytes < sharedBytes:
 		return "pull"
 	}
 	return "shared copy"
 }
 
-// begin sets the counts of this rank's outbox to zero for h.
-func (b *Box) begin(h *Message) {
-	h.started = true
-	spin.Release(&b.Out.kept, word(h.seq, 0))
-	spin.Release(&b.Out.done, word(h.seq, 0))
-	spin.Release(&b.Out.claimed, word(h.seq, 0))
+// begin sets the counts of this rank's outbox to zero for msg.
+func (b *Box) begin(msg *Message) {
+	msg.started = true
+	spin.Release(&b.Out.kept, word(msg.seq, 0))
+	spin.Release(&b.Out.done, word(msg.seq, 0))
+	spin.Release(&b.Out.claimed, word(msg.seq, 0))
 }
 
-// finish gives h back to its caller.
-func (h *Message) finish() {
-	h.release()
-	h.Done.Store(true)
+// finish gives m back to its caller.
+func (m *Message) finish() {
+	m.release()
+	m.Done.Store(true)
 }
 
 // advanceSend moves the messages to one peer on, by a piece at most. The caller holds the lane. An error is fatal.
@@ -168,7 +168,7 @@ func (m *Mail) advanceSend(b *Box) (moved bool, err error) {
 			return moved, err
 		}
 	}
-	for h := l.waiting.Head; h != nil && !h.queued; h = l.waiting.Head {
+	for msg := l.waiting.Head; msg != nil && !msg.queued; msg = l.waiting.Head {
 		free, err := m.room(b)
 		if err != nil {
 			return moved, err
@@ -177,39 +177,39 @@ func (m *Mail) advanceSend(b *Box) (moved bool, err error) {
 			break
 		}
 		l.waiting.pop()
-		m.post(b, h)
+		m.post(b, msg)
 		moved = true
 	}
-	h := l.Open.Head
-	if h == nil {
+	msg := l.Open.Head
+	if msg == nil {
 		return moved, nil
 	}
-	if !h.started {
-		b.begin(h)
+	if !msg.started {
+		b.begin(msg)
 	}
-	if h.Buf.Direct() {
-		if h.Bytes < sharedBytes {
+	if msg.Buf.Direct() {
+		if msg.Bytes < sharedBytes {
 			return moved, nil // the receiver alone copies
 		}
-		helped, err := m.share(b, h)
+		helped, err := m.share(b, msg)
 		return moved || helped, err
 	}
-	staged, err := m.stage(b, h)
+	staged, err := m.stage(b, msg)
 	return moved || staged, err
 }
 
-// answer returns the receiver's answer about h.
-func (b *Box) answer(h *Message) *answer {
-	return &b.in.answers[h.seq%maxAnswers]
+// answer returns the receiver's answer about msg.
+func (b *Box) answer(msg *Message) *answer {
+	return &b.in.answers[msg.seq%maxAnswers]
 }
 
 // answered reports whether the receiver has said where its buffer is, and whether that fits this message.
-func (m *Mail) answered(b *Box, h *Message) (bool, error) {
-	a := b.answer(h)
-	if h.answered || a.Seq.Load() != h.seq || !a.fits(h) {
-		return h.answered, nil
+func (m *Mail) answered(b *Box, msg *Message) (bool, error) {
+	a := b.answer(msg)
+	if msg.answered || a.Seq.Load() != msg.seq || !a.fits(msg) {
+		return msg.answered, nil
 	}
-	dst, err := m.resolve("send", b.Peer, a.into, h.Bytes)
+	dst, err := m.resolve("send", b.Peer, a.into, msg.Bytes)
 	if err != nil {
 		// The receiver may have pulled everything meanwhile and freed its buffer.
 		if gone, e := m.refresh(b); gone || e != nil {
@@ -217,77 +217,77 @@ func (m *Mail) answered(b *Box, h *Message) (bool, error) {
 		}
 		return false, err
 	}
-	h.dst, h.answered = dst, true
+	msg.dst, msg.answered = dst, true
 	return true, nil
 }
 
-// copyPiece copies piece i of h. src and dst are the beginnings of the whole message.
-func (h *Message) copyPiece(dst, src unsafe.Pointer, i int) {
-	off := i * h.piece
-	cpu.Copy(unsafe.Add(dst, off), unsafe.Add(src, off), min(h.piece, h.Bytes-off), false)
+// copyPiece copies piece i of m. src and dst are the beginnings of the whole message.
+func (m *Message) copyPiece(dst, src unsafe.Pointer, i int) {
+	off := i * m.piece
+	cpu.Copy(unsafe.Add(dst, off), unsafe.Add(src, off), min(m.piece, m.Bytes-off), false)
 }
 
 // share copies one of the last pieces of a message that the receiver copies from the first on. Each side claims a
 // piece, then looks again at the other side's claims. If both claimed the same piece, the sender skips it.
-func (m *Mail) share(b *Box, h *Message) (bool, error) {
-	if h.ending {
+func (m *Mail) share(b *Box, msg *Message) (bool, error) {
+	if msg.ending {
 		return false, nil
 	}
-	ok, err := m.answered(b, h)
+	ok, err := m.answered(b, msg)
 	if !ok || err != nil {
 		return false, err
 	}
-	k := h.moved + 1
-	if h.ending = k > b.left(h); h.ending {
+	k := msg.moved + 1
+	if msg.ending = k > b.left(msg); msg.ending {
 		return false, nil
 	}
-	b.Out.claimed.Store(word(h.seq, k))
-	if h.ending = k > b.left(h); !h.ending {
-		h.copyPiece(h.dst, h.Vec.Ptr, h.pieces-k)
-		h.moved = k
-		spin.Release(&b.Out.kept, word(h.seq, k))
+	b.Out.claimed.Store(word(msg.seq, k))
+	if msg.ending = k > b.left(msg); !msg.ending {
+		msg.copyPiece(msg.dst, msg.Vec.Ptr, msg.pieces-k)
+		msg.moved = k
+		spin.Release(&b.Out.kept, word(msg.seq, k))
 	}
-	spin.Release(&b.Out.done, word(h.seq, k))
+	spin.Release(&b.Out.done, word(msg.seq, k))
 	return true, nil
 }
 
 // left returns how many pieces the receiver has not claimed. It is 0 if the receiver's count is of another message:
 // that is a later one, since the receiver began with this one before it answered.
-func (b *Box) left(h *Message) int {
-	w := b.answer(h).pulled.Load()
-	if !of(w, h.seq) {
+func (b *Box) left(msg *Message) int {
+	w := b.answer(msg).pulled.Load()
+	if !of(w, msg.seq) {
 		return 0
 	}
-	return h.pieces - count(w, h.seq)
+	return msg.pieces - count(w, msg.seq)
 }
 
 // stage moves one piece of a message from unregistered memory: to the window or, once the window has been filled and if
 // the receiver's memory is registered, directly to its destination.
-func (m *Mail) stage(b *Box, h *Message) (bool, error) {
-	k := h.moved
-	if k == h.pieces {
+func (m *Mail) stage(b *Box, msg *Message) (bool, error) {
+	k := msg.moved
+	if k == msg.pieces {
 		return false, nil
 	}
-	off := k * h.piece
-	src, n := unsafe.Add(h.Vec.Ptr, off), min(h.piece, h.Bytes-off)
+	off := k * msg.piece
+	src, n := unsafe.Add(msg.Vec.Ptr, off), min(msg.piece, msg.Bytes-off)
 	if k >= windowPieces {
-		pulled := count(b.answer(h).pulled.Load(), h.seq) // read before the answer: the receiver answers before it pulls
-		switch ok, err := m.answered(b, h); {
-		case err != nil || b.Send.Open.Head != h: // h is done, and its caller's again
+		pulled := count(b.answer(msg).pulled.Load(), msg.seq) // read before the answer: the receiver answers before it pulls
+		switch ok, err := m.answered(b, msg); {
+		case err != nil || b.Send.Open.Head != msg: // msg is done, and its caller's again
 			return false, err
 		case !ok && k-pulled >= windowPieces:
 			return false, nil
 		}
 	}
-	if h.answered && k >= windowPieces {
-		cpu.Copy(unsafe.Add(h.dst, off), src, n, false)
+	if msg.answered && k >= windowPieces {
+		cpu.Copy(unsafe.Add(msg.dst, off), src, n, false)
 	} else {
-		w := unsafe.Add(b.outWindow, h.windowAt(k))
+		w := unsafe.Add(b.outWindow, msg.windowAt(k))
 		spin.ClaimAll(w, n)
 		cpu.Copy(w, src, n, false)
 	}
-	h.moved = k + 1
-	spin.Release(&b.Out.done, word(h.seq, k+1))
+	msg.moved = k + 1
+	spin.Release(&b.Out.done, word(msg.seq, k+1))
 	return true, nil
 }
 
@@ -327,7 +327,7 @@ func (m *Mail) sendHeld(b *Box, v *team.Vec, n int, note *team.MessageNote) (sen
 // SelfError returns the error for a send of n bytes to this rank itself that SendNow did not send: it would wait.
 func (m *Mail) SelfError(n int) error {
 	if n > m.eager {
-		return m.Error("send", m.rank, "", waitsForItself(n, m.eager))
+		return m.Error("send", m.rank, "", WaitsForItself(n, m.eager))
 	}
 	return m.Error("send", m.rank, "", fmt.Errorf(
 		"messages to this rank itself are before it, %d that have not been received yet or one that waits (use SendRecv "+
@@ -335,11 +335,11 @@ func (m *Mail) SelfError(n int) error {
 }
 
 // prepare prepares the source of a large message: its registration, or the window.
-func (m *Mail) prepare(b *Box, h *Message) error {
-	if h.Bytes > maxBytes {
-		return fmt.Errorf("a message of %d bytes, more than %d: %w", h.Bytes, maxBytes, fault.ErrLimit)
+func (m *Mail) prepare(b *Box, msg *Message) error {
+	if msg.Bytes > maxBytes {
+		return fmt.Errorf("a message of %d bytes, more than %d: %w", msg.Bytes, maxBytes, fault.ErrLimit)
 	}
-	if err := h.acquire(m.c, h); err != nil || h.Buf.Direct() {
+	if err := msg.acquire(m.c, msg); err != nil || msg.Buf.Direct() {
 		return err
 	}
 	return m.growWindow(b, windowPieces*windowPiece)

@@ -2,70 +2,70 @@ package mail
 
 import "context"
 
-// Do sends or receives h.
-func (m *Mail) Do(ctx context.Context, op string, h *Message) (int, error) {
-	l, advance := m.lane(h)
-	if err := m.hold(h); err != nil {
-		return 0, m.Error(op, h.Peer, "", err)
+// Do sends or receives msg.
+func (m *Mail) Do(ctx context.Context, op string, msg *Message) (int, error) {
+	l, advance := m.lane(msg)
+	if err := m.hold(msg); err != nil {
+		return 0, m.Error(op, msg.Peer, "", err)
 	}
 	if err := l.Enter(); err != nil {
-		h.release()
-		return 0, m.Error(op, h.Peer, "", err)
+		msg.release()
+		return 0, m.Error(op, msg.Peer, "", err)
 	}
-	h.lane = l
-	l.waiting.push(h)
+	msg.lane = l
+	l.waiting.push(msg)
 	err := m.usable() // since the call was checked: a rank that failed has taken its memory back
-	b := m.Box(h.Peer)
-	for i := m.Looks; i > 0 && err == nil && !h.Done.Load(); i-- {
+	b := m.Box(msg.Peer)
+	for i := m.Looks; i > 0 && err == nil && !msg.Done.Load(); i-- {
 		_, err = advance(m, b)
 	}
 	l.Unlock()
-	ms := [1]*Message{h}
+	ms := [1]*Message{msg}
 	if err != nil {
-		err = m.abandon(ms[:], m.Fail(op, h.Peer, err))
-	} else if !h.Done.Load() {
+		err = m.abandon(ms[:], m.Fail(op, msg.Peer, err))
+	} else if !msg.Done.Load() {
 		err = m.Await(ctx, op, ms[:])
 	}
 	if err != nil {
 		return 0, err
 	}
-	n, err := h.Got, h.Err
-	h.PutBack()
+	n, err := msg.Got, msg.Err
+	msg.PutBack()
 	return n, err
 }
 
-// lane returns h's lane and the function that advances it.
-func (m *Mail) lane(h *Message) (*Lane, func(*Mail, *Box) (bool, error)) {
-	if h.Recv {
-		return &m.Box(h.Peer).Recv, (*Mail).advanceRecv
+// lane returns msg's lane and the function that advances it.
+func (m *Mail) lane(msg *Message) (*Lane, func(*Mail, *Box) (bool, error)) {
+	if msg.Recv {
+		return &m.Box(msg.Peer).Recv, (*Mail).advanceRecv
 	}
-	return &m.Box(h.Peer).Send, (*Mail).advanceSend
+	return &m.Box(msg.Peer).Send, (*Mail).advanceSend
 }
 
 // Start gives ms their places in the order. It fails if memory has been freed or the communicator closed meanwhile.
 func (m *Mail) Start(op string, ms []*Message) error {
-	for i, h := range ms {
-		if err := m.hold(h); err != nil {
+	for i, msg := range ms {
+		if err := m.hold(msg); err != nil {
 			letGoAll(ms[:i])
-			return m.Error(op, h.Peer, "", err)
+			return m.Error(op, msg.Peer, "", err)
 		}
 	}
-	for i, h := range ms {
-		l, _ := m.lane(h)
+	for i, msg := range ms {
+		l, _ := m.lane(msg)
 		if err := l.Enter(); err != nil {
 			letGoAll(ms[i:]) // those before were abandoned with their lanes
-			return m.Error(op, h.Peer, "", err)
+			return m.Error(op, msg.Peer, "", err)
 		}
-		h.lane = l
-		l.waiting.push(h)
+		msg.lane = l
+		l.waiting.push(msg)
 		l.Unlock()
 	}
 	return nil
 }
 
 func letGoAll(ms []*Message) {
-	for _, h := range ms {
-		h.release()
+	for _, msg := range ms {
+		msg.release()
 	}
 }
 

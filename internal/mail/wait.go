@@ -7,10 +7,10 @@ import (
 	"github.com/ubcoll/ubcoll/internal/team"
 )
 
-// step advances the lane of h once. It reports whether anything moved.
-func (m *Mail) step(h *Message, looks int) (moved bool, err error) {
-	b := m.Box(h.Peer)
-	l, advance := m.lane(h)
+// step advances the lane of msg once. It reports whether anything moved.
+func (m *Mail) step(msg *Message, looks int) (moved bool, err error) {
+	b := m.Box(msg.Peer)
+	l, advance := m.lane(msg)
 	if !l.tryEnter() {
 		return false, nil // another goroutine does it, or has done it
 	}
@@ -29,17 +29,17 @@ func (m *Mail) step(h *Message, looks int) (moved bool, err error) {
 // round moves each of ms on once. open is one that is not done yet, or nil; turn varies which one.
 func (m *Mail) round(ms []*Message, looks, turn int) (open *Message, moved bool, err error) {
 	for i := range ms {
-		h := ms[(i+turn)%len(ms)]
-		if h.Done.Load() {
+		msg := ms[(i+turn)%len(ms)]
+		if msg.Done.Load() {
 			continue
 		}
-		one, err := m.step(h, looks)
+		one, err := m.step(msg, looks)
 		if err != nil {
-			return h, false, err
+			return msg, false, err
 		}
 		moved = moved || one
-		if !h.Done.Load() && open == nil {
-			open = h
+		if !msg.Done.Load() && open == nil {
+			open = msg
 		}
 	}
 	return open, moved, nil
@@ -105,17 +105,17 @@ func (m *Mail) Test(p *Patience, op string, ms []*Message) (done bool, err error
 // arrivedAfterAll moves ms for as long as they move: what a peer did before it ended counts. Unlike a wait, it does not
 // leave a lane to the goroutine that has it.
 func (m *Mail) arrivedAfterAll(ms []*Message) bool {
-	for _, h := range ms {
-		l, advance := m.lane(h)
+	for _, msg := range ms {
+		l, advance := m.lane(msg)
 		if l.Enter() != nil {
 			return false
 		}
 		moved, err := true, m.usable()
-		for moved && err == nil && !h.Done.Load() {
-			moved, err = advance(m, m.Box(h.Peer))
+		for moved && err == nil && !msg.Done.Load() {
+			moved, err = advance(m, m.Box(msg.Peer))
 		}
 		l.Unlock()
-		if !h.Done.Load() {
+		if !msg.Done.Load() {
 			return false
 		}
 	}
@@ -125,11 +125,11 @@ func (m *Mail) arrivedAfterAll(ms []*Message) bool {
 // abandon takes back the messages' memory from a broken communicator. Once the goroutine that has a lane lets it go,
 // nobody moves the lane's messages any more.
 func (m *Mail) abandon(ms []*Message, err error) error {
-	for _, h := range ms {
-		l, _ := m.lane(h)
+	for _, msg := range ms {
+		l, _ := m.lane(msg)
 		l.Lock()
-		if !h.Done.Load() {
-			h.release()
+		if !msg.Done.Load() {
+			msg.release()
 		}
 		l.Unlock()
 	}
@@ -143,25 +143,25 @@ type Patience struct {
 }
 
 // poll checks for abort, deadline and dead peers, and lets other goroutines run, as Wait does. Its error says why the
-// wait for h, and for others if several, is over; it has not broken the communicator yet.
-func (p *Patience) poll(ctx context.Context, m *Mail, op string, h *Message, several bool) error {
-	p.about(ctx, op, h, several)
-	return m.gated(op, h.Peer, func() *fault.Error { return m.team.Poll(&p.w) })
+// wait for msg, and for others if several, is over; it has not broken the communicator yet.
+func (p *Patience) poll(ctx context.Context, m *Mail, op string, msg *Message, several bool) error {
+	p.about(ctx, op, msg, several)
+	return m.Gated(op, msg.Peer, func() *fault.Error { return m.team.Poll(&p.w) })
 }
 
 // look is poll for callers that do not wait: it does not give the processor away.
-func (p *Patience) look(m *Mail, op string, h *Message, several bool) error {
-	p.about(context.Background(), op, h, several)
+func (p *Patience) look(m *Mail, op string, msg *Message, several bool) error {
+	p.about(context.Background(), op, msg, several)
 	if err := m.usable(); err != nil {
 		return err
 	}
-	return m.gated(op, h.Peer, func() *fault.Error { return m.team.PollClock(&p.w) })
+	return m.Gated(op, msg.Peer, func() *fault.Error { return m.team.PollClock(&p.w) })
 }
 
 // about records what the wait is for.
-func (p *Patience) about(ctx context.Context, op string, h *Message, several bool) {
+func (p *Patience) about(ctx context.Context, op string, msg *Message, several bool) {
 	w := &p.w
-	w.Ctx, w.Op, w.Peer, w.Kind, w.Item, w.Several = ctx, op, h.Peer, h.kind(), h, several
+	w.Ctx, w.Op, w.Peer, w.Kind, w.Item, w.Several = ctx, op, msg.Peer, msg.kind(), msg, several
 }
 
 // restart says that something has arrived: the deadline starts anew.
@@ -172,13 +172,13 @@ func (p *Patience) restart(m *Mail) {
 
 // behindQueued reports whether all unfinished ms wait behind messages of this rank whose streams have not reached them.
 func (m *Mail) behindQueued(ms []*Message) bool {
-	for _, h := range ms {
-		if h.Done.Load() {
+	for _, msg := range ms {
+		if msg.Done.Load() {
 			continue
 		}
-		l, _ := m.lane(h)
+		l, _ := m.lane(msg)
 		l.Lock()
-		behind := h.seq == 0 && l.waiting.Head != nil && l.waiting.Head.queued
+		behind := msg.seq == 0 && l.waiting.Head != nil && l.waiting.Head.queued
 		l.Unlock()
 		if !behind {
 			return false

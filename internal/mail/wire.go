@@ -85,10 +85,10 @@ func pieces(n int, direct bool) (size, number int) {
 
 // windowAt returns the offset of piece k in the window. Short messages use its parts in turn, since memory that the
 // receiver has just read is the slowest to write again.
-func (h *Message) windowAt(k int) int {
+func (m *Message) windowAt(k int) int {
 	const part = windowPieces * windowPiece / windowParts
-	if h.Bytes <= part {
-		return int(h.seq%windowParts)*part + k*h.piece
+	if m.Bytes <= part {
+		return int(m.seq%windowParts)*part + k*m.piece
 	}
 	return k % windowPieces * windowPiece
 }

@@ -51,12 +51,6 @@ func (sp *Space) Lay(rank int, at unsafe.Pointer) {
 	sp.places[rank] = (*team.Place)(at)
 }
 
-// Advance implements engine.Attachment.
-func (sp *Space) Advance() {}
-
-// Pass implements engine.Attachment.
-func (sp *Space) Pass() {}
-
 // Count implements engine.Attachment.
 func (sp *Space) Count(s *engine.Stats) {
 	sp.mu.Lock()

@@ -1,4 +1,4 @@
-package mail
+package gpumail
 
 import (
 	"errors"
@@ -9,26 +9,26 @@ import (
 	"github.com/ubcoll/ubcoll/internal/gpu/kernels"
 )
 
-// mailLines is the number of status lines. Line 0 is for all work on streams; each other line is for one call.
-const mailLines = 128
+// statusLines is the number of status lines. Line 0 is for all work on streams; each other line is for one call.
+const statusLines = 128
 
-func (m *gpuMail) StatusLines() int     { return mailLines }
-func (m *gpuMail) PlaceLines(first int) { m.first = first }
+func (m *messages) StatusLines() int     { return statusLines }
+func (m *messages) PlaceLines(first int) { m.first = first }
 
-func (m *gpuMail) Abort() {
-	for i := range mailLines {
+func (m *messages) Abort() {
+	for i := range statusLines {
 		m.status(i).Abort.Store(1)
 	}
 }
 
-func (m *gpuMail) status(line int) *kernels.Status {
+func (m *messages) status(line int) *kernels.Status {
 	return m.d.Status(m.first + line)
 }
 
 // told returns what kernels report in a line of the status page, and whether that breaks the communicator. The caller
 // has locked the status page.
-func (m *gpuMail) told(op string, s *kernels.Status) (e *fault.Error, fatal bool) {
-	peer := s.About(len(m.mail.boxes))
+func (m *messages) told(op string, s *kernels.Status) (e *fault.Error, fatal bool) {
+	peer := s.About(m.ranks())
 	code := s.Error.Load()
 	if op == "" {
 		if op = "send"; s.Detail == 1 && code == kernels.Mismatch {
@@ -36,7 +36,7 @@ func (m *gpuMail) told(op string, s *kernels.Status) (e *fault.Error, fatal bool
 		}
 	}
 	about := func(step string, err error) *fault.Error {
-		e := m.mail.Error(op, peer, step, err)
+		e := m.host.Error(op, peer, step, err)
 		e.Seq, e.Device = uint64(s.Epoch), m.d.Domain.Context.Device()
 		return e
 	}
@@ -55,28 +55,20 @@ func (m *gpuMail) told(op string, s *kernels.Status) (e *fault.Error, fatal bool
 	if code == kernels.Timeout {
 		more = m.hint(peer)
 	}
-	return about(s.Broke(code, peer, time.Duration(m.mail.team.Timeout.Load()), more)), true
+	return about(s.Broke(code, peer, time.Duration(m.c.Team().Timeout.Load()), more)), true
 }
 
 // hint says what else has come from a peer that this rank waits for.
-func (m *gpuMail) hint(peer int) string {
-	if peer < 0 || peer == m.mail.rank {
-		return ""
-	}
-	b := m.mail.Box(peer)
-	if !b.Recv.TryLock() {
-		return ""
-	}
-	defer b.Recv.Unlock()
-	if b.arrived() == nil {
+func (m *messages) hint(peer int) string {
+	if peer < 0 || peer == m.c.Rank() || !m.host.Arrived(peer) {
 		return ""
 	}
 	return " (but a message of host memory)"
 }
 
 // Fatal returns the error that ended all messages, or nil. The caller has locked the status page.
-func (m *gpuMail) Fatal() (first *fault.Error) {
-	for i := range mailLines {
+func (m *messages) Fatal() (first *fault.Error) {
+	for i := range statusLines {
 		e, fatal := m.told("", m.status(i))
 		if fatal && (first == nil || errors.Is(first, fault.ErrAborted)) {
 			first = e
@@ -86,7 +78,7 @@ func (m *gpuMail) Fatal() (first *fault.Error) {
 }
 
 // Collect returns the error that kernels on streams have reported, if any.
-func (m *gpuMail) Collect() error {
+func (m *messages) Collect() error {
 	d := m.d
 	if !d.LockStatus() {
 		return nil
@@ -104,7 +96,7 @@ func (m *gpuMail) Collect() error {
 			e.Err = fmt.Errorf("%w (and %d more messages of this rank's streams did not match)", e.Err, n)
 		}
 	case n > 0:
-		e = m.mail.Error("message", -1, "", fmt.Errorf("%d messages of this rank's streams did not match, and came "+
+		e = m.host.Error("message", -1, "", fmt.Errorf("%d messages of this rank's streams did not match, and came "+
 			"while the error of another one had not been taken: %w", n, fault.ErrMismatch))
 		e.Device = d.Domain.Context.Device()
 	}
@@ -114,22 +106,22 @@ func (m *gpuMail) Collect() error {
 		return nil
 	}
 	if fatal {
-		m.mail.c.FailOpen(e)
-		if b := m.mail.c.Broken(); b != nil {
+		m.c.FailOpen(e)
+		if b := m.c.Broken(); b != nil {
 			return b
 		}
 	}
 	return e
 }
 
-func (m *gpuMail) giveBack(line int) {
+func (m *messages) giveBack(line int) {
 	if line > 0 {
 		m.spare <- line
 	}
 }
 
-func (m *gpuMail) error(op, step string, err error) *fault.Error {
-	e := m.mail.Error(op, -1, step, err)
+func (m *messages) error(op, step string, err error) *fault.Error {
+	e := m.host.Error(op, -1, step, err)
 	e.Device = m.d.Domain.Context.Device()
 	return e
 }

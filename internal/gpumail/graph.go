@@ -1,4 +1,4 @@
-package mail
+package gpumail
 
 import (
 	"context"
@@ -20,9 +20,9 @@ import (
 // This works only if both sides have the same graph: otherwise the host cannot know which send a receive will meet,
 // since the devices count messages, and each rank launches other graphs as often as it likes.
 
-// mailGraph is the messages of a graph. It implements gpu.GraphPart.
-type mailGraph struct {
-	m        *gpuMail
+// graphPart is the messages of a graph. It implements gpu.GraphPart.
+type graphPart struct {
+	m        *messages
 	works    []team.Work
 	received [][]uint64
 
@@ -32,10 +32,10 @@ type mailGraph struct {
 	after  *mark          // after the last launch, if there are holds
 }
 
-func (g *mailGraph) Prepare(ctx context.Context) error {
+func (g *graphPart) Prepare(ctx context.Context) error {
 	for i := range g.works {
-		for _, h := range messagesOf(&g.works[i]) {
-			g.lanes.Add(laneOf(h.Peer, h.Recv))
+		for _, msg := range messagesOf(&g.works[i]) {
+			g.lanes.Add(laneOf(msg.Peer, msg.Recv))
 		}
 	}
 	if err := g.address(ctx, g.works, g.received); err != nil {
@@ -45,7 +45,7 @@ func (g *mailGraph) Prepare(ctx context.Context) error {
 	return err
 }
 
-func (g *mailGraph) Capture(cu *cuda.Stream, w *team.Work) ([]engine.OpInfo, error) {
+func (g *graphPart) Capture(cu *cuda.Stream, w *team.Work) ([]engine.OpInfo, error) {
 	ms := messagesOf(w)
 	if err := g.m.launch(cu, 0, ms, &g.blocks); err != nil {
 		return nil, err
@@ -57,18 +57,18 @@ func (g *mailGraph) Capture(cu *cuda.Stream, w *team.Work) ([]engine.OpInfo, err
 	return infos, nil
 }
 
-func (g *mailGraph) GiveUp() error {
+func (g *graphPart) GiveUp() error {
 	g.m.giveUp(&g.blocks)
 	return g.unhold()
 }
 
-func (g *mailGraph) Lock() error            { return g.m.lock(g.lanes) }
-func (g *mailGraph) Unlock()                { g.m.unlock(g.lanes) }
-func (g *mailGraph) Number(n uint64) uint64 { return g.m.number(n) }
-func (g *mailGraph) Collect() error         { return g.m.Collect() }
+func (g *graphPart) Lock() error            { return g.m.lock(g.lanes) }
+func (g *graphPart) Unlock()                { g.m.unlock(g.lanes) }
+func (g *graphPart) Number(n uint64) uint64 { return g.m.number(n) }
+func (g *graphPart) Collect() error         { return g.m.Collect() }
 
 // Launch queues the graph, in order with other work of its lanes.
-func (g *mailGraph) Launch(of *gpu.Graph, s *gpu.Stream, cu *cuda.Stream) error {
+func (g *graphPart) Launch(of *gpu.Graph, s *gpu.Stream, cu *cuda.Stream) error {
 	m := g.m
 	k, err := m.take(s)
 	if err != nil {
@@ -96,7 +96,7 @@ func (g *mailGraph) Launch(of *gpu.Graph, s *gpu.Stream, cu *cuda.Stream) error 
 	return nil
 }
 
-func (g *mailGraph) Close() error {
+func (g *graphPart) Close() error {
 	m := g.m
 	m.giveUp(&g.blocks)
 	m.mu.Lock()
@@ -117,8 +117,8 @@ const ReceivedWords = 3
 // Received describes the receives in works, in order: from which rank, where to, and the message's head. It blocks
 // until the peers have imported the memory, or failed to.
 func (m *Mail) Received(ctx context.Context, works []team.Work) ([]uint64, error) {
-	g := m.deviceMail()
-	if g == nil {
+	on := m.device()
+	if on == nil {
 		_, none := m.c.GPU()
 		return nil, none
 	}
@@ -127,15 +127,15 @@ func (m *Mail) Received(ctx context.Context, works []team.Work) ([]uint64, error
 	for i := range works {
 		ms := messagesOf(&works[i])
 		for j := range ms {
-			h := &ms[j]
-			err := g.d.UntilImported(ctx, start, func() (late bool, err error) {
-				err = g.acquire(h, true)
-				if h.buf.Claim != nil {
-					h.buf.Claim.Release() // the graph holds it
-					h.buf.Claim = nil
+			msg := &ms[j]
+			err := on.d.UntilImported(ctx, start, func() (late bool, err error) {
+				err = on.acquire(msg, true)
+				if msg.buf.Claim != nil {
+					msg.buf.Claim.Release() // the graph holds it
+					msg.buf.Claim = nil
 				}
-				late = h.buf.NotImported
-				if x := g.throughFIFO(h); x != nil && err == nil && g.d.Make(x, kernels.FIFOBytes) {
+				late = msg.buf.NotImported
+				if x := on.throughFIFO(msg); x != nil && err == nil && on.d.Make(x, kernels.FIFOBytes) {
 					late = true
 				}
 				return late, err
@@ -143,8 +143,8 @@ func (m *Mail) Received(ctx context.Context, works []team.Work) ([]uint64, error
 			if err != nil {
 				return nil, err
 			}
-			if h.Recv {
-				all = append(all, uint64(h.Peer), h.word, h.message().Head)
+			if msg.Recv {
+				all = append(all, uint64(msg.Peer), msg.word, msg.message().Head)
 			}
 		}
 	}
@@ -153,46 +153,46 @@ func (m *Mail) Received(ctx context.Context, works []team.Work) ([]uint64, error
 
 // address finds the sends of works that copy engines can do: large ones, of lanes whose receives have all been captured
 // as well. It holds the memory that they write.
-func (g *mailGraph) address(ctx context.Context, works []team.Work, received [][]uint64) error {
-	mail := g.m.mail
-	for peer := range mail.boxes {
-		if peer == mail.rank || peer >= len(received) {
+func (g *graphPart) address(ctx context.Context, works []team.Work, received [][]uint64) error {
+	c := g.m.c
+	for peer := range g.m.ranks() {
+		if peer == c.Rank() || peer >= len(received) {
 			continue
 		}
-		var sends []*DeviceMessage
+		var sends []*Message
 		for i := range works {
 			ms := messagesOf(&works[i])
 			for j := range ms {
-				if h := &ms[j]; h.Peer == peer && !h.Recv {
-					sends = append(sends, h)
+				if msg := &ms[j]; msg.Peer == peer && !msg.Recv {
+					sends = append(sends, msg)
 				}
 			}
 		}
-		words, ok := match(sends, received[peer], mail.rank)
+		words, ok := match(sends, received[peer], c.Rank())
 		if !ok {
 			continue
 		}
-		for i, h := range sends {
-			if h.Vec.Bytes() < gpu.CopyEngineMin || words[i] == 0 {
+		for i, msg := range sends {
+			if msg.Vec.Bytes() < gpu.CopyEngineMin || words[i] == 0 {
 				continue
 			}
 			at := mem.Location{Arena: uint32(words[i]>>48) & (kernels.MaxExtents - 1), Offset: words[i] & (1<<48 - 1)}
 			if kernels.Word(at.Arena, int(at.Offset)) != words[i] {
 				return fmt.Errorf("rank %d receives at %#x, which is nowhere: %w", peer, words[i], fault.ErrMismatch)
 			}
-			to, err := mail.c.DevicePeer(peer).Hold(ctx, at.Arena, at.Offset, h.Vec.Bytes())
+			to, err := c.DevicePeer(peer).Hold(ctx, at.Arena, at.Offset, msg.Vec.Bytes())
 			if err != nil {
 				return fmt.Errorf("destination at rank %d: %w", peer, err)
 			}
-			g.holds = append(g.holds, hold{peer: mail.c.DevicePeer(peer), extent: at.Arena})
-			h.to, h.want = uint64(to), words[i]
+			g.holds = append(g.holds, hold{peer: c.DevicePeer(peer), extent: at.Arena})
+			msg.to, msg.want = uint64(to), words[i]
 		}
 	}
 	return nil
 }
 
 // match returns where a peer receives each of sends. ok is false unless the peer's receives are exactly these messages.
-func match(sends []*DeviceMessage, received []uint64, rank int) (words []uint64, ok bool) {
+func match(sends []*Message, received []uint64, rank int) (words []uint64, ok bool) {
 	for ; len(received) >= ReceivedWords; received = received[ReceivedWords:] {
 		if received[0] != uint64(rank) {
 			continue
@@ -206,7 +206,7 @@ func match(sends []*DeviceMessage, received []uint64, rank int) (words []uint64,
 }
 
 // unhold releases the memory that a graph would have written, which is not made after all.
-func (g *mailGraph) unhold() error {
+func (g *graphPart) unhold() error {
 	var errs []error
 	for _, h := range g.holds {
 		errs = append(errs, h.peer.Unhold(h.extent))
@@ -218,8 +218,8 @@ func (g *mailGraph) unhold() error {
 // Capture is gpu.Capture of works that may contain messages. received is each rank's result of Received.
 func (m *Mail) Capture(ctx context.Context, works []team.Work, received [][]uint64) (*gpu.Graph, error) {
 	messages := slices.ContainsFunc(works, func(w team.Work) bool { return w.Other != nil })
-	if g := m.deviceMail(); messages && g != nil {
-		return gpu.Capture(ctx, m.c, works, &mailGraph{m: g, works: works, received: received})
+	if on := m.device(); messages && on != nil {
+		return gpu.Capture(ctx, m.c, works, &graphPart{m: on, works: works, received: received})
 	}
 	return gpu.Capture(ctx, m.c, works, nil)
 }

@@ -1,4 +1,4 @@
-package mail
+package gpumail
 
 import (
 	"errors"
@@ -9,20 +9,22 @@ import (
 	"github.com/ubcoll/ubcoll/internal/engine"
 	"github.com/ubcoll/ubcoll/internal/gpu"
 	"github.com/ubcoll/ubcoll/internal/gpu/kernels"
+	"github.com/ubcoll/ubcoll/internal/mail"
 )
 
-// gpuMail does a communicator's messages of device memory. Kernels move them, and count them in the device areas
-// separately for each lane: for each peer and direction. The host keeps a lane's kernels in call order and never waits
-// for a peer.
-type gpuMail struct {
-	mail  *Mail
+// messages is a communicator's messages on its device. Kernels move them, and count them in the device areas separately
+// for each lane: for each peer and direction. The host keeps a lane's kernels in call order and never waits for a peer.
+// It implements gpu.Client.
+type messages struct {
+	c     *engine.Comm
+	host  *mail.Mail // messages of host memory
 	d     *gpu.Device
-	first int       // the status line that is line 0 here
-	lanes []gpuLane // two for each rank: see laneOf
-	spare chan int  // status lines that are free
-	more  uint32    // how much of Status.More of the streams' line Collect has reported; under d.mu
+	first int      // the status line that is line 0 here
+	lanes []lane   // two for each rank: see laneOf
+	spare chan int // status lines that are free
+	more  uint32   // how much of Status.More of the streams' line Collect has reported; under d.mu
 
-	batches sync.Pool // of *batch
+	partitions sync.Pool // of *partition
 
 	mu       sync.Mutex
 	f        *cuda.Function // nil until it is first used
@@ -46,46 +48,34 @@ type hold struct {
 	after  *mark // or nil
 }
 
-// deviceMail returns the messages of device memory, or nil without a device.
-func (m *Mail) deviceMail() *gpuMail {
-	if m.gpu == nil || gpu.DeviceOf(m.c) == nil {
-		return nil
-	}
-	return m.gpu
-}
-
-var _ gpu.ClientMaker = (*Mail)(nil)
-
-// OnDevice implements gpu.ClientMaker.
-func (m *Mail) OnDevice(d *gpu.Device) gpu.Client {
-	m.gpu = newGPUMail(m, d)
-	return m.gpu
-}
-
-func newGPUMail(mail *Mail, d *gpu.Device) *gpuMail {
-	lanes := 2 * len(mail.boxes)
-	m := &gpuMail{mail: mail, d: d, lanes: make([]gpuLane, lanes), spare: make(chan int, mailLines),
+// newMessages makes the messages with that many ranks on d, without their communicator.
+func newMessages(ranks int, d *gpu.Device) *messages {
+	lanes := 2 * ranks
+	m := &messages{d: d, lanes: make([]lane, lanes), spare: make(chan int, statusLines),
 		shares: gpu.ShareLanes(lanes)}
-	m.batches.New = func() any { return newBatch(lanes) }
-	for i := 1; i < mailLines; i++ {
+	m.partitions.New = func() any { return newPartition(lanes) }
+	for i := 1; i < statusLines; i++ {
 		m.spare <- i
 	}
 	return m
 }
 
-func (m *gpuMail) Watch() { m.release(false) }
+// ranks is how many ranks exchange messages.
+func (m *messages) ranks() int { return len(m.lanes) / 2 }
+
+func (m *messages) Watch() { m.release(false) }
 
 // load finds the kernel at its first use.
-func (m *gpuMail) load() (*cuda.Function, error) {
+func (m *messages) load() (*cuda.Function, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if m.f != nil {
 		return m.f, nil
 	}
-	if ranks := len(m.mail.boxes); m.d.Room.Messages == 0 {
-		return nil, m.d.NoRoomForMessages(ranks)
+	if m.d.Room.Messages == 0 {
+		return nil, m.d.NoRoomForMessages(m.ranks())
 	}
-	f, err := m.d.Domain.Kernels.Kernel(kernels.Messages, dtype.Invalid, len(m.mail.boxes))
+	f, err := m.d.Domain.Kernels.Kernel(kernels.Messages, dtype.Invalid, m.ranks())
 	if err != nil {
 		return nil, err
 	}
@@ -94,7 +84,7 @@ func (m *gpuMail) load() (*cuda.Function, error) {
 }
 
 // Close frees what the messages have on the device, after all queued work has ended. Nothing more is queued by then.
-func (m *gpuMail) Close() error {
+func (m *messages) Close() error {
 	var errs []error
 	m.mu.Lock()
 	marks, unmarked := m.all, m.unmarked
@@ -128,7 +118,7 @@ func (m *gpuMail) Close() error {
 }
 
 // release releases the memory of peers that nothing queued writes any more; all of it if all.
-func (m *gpuMail) release(all bool) error {
+func (m *messages) release(all bool) error {
 	m.mu.Lock()
 	holds := m.holds
 	m.holds = nil

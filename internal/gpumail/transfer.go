@@ -1,4 +1,4 @@
-package mail
+package gpumail
 
 import (
 	"context"
@@ -10,13 +10,14 @@ import (
 	"github.com/ubcoll/ubcoll/internal/engine"
 	"github.com/ubcoll/ubcoll/internal/gpu"
 	"github.com/ubcoll/ubcoll/internal/gpu/kernels"
+	"github.com/ubcoll/ubcoll/internal/mail"
 	"github.com/ubcoll/ubcoll/internal/reason"
 	"github.com/ubcoll/ubcoll/internal/team"
 )
 
 // Transfer is a set of messages of device memory that were started together.
 type Transfer struct {
-	m     *gpuMail
+	m     *messages
 	op    string
 	line  int // in the status page
 	after *mark
@@ -24,42 +25,45 @@ type Transfer struct {
 	err   error
 }
 
-// transfer starts ms together. On a stream nothing more is to do, and the Transfer is nil; else the caller waits for
-// it. If one of ms is wrong, none is started. If too many calls are under way, it waits if wait is set, else it fails.
-func (m *Mail) transfer(ctx context.Context, s *engine.Stream, op string, ms []DeviceMessage, wait bool) (*Transfer,
-	error) {
+// Start starts messages that have been checked, together. The caller waits for the Transfer. If too many calls are under
+// way, it waits if wait is set, else it fails.
+func (m *Mail) Start(ctx context.Context, op string, calls []mail.Call, wait bool) (*Transfer, error) {
+	return m.on.start(ctx, nil, op, messagesFor(calls), wait)
+}
+
+// start starts ms together. On a stream nothing more is to do, and the Transfer is nil; else the caller waits for it. If
+// one of ms is wrong, none is started. wait is as in Mail.Start.
+func (m *messages) start(ctx context.Context, s *engine.Stream, op string, ms []Message, wait bool) (*Transfer, error) {
 	if err := m.c.Err(); err != nil {
 		return nil, err
 	}
 	if err := m.lostPeer(op); err != nil {
-		return nil, m.Fail(op, -1, err)
+		return nil, m.host.Fail(op, -1, err)
 	}
-	t, err := m.gpu.start(ctx, gpu.StreamOf(s), op, ms, wait)
+	t, err := m.begin(ctx, gpu.StreamOf(s), op, ms, wait)
 	var e *fault.Error
 	if err != nil && !errors.As(err, &e) {
-		e = m.Error(op, -1, "", err)
-		e.Device = m.gpu.d.Domain.Context.Device()
-		return nil, e
+		return nil, m.error(op, "", err)
 	}
 	return t, err
 }
 
 // lostPeer returns an error if a rank has seen a failure: messages queued now would wait in vain.
-func (m *Mail) lostPeer(op string) error {
+func (m *messages) lostPeer(op string) error {
 	w := team.WaitState{Op: op, Step: "launch"}
-	return m.gated(op, -1, func() *fault.Error {
-		for r := range m.team.Peers {
-			if v := m.team.Peers[r].Lost(); v != 0 && r != m.rank {
-				return m.team.LostError(&w, r, v)
+	return m.host.Gated(op, -1, func() *fault.Error {
+		t := m.c.Team()
+		for r := range t.Peers {
+			if v := t.Peers[r].Lost(); v != 0 && r != m.c.Rank() {
+				return t.LostError(&w, r, v)
 			}
 		}
 		return nil
 	})
 }
 
-// start queues ms on s, or if s is nil on a lane's own stream.
-func (m *gpuMail) start(ctx context.Context, s *gpu.Stream, op string, ms []DeviceMessage, wait bool) (*Transfer,
-	error) {
+// begin queues ms on s, or if s is nil on a lane's own stream.
+func (m *messages) begin(ctx context.Context, s *gpu.Stream, op string, ms []Message, wait bool) (*Transfer, error) {
 	if _, err := m.load(); err != nil {
 		return nil, err
 	}
@@ -91,7 +95,7 @@ func (m *gpuMail) start(ctx context.Context, s *gpu.Stream, op string, ms []Devi
 	t.after, begun, err = m.queue(s, t.line, ms)
 	switch {
 	case begun, err != nil && !errors.Is(err, fault.ErrClosed) && !errors.Is(err, fault.ErrLimit):
-		return nil, m.mail.c.FailOpen(m.error(op, "device", err)) // queued work may still write the line, so it is not given back
+		return nil, m.c.FailOpen(m.error(op, "device", err)) // queued work may still write the line, so it is not given back
 	case err != nil:
 		m.giveBack(t.line)
 		return nil, err
@@ -105,7 +109,7 @@ func (m *gpuMail) start(ctx context.Context, s *gpu.Stream, op string, ms []Devi
 }
 
 // statusLine returns a free status line.
-func (m *gpuMail) statusLine(ctx context.Context, wait bool) (int, error) {
+func (m *messages) statusLine(ctx context.Context, wait bool) (int, error) {
 	select {
 	case line := <-m.spare:
 		return line, nil
@@ -140,7 +144,7 @@ func (t *Transfer) Wait(ctx context.Context) error {
 	if t.done {
 		return t.err
 	}
-	c := t.m.mail.c
+	c := t.m.c
 	var since time.Time // when the communicator was first seen broken
 	err := gpu.Await(func() (bool, error) { return t.m.reached(t.after) }, func(time.Duration) error {
 		if ctx.Err() != nil {
@@ -161,7 +165,7 @@ func (t *Transfer) Wait(ctx context.Context) error {
 // finish collects the kernels' report; err is the driver's error.
 func (t *Transfer) finish(err error) error {
 	m := t.m
-	c := m.mail.c
+	c := m.c
 	m.putBack(t.after)
 	t.done, t.after = true, nil
 	if err != nil {

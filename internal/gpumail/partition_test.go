@@ -1,4 +1,4 @@
-package mail
+package gpumail
 
 import (
 	"fmt"
@@ -26,20 +26,20 @@ func listed(s gpu.LaneSet) (all []int) {
 // lane that needs several.
 func TestParts(t *testing.T) {
 	r := rand.New(rand.NewPCG(testkit.Seed(t), 0))
-	check := func(t *testing.T, ranks, most int, ms []DeviceMessage) (parts int) {
-		b := newBatch(2 * ranks)
-		b.most = most
-		b.set(ms)
-		left, seen := b.lanes, map[int]bool{}
+	check := func(t *testing.T, ranks, most int, ms []Message) (parts int) {
+		p := newPartition(2 * ranks)
+		p.most = most
+		p.set(ms)
+		left, seen := p.lanes, map[int]bool{}
 		for ; !left.Empty(); parts++ {
 			first := left.Next(0)
-			part := b.part(&left)
+			part := p.part(&left)
 			require.Equal(t, first, part.Next(0), "the first lane's own stream has it")
 			messages, apart := 0, false
 			for _, lane := range listed(part) {
 				require.False(t, seen[lane], "lane %d twice", lane)
 				seen[lane] = true
-				apart = apart || b.apart(lane)
+				apart = apart || p.apart(lane)
 				for i := range ms {
 					if laneOf(ms[i].Peer, ms[i].Recv) == lane {
 						messages++
@@ -60,13 +60,13 @@ func TestParts(t *testing.T) {
 	}
 	for range 300 {
 		ranks := 1 + r.IntN(engine.MaxRanks)
-		var ms []DeviceMessage
+		var ms []Message
 		for range 1 + r.IntN(300) {
-			h := message(r.IntN(1+r.IntN(ranks)), r.IntN(2) == 0, r.IntN(100), 0)
-			if !h.Recv && r.IntN(20) == 0 {
-				h.to = 5
+			msg := message(r.IntN(1+r.IntN(ranks)), r.IntN(2) == 0, r.IntN(100), 0)
+			if !msg.Recv && r.IntN(20) == 0 {
+				msg.to = 5
 			}
-			ms = append(ms, h)
+			ms = append(ms, msg)
 		}
 		check(t, ranks, []int{1, 16, 64}[r.IntN(3)], ms)
 	}
@@ -90,7 +90,7 @@ func TestParts(t *testing.T) {
 		{"72 ranks, wide kernels, copies to two", 72, 1, 64, 2, 5},
 	} {
 		t.Run(k.name, func(t *testing.T) {
-			var ms []DeviceMessage
+			var ms []Message
 			for range k.times {
 				for peer := range k.ranks {
 					send := message(peer, false, 100, 0)
@@ -105,57 +105,57 @@ func TestParts(t *testing.T) {
 	}
 }
 
-// A batch can be used again, for other messages.
-func TestBatchAgain(t *testing.T) {
-	b := newBatch(4)
-	many := slices.Repeat([]DeviceMessage{message(1, true, 5, 0)}, 70)
+// A partition can be used again, for other messages.
+func TestPartitionAgain(t *testing.T) {
+	p := newPartition(4)
+	many := slices.Repeat([]Message{message(1, true, 5, 0)}, 70)
 	many[3].Recv, many[3].to = false, 1
-	b.set(many)
-	require.True(t, b.apart(2) && b.apart(3))
-	b.set([]DeviceMessage{message(1, true, 5, 0)})
-	require.Equal(t, []int{3}, listed(b.lanes))
-	require.False(t, b.apart(2) || b.apart(3) || b.copies, fmt.Sprint(b.each))
+	p.set(many)
+	require.True(t, p.apart(2) && p.apart(3))
+	p.set([]Message{message(1, true, 5, 0)})
+	require.Equal(t, []int{3}, listed(p.lanes))
+	require.False(t, p.apart(2) || p.apart(3) || p.copies, fmt.Sprint(p.each))
 }
 
 // The host's work for each message allocates nothing, however many ranks there are.
-func TestBatchAllocs(t *testing.T) {
+func TestPartitionAllocs(t *testing.T) {
 	for _, ranks := range []int{2, engine.MaxRanks} {
-		m := newGPUMail(newMail(0, ranks), &gpu.Device{Room: gpu.RoomOf(132, ranks)})
-		var ms []DeviceMessage
+		m := newMessages(ranks, &gpu.Device{Room: gpu.RoomOf(132, ranks)})
+		var ms []Message
 		for peer := range ranks {
 			ms = append(ms, message(peer, false, 1<<20, 0), message(peer, true, 1<<20, 0))
 		}
-		b := newBatch(2 * ranks)
+		p := newPartition(2 * ranks)
 		require.Zero(t, testing.AllocsPerRun(100, func() {
 			lanes := lanesOf(ms)
 			if m.lock(lanes) != nil {
 				return
 			}
-			b.set(ms)
-			m.share(b.blocks, ms, nil)
-			for left := b.lanes; !left.Empty(); {
-				b.part(&left)
+			p.set(ms)
+			m.share(p.blocks, ms, nil)
+			for left := p.lanes; !left.Empty(); {
+				p.part(&left)
 			}
 			m.unlock(lanes)
 		}), "%d ranks", ranks)
 	}
 }
 
-func BenchmarkBatch(b *testing.B) {
+func BenchmarkPartition(b *testing.B) {
 	for _, ranks := range []int{2, 8, engine.MaxRanks} {
 		for _, peers := range []int{1, ranks - 1} {
 			b.Run(fmt.Sprintf("%d ranks, %d peers", ranks, peers), func(b *testing.B) {
-				m := newGPUMail(newMail(0, ranks), &gpu.Device{Room: gpu.RoomOf(132, ranks)})
-				var ms []DeviceMessage
+				m := newMessages(ranks, &gpu.Device{Room: gpu.RoomOf(132, ranks)})
+				var ms []Message
 				for peer := range peers {
 					ms = append(ms, message(1+peer, false, 1<<20, 0), message(1+peer, true, 1<<20, 0))
 				}
-				batch := newBatch(2 * ranks)
+				p := newPartition(2 * ranks)
 				for b.Loop() {
-					batch.set(ms)
-					m.share(batch.blocks, ms, nil)
-					for left := batch.lanes; !left.Empty(); {
-						batch.part(&left)
+					p.set(ms)
+					m.share(p.blocks, ms, nil)
+					for left := p.lanes; !left.Empty(); {
+						p.part(&left)
 					}
 				}
 			})

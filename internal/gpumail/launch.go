@@ -1,4 +1,4 @@
-package mail
+package gpumail
 
 import (
 	"errors"
@@ -10,7 +10,7 @@ import (
 
 // queue queues ms on s, or if s is nil on their first lane's own stream. It returns a mark after them, which the caller
 // gives back with putBack. begun says that after an error some work may be queued, or that peers may wait in vain.
-func (m *gpuMail) queue(s *gpu.Stream, line int, ms []DeviceMessage) (k *mark, begun bool, err error) {
+func (m *messages) queue(s *gpu.Stream, line int, ms []Message) (k *mark, begun bool, err error) {
 	lanes := lanesOf(ms)
 	if err := m.lock(lanes); err != nil {
 		return nil, false, err
@@ -57,82 +57,82 @@ func (m *gpuMail) queue(s *gpu.Stream, line int, ms []DeviceMessage) (k *mark, b
 
 // launch queues ms on cu: as one kernel, unless they are too many or copy engines do some. In a capture, the blocks are
 // added to keep.
-func (m *gpuMail) launch(cu *cuda.Stream, line int, ms []DeviceMessage, keep *gpu.LaneBlocks) error {
+func (m *messages) launch(cu *cuda.Stream, line int, ms []Message, keep *gpu.LaneBlocks) error {
 	if len(ms) == 0 {
 		return nil
 	}
-	b := m.batches.Get().(*batch)
+	p := m.partitions.Get().(*partition)
 	defer func() {
-		b.ms = nil
-		m.batches.Put(b)
+		p.ms = nil
+		m.partitions.Put(p)
 	}()
-	b.set(ms)
-	m.share(b.blocks, ms, keep)
-	m.fill(&b.p, line)
-	if send := b.oneCopy(); send != nil {
-		return m.around(cu, b, send)
+	p.set(ms)
+	m.share(p.blocks, ms, keep)
+	m.fill(&p.params, line)
+	if send := p.oneCopy(); send != nil {
+		return m.around(cu, p, send)
 	}
-	left := b.lanes
-	first := b.part(&left)
+	left := p.lanes
+	first := p.part(&left)
 	if left.Empty() {
-		return m.run(cu, b, &first)
+		return m.run(cu, p, &first)
 	}
-	return m.fork(cu, b, &first, &left, keep != nil)
+	return m.fork(cu, p, &first, &left, keep != nil)
 }
 
-// run queues a part of b on cu: as one kernel, or as several if its only lane needs that.
-func (m *gpuMail) run(cu *cuda.Stream, b *batch, part *gpu.LaneSet) error {
-	if lane := part.Next(0); b.apart(lane) {
-		return m.chain(cu, b, lane)
+// run queues a part of p on cu: as one kernel, or as several if its only lane needs that.
+func (m *messages) run(cu *cuda.Stream, p *partition, part *gpu.LaneSet) error {
+	if lane := part.Next(0); p.apart(lane) {
+		return m.chain(cu, p, lane)
 	}
-	return m.kernel(cu, &b.p, m.lay(b, part, 0))
+	return m.kernel(cu, &p.params, m.lay(p, part, 0))
 }
 
-// lay sets b's parameters for a part of b and returns how many blocks it takes. Form 0 means each whole message; other
+// lay sets p's parameters for a part of p and returns how many blocks it takes. Form 0 means each whole message; other
 // forms mean what comes before a copy, or after it, with one block for each lane.
-func (m *gpuMail) lay(b *batch, part *gpu.LaneSet, form int) (grid int) {
-	p := &b.p
-	p.Lanes = 0
+func (m *messages) lay(p *partition, part *gpu.LaneSet, form int) (grid int) {
+	params := &p.params
+	params.Lanes = 0
 	messages := 0
 	for lane := part.Next(0); lane >= 0; lane = part.Next(lane + 1) {
-		b.each[lane].row = p.Lanes
-		m.add(p, lane, messages)
-		messages += b.each[lane].messages
+		p.each[lane].row = params.Lanes
+		m.add(params, lane, messages)
+		messages += p.each[lane].messages
 	}
-	for i := range b.ms {
-		h := &b.ms[i]
-		lane := laneOf(h.Peer, h.Recv)
+	for i := range p.ms {
+		msg := &p.ms[i]
+		lane := laneOf(msg.Peer, msg.Recv)
 		if !part.Has(lane) {
 			continue
 		}
-		l := &p.Lane[b.each[lane].row]
+		l := &params.Lane[p.each[lane].row]
 		if form != 0 {
-			put(p, l, h.half(form))
+			put(params, l, msg.half(form))
 			continue
 		}
-		put(p, l, h.message())
-		l.Blocks = max(l.Blocks, uint32(min(h.blocks(), b.blocks[lane])))
+		put(params, l, msg.message())
+		l.Blocks = max(l.Blocks, uint32(min(msg.blocks(), p.blocks[lane])))
 	}
-	for i := range p.Lanes {
-		l := &p.Lane[i]
+	for i := range params.Lanes {
+		l := &params.Lane[i]
 		l.Block = uint32(grid)
 		grid += int(l.Blocks)
 	}
 	return grid
 }
 
-// oneCopy returns the send of b that a copy engine does, or nil unless it is the only one and all other messages are
+// oneCopy returns the send of p that a copy engine does, or nil unless it is the only one and all other messages are
 // receives that the senders write directly, each in its own lane, and all fit into one kernel. Then the copy waits for
 // nothing but its receiver.
-func (b *batch) oneCopy() (send *DeviceMessage) {
-	if !b.copies || len(b.ms) > min(b.most, kernels.MaxMessages) || b.lanes.Len() != len(b.ms) {
+func (p *partition) oneCopy() (send *Message) {
+	if !p.copies || len(p.ms) > min(p.most, kernels.MaxMessages) || p.lanes.Len() != len(p.ms) {
 		return nil
 	}
-	for i := range b.ms {
-		switch h := &b.ms[i]; {
-		case h.to != 0 && send == nil:
-			send = h
-		case !h.Recv || h.word == 0:
+	for i := range p.ms {
+		switch msg := &p.ms[i]; {
+		case msg.to != 0 && send == nil:
+			send = msg
+		case !msg.Recv || msg.word == 0:
 			return nil
 		}
 	}
@@ -141,33 +141,33 @@ func (b *batch) oneCopy() (send *DeviceMessage) {
 
 // around queues messages with one copy, that of oneCopy, without a branch: a kernel tells the senders where to write
 // and waits for the receiver; then the copy; then a kernel tells the receiver and waits for the senders.
-func (m *gpuMail) around(cu *cuda.Stream, b *batch, send *DeviceMessage) error {
-	if err := m.kernel(cu, &b.p, m.lay(b, &b.lanes, kernels.Await)); err != nil {
+func (m *messages) around(cu *cuda.Stream, p *partition, send *Message) error {
+	if err := m.kernel(cu, &p.params, m.lay(p, &p.lanes, kernels.Await)); err != nil {
 		return err
 	}
 	if err := send.copy(cu); err != nil {
 		return err
 	}
-	return m.kernel(cu, &b.p, m.lay(b, &b.lanes, kernels.Done))
+	return m.kernel(cu, &p.params, m.lay(p, &p.lanes, kernels.Done))
 }
 
-// copy queues the copy of h, a send that a copy engine does.
-func (h *DeviceMessage) copy(cu *cuda.Stream) error {
-	return cu.Copy(cuda.Addr(h.to), cuda.Addr(uintptr(h.Vec.Ptr)), h.Vec.Bytes())
+// copy queues the copy of m, a send that a copy engine does.
+func (m *Message) copy(cu *cuda.Stream) error {
+	return cu.Copy(cuda.Addr(m.to), cuda.Addr(uintptr(m.Vec.Ptr)), m.Vec.Bytes())
 }
 
 // fill sets the parameters that all kernels have in common.
-func (m *gpuMail) fill(p *kernels.MailParams, line int) {
+func (m *messages) fill(params *kernels.MailParams, line int) {
 	d := &m.d.Params
-	p.Area, p.Status, p.Timeout = d.Area[0], m.d.StatusAddr(m.first+line), d.Timeout
+	params.Area, params.Status, params.Timeout = d.Area[0], m.d.StatusAddr(m.first+line), d.Timeout
 	l := &m.d.Layout
-	p.Boxes, p.Slots, p.Slot, p.Rank = uint64(l.Boxes()), uint32(l.Slots), uint32(l.Slot), d.Rank
+	params.Boxes, params.Slots, params.Slot, params.Rank = uint64(l.Boxes()), uint32(l.Slots), uint32(l.Slot), d.Rank
 }
 
-// add adds a lane with one block to p. Its messages begin at index first.
-func (m *gpuMail) add(p *kernels.MailParams, lane, first int) *kernels.Lane {
-	l := &p.Lane[p.Lanes]
-	p.Lanes++
+// add adds a lane with one block to params. Its messages begin at index first.
+func (m *messages) add(params *kernels.MailParams, lane, first int) *kernels.Lane {
+	l := &params.Lane[params.Lanes]
+	params.Lanes++
 	peer := lane / 2
 	d := m.d.Distance(peer)
 	*l = kernels.Lane{Area: m.d.Areas[d], Table: m.d.Tables[d], Peer: uint32(peer), Receives: uint32(lane & 1),
@@ -179,20 +179,20 @@ func (m *gpuMail) add(p *kernels.MailParams, lane, first int) *kernels.Lane {
 	case lane&1 == 1:
 		l.FIFO = m.d.Params.Area[0] + uint64(m.d.Layout.FIFO(d))
 	default:
-		l.FIFO = l.Area + uint64(m.d.Layout.FIFO(len(m.mail.boxes)-d))
+		l.FIFO = l.Area + uint64(m.d.Layout.FIFO(m.ranks()-d))
 	}
 	return l
 }
 
-// put adds a message to l, a lane of p, behind those it has.
-func put(p *kernels.MailParams, l *kernels.Lane, x kernels.Message) {
-	p.Message[l.First+l.Messages] = x
+// put adds a message to l, a lane of params, behind those it has.
+func put(params *kernels.MailParams, l *kernels.Lane, x kernels.Message) {
+	params.Message[l.First+l.Messages] = x
 	l.Messages++
 }
 
 // kernel queues one kernel.
-func (m *gpuMail) kernel(cu *cuda.Stream, p *kernels.MailParams, grid int) error {
-	return m.f.Launch(cu, cuda.Launch{Grid: grid, Block: min(m.d.Room.Threads, m.f.MaxThreads)}, kernels.Bytes(p))
+func (m *messages) kernel(cu *cuda.Stream, params *kernels.MailParams, grid int) error {
+	return m.f.Launch(cu, cuda.Launch{Grid: grid, Block: min(m.d.Room.Threads, m.f.MaxThreads)}, kernels.Bytes(params))
 }
 
 // fork queues messages that do not fit into one kernel, or that need copy engines. It queues first on cu and each
@@ -204,7 +204,7 @@ func (m *gpuMail) kernel(cu *cuda.Stream, p *kernels.MailParams, grid int) error
 //
 // The joins are queued after all branches' kernels: streams may share a device queue, where a kernel behind a join
 // would wait for the kernel before the join.
-func (m *gpuMail) fork(cu *cuda.Stream, b *batch, first, left *gpu.LaneSet, capturing bool) (err error) {
+func (m *messages) fork(cu *cuda.Stream, p *partition, first, left *gpu.LaneSet, capturing bool) (err error) {
 	if capturing {
 		m.branches.Lock()
 		defer m.branches.Unlock()
@@ -229,7 +229,7 @@ func (m *gpuMail) fork(cu *cuda.Stream, b *batch, first, left *gpu.LaneSet, capt
 	}
 	var branches []*cuda.Stream
 	for !left.Empty() {
-		part := b.part(left)
+		part := p.part(left)
 		branch, err := m.branch(cu, part.Next(0), capturing, branches)
 		if err != nil {
 			return err
@@ -238,11 +238,11 @@ func (m *gpuMail) fork(cu *cuda.Stream, b *batch, first, left *gpu.LaneSet, capt
 		if err := branch.Wait(begin); err != nil {
 			return err
 		}
-		if err := m.run(branch, b, &part); err != nil {
+		if err := m.run(branch, p, &part); err != nil {
 			return err
 		}
 	}
-	if err := m.run(cu, b, first); err != nil {
+	if err := m.run(cu, p, first); err != nil {
 		return err
 	}
 	for _, branch := range branches {
@@ -259,7 +259,7 @@ func (m *gpuMail) fork(cu *cuda.Stream, b *batch, first, left *gpu.LaneSet, capt
 
 // branch returns a stream for a branch from cu that begins with lane and is not among taken: the lane's own stream,
 // which this call has locked, or, in a capture, one that is in no other capture.
-func (m *gpuMail) branch(cu *cuda.Stream, lane int, capturing bool, taken []*cuda.Stream) (*cuda.Stream, error) {
+func (m *messages) branch(cu *cuda.Stream, lane int, capturing bool, taken []*cuda.Stream) (*cuda.Stream, error) {
 	if capturing {
 		return m.branches.Take(m.d.Domain.Context, cu, taken)
 	}
@@ -274,26 +274,26 @@ func (m *gpuMail) branch(cu *cuda.Stream, lane int, capturing bool, taken []*cud
 }
 
 // chain queues a lane's messages in order, with copies between the kernels.
-func (m *gpuMail) chain(cu *cuda.Stream, b *batch, lane int) error {
-	p := &b.p
-	p.Lanes = 0
-	l := m.add(p, lane, 0)
+func (m *messages) chain(cu *cuda.Stream, p *partition, lane int) error {
+	params := &p.params
+	params.Lanes = 0
+	l := m.add(params, lane, 0)
 	flush := func() error {
 		if l.Messages == 0 {
 			return nil
 		}
-		err := m.kernel(cu, p, int(l.Blocks))
+		err := m.kernel(cu, params, int(l.Blocks))
 		l.Messages, l.Blocks = 0, 1
 		return err
 	}
-	for i := range b.ms {
-		h := &b.ms[i]
-		if laneOf(h.Peer, h.Recv) != lane {
+	for i := range p.ms {
+		msg := &p.ms[i]
+		if laneOf(msg.Peer, msg.Recv) != lane {
 			continue
 		}
-		if h.to == 0 {
-			put(p, l, h.message())
-			l.Blocks = max(l.Blocks, uint32(min(h.blocks(), b.blocks[lane])))
+		if msg.to == 0 {
+			put(params, l, msg.message())
+			l.Blocks = max(l.Blocks, uint32(min(msg.blocks(), p.blocks[lane])))
 			if l.Messages < kernels.MaxMessages {
 				continue
 			}
@@ -305,14 +305,14 @@ func (m *gpuMail) chain(cu *cuda.Stream, b *batch, lane int) error {
 		if err := flush(); err != nil {
 			return err
 		}
-		put(p, l, h.half(kernels.Await))
+		put(params, l, msg.half(kernels.Await))
 		if err := flush(); err != nil {
 			return err
 		}
-		if err := h.copy(cu); err != nil {
+		if err := msg.copy(cu); err != nil {
 			return err
 		}
-		put(p, l, h.half(kernels.Done))
+		put(params, l, msg.half(kernels.Done))
 		if err := flush(); err != nil {
 			return err
 		}

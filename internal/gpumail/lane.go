@@ -1,4 +1,4 @@
-package mail
+package gpumail
 
 import (
 	"fmt"
@@ -9,8 +9,8 @@ import (
 	"github.com/ubcoll/ubcoll/internal/gpu"
 )
 
-// gpuLane is the messages from one rank, or to it.
-type gpuLane struct {
+// lane is the messages from one rank, or to it.
+type lane struct {
 	mu     sync.Mutex  // held while something is queued; the driver may block meanwhile
 	own    *gpu.Stream // for blocking calls; nil until the first
 	last   *mark       // after the work queued last; or nil
@@ -30,11 +30,11 @@ func laneOf(peer int, recv bool) int {
 type mark struct {
 	event  *cuda.Event
 	stream *gpu.Stream
-	users  int // under gpuMail.mu
+	users  int // under messages.mu
 }
 
 // lock locks the lanes of a set, so that work can be queued on them.
-func (m *gpuMail) lock(lanes gpu.LaneSet) error {
+func (m *messages) lock(lanes gpu.LaneSet) error {
 	for i := lanes.Next(0); i >= 0; i = lanes.Next(i + 1) {
 		m.lanes[i].mu.Lock()
 		if m.lanes[i].closed { // then all are: nobody closes one while another one is locked
@@ -45,14 +45,14 @@ func (m *gpuMail) lock(lanes gpu.LaneSet) error {
 	return nil
 }
 
-func (m *gpuMail) unlock(lanes gpu.LaneSet) {
+func (m *messages) unlock(lanes gpu.LaneSet) {
 	for i := lanes.Next(0); i >= 0; i = lanes.Next(i + 1) {
 		m.lanes[i].mu.Unlock()
 	}
 }
 
 // order makes the next work on cu wait for the lanes' work on other streams than s. The caller has locked the lanes.
-func (m *gpuMail) order(lanes gpu.LaneSet, s *gpu.Stream, cu *cuda.Stream) error {
+func (m *messages) order(lanes gpu.LaneSet, s *gpu.Stream, cu *cuda.Stream) error {
 	for i := lanes.Next(0); i >= 0; i = lanes.Next(i + 1) {
 		if last := m.lanes[i].last; last != nil && last.stream != s {
 			if err := cu.Wait(last.event); err != nil {
@@ -64,7 +64,7 @@ func (m *gpuMail) order(lanes gpu.LaneSet, s *gpu.Stream, cu *cuda.Stream) error
 }
 
 // take returns a mark for work to be queued on s. The caller gives it back with putBack.
-func (m *gpuMail) take(s *gpu.Stream) (*mark, error) {
+func (m *messages) take(s *gpu.Stream) (*mark, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if n := len(m.free); n > 0 {
@@ -83,7 +83,7 @@ func (m *gpuMail) take(s *gpu.Stream) (*mark, error) {
 }
 
 // set records k after the work queued on cu, as the last mark of the lanes, which the caller has locked.
-func (m *gpuMail) set(k *mark, lanes gpu.LaneSet, cu *cuda.Stream) error {
+func (m *messages) set(k *mark, lanes gpu.LaneSet, cu *cuda.Stream) error {
 	if err := k.event.Record(cu); err != nil {
 		return err
 	}
@@ -100,20 +100,20 @@ func (m *gpuMail) set(k *mark, lanes gpu.LaneSet, cu *cuda.Stream) error {
 }
 
 // noteUnmarked remembers that s may have work queued after its last mark.
-func (m *gpuMail) noteUnmarked(s *gpu.Stream) {
+func (m *messages) noteUnmarked(s *gpu.Stream) {
 	m.mu.Lock()
 	m.unmarked = append(m.unmarked, s)
 	m.mu.Unlock()
 }
 
-func (m *gpuMail) putBack(k *mark) {
+func (m *messages) putBack(k *mark) {
 	m.mu.Lock()
 	m.drop(k)
 	m.mu.Unlock()
 }
 
 // drop ends one use of k. The caller has mu.
-func (m *gpuMail) drop(k *mark) {
+func (m *messages) drop(k *mark) {
 	if k == nil {
 		return
 	}
@@ -124,7 +124,7 @@ func (m *gpuMail) drop(k *mark) {
 }
 
 // reached reports whether the work before k has ended. It is true if the communicator has been closed meanwhile.
-func (m *gpuMail) reached(k *mark) (bool, error) {
+func (m *messages) reached(k *mark) (bool, error) {
 	m.using.RLock()
 	defer m.using.RUnlock()
 	if m.gone || k == nil {
@@ -134,7 +134,7 @@ func (m *gpuMail) reached(k *mark) (bool, error) {
 }
 
 // busy reports whether work queued on the lane has not ended. It takes no lock that a launch may hold.
-func (m *gpuMail) busy(lane int) bool {
+func (m *messages) busy(lane int) bool {
 	m.mu.Lock()
 	k := m.lanes[lane].last
 	if k != nil {
@@ -150,7 +150,7 @@ func (m *gpuMail) busy(lane int) bool {
 }
 
 // anyBusy returns a busy lane, or -1.
-func (m *gpuMail) anyBusy() int {
+func (m *messages) anyBusy() int {
 	for i := range m.lanes {
 		if m.busy(i) {
 			return i
@@ -160,10 +160,10 @@ func (m *gpuMail) anyBusy() int {
 }
 
 // Stuck returns a peer that has closed its communicator while messages with it are queued, or -1.
-func (m *gpuMail) Stuck() int {
+func (m *messages) Stuck() int {
 	for i := range m.lanes {
 		r := i / 2
-		if r != m.mail.rank && m.mail.team.Peers[r].Closed() && m.busy(i) {
+		if r != m.c.Rank() && m.c.Team().Peers[r].Closed() && m.busy(i) {
 			return r
 		}
 	}
@@ -172,7 +172,7 @@ func (m *gpuMail) Stuck() int {
 
 // shut stops all queueing until reopen. It fails with fault.ErrBusy while queued work runs, unless the communicator is
 // broken.
-func (m *gpuMail) shut(broken bool) error {
+func (m *messages) shut(broken bool) error {
 	all := gpu.LanesTo(len(m.lanes))
 	if err := m.lock(all); err != nil {
 		return err
@@ -186,7 +186,7 @@ func (m *gpuMail) shut(broken bool) error {
 }
 
 // reopen ends shut. If closed, the lanes stay closed.
-func (m *gpuMail) reopen(closed bool) {
+func (m *messages) reopen(closed bool) {
 	for i := range m.lanes {
 		m.lanes[i].closed = closed
 	}
@@ -194,7 +194,7 @@ func (m *gpuMail) reopen(closed bool) {
 }
 
 // own returns the lane's own stream. The caller has locked the lane.
-func (m *gpuMail) own(lane int) (*gpu.Stream, error) {
+func (m *messages) own(lane int) (*gpu.Stream, error) {
 	l := &m.lanes[lane]
 	if l.own == nil {
 		s, err := gpu.NewStream(m.d.Domain.Context)

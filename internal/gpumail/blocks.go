@@ -1,4 +1,4 @@
-package mail
+package gpumail
 
 import (
 	"github.com/ubcoll/ubcoll/internal/gpu"
@@ -7,31 +7,31 @@ import (
 
 // Sizes in bytes, and numbers of blocks.
 const (
-	mailPacketBlock = 4 << 10  // what a block puts into packets at once
-	mailPushBlock   = 16 << 10 // a block for less is not worth it
-	mailPieceBlock  = 64 << 10 // likewise, through the FIFO
-	mailPushBlocks  = 32       // most blocks that push a message; twice as many are a few percent faster
-	mailTakeBlocks  = 16       // most blocks that take a message out of the FIFO, or send or take packets
+	packetBlock = 4 << 10  // what a block puts into packets at once
+	pushBlock   = 16 << 10 // a block for less is not worth it
+	pieceBlock  = 64 << 10 // likewise, through the FIFO
+	pushBlocks  = 32       // most blocks that push a message; twice as many are a few percent faster
+	takeBlocks  = 16       // most blocks that take a message out of the FIFO, or send or take packets
 )
 
 // blocks returns how many blocks do a message best.
-func (h *DeviceMessage) blocks() int32 {
-	n := h.Vec.Bytes()
-	want, most := n/mailPushBlock, mailPushBlocks
+func (m *Message) blocks() int32 {
+	n := m.Vec.Bytes()
+	want, most := n/pushBlock, pushBlocks
 	switch {
 	case n <= kernels.EagerBytes:
-		want, most = (n+mailPacketBlock-1)/mailPacketBlock, mailTakeBlocks
-	case h.Recv && h.word != 0:
+		want, most = (n+packetBlock-1)/packetBlock, takeBlocks
+	case m.Recv && m.word != 0:
 		want = 1 // it only waits
-	case h.Recv:
-		want, most = n/mailPieceBlock, mailTakeBlocks
+	case m.Recv:
+		want, most = n/pieceBlock, takeBlocks
 	}
 	return int32(max(1, min(want, most)))
 }
 
 // share sets blocks to the number of blocks that each lane of ms gets. keep is as in LaneShares.Take. The caller has
 // locked the lanes, unless ms belong to a graph.
-func (m *gpuMail) share(blocks gpu.LaneBlocks, ms []DeviceMessage, keep *gpu.LaneBlocks) {
+func (m *messages) share(blocks gpu.LaneBlocks, ms []Message, keep *gpu.LaneBlocks) {
 	clear(blocks)
 	for i := range ms {
 		l := laneOf(ms[i].Peer, ms[i].Recv)
@@ -48,7 +48,7 @@ func (m *gpuMail) share(blocks gpu.LaneBlocks, ms []DeviceMessage, keep *gpu.Lan
 }
 
 // giveUp returns a graph's blocks.
-func (m *gpuMail) giveUp(graph *gpu.LaneBlocks) {
+func (m *messages) giveUp(graph *gpu.LaneBlocks) {
 	m.mu.Lock()
 	m.shares.GiveUp(graph)
 	m.mu.Unlock()
@@ -56,7 +56,7 @@ func (m *gpuMail) giveUp(graph *gpu.LaneBlocks) {
 
 // forget frees a lane's blocks for other lanes if all work queued on the lane has ended. The caller has mu; forget
 // unlocks it while it asks the driver.
-func (m *gpuMail) forget(lane int) {
+func (m *messages) forget(lane int) {
 	k := m.lanes[lane].last
 	if k == nil {
 		return
