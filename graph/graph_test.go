@@ -314,10 +314,10 @@ func TestDiverges(t *testing.T) {
 	}
 }
 
-// TestStrays makes a capture and a group fail on one rank or on all: by collectives on the recording communicator
+// TestCollectivesMeanwhile makes a capture and a group fail on one rank or on all: by collectives on the recording communicator
 // itself, or by an error that the function ignores. All ranks fail with an error of the same class, and the
 // communicator stays usable.
-func TestStrays(t *testing.T) {
+func TestCollectivesMeanwhile(t *testing.T) {
 	ways := []struct {
 		name string
 		do   func(ctx context.Context, c *ubcoll.Comm, f func(*ubcoll.Comm) error) error

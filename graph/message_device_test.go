@@ -249,9 +249,9 @@ func TestSomeCapture(t *testing.T) {
 	})
 }
 
-// TestAstray makes a large message match another receive than in the capture, because another message came first: no
+// TestUnexpectedMessage makes a large message match another receive than in the capture, because another message came first: no
 // rank takes it for the right one.
-func TestAstray(t *testing.T) {
+func TestUnexpectedMessage(t *testing.T) {
 	testkit.LongOrRace(t)
 	const n = 33 << 20
 	gputest.Run(t, 2, ubcoll.Options{}, func(ctx context.Context, c *ubcoll.Comm, dev ubcoll.Device) error {

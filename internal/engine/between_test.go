@@ -48,7 +48,7 @@ func TestSiblings(t *testing.T) {
 	type attachment struct{ Attachment }
 	d := &Domain{}
 	for range 3 {
-		c := &Comm{dom: d, rooms: Rooms{Attachments: []NewAttachment{func(_ *Comm, sibling Attachment) Attachment {
+		c := &Comm{dom: d, rooms: Providers{Attachments: []NewAttachment{func(_ *Comm, sibling Attachment) Attachment {
 			made, siblings = append(made, &attachment{}), append(siblings, sibling)
 			return made[len(made)-1]
 		}}}}

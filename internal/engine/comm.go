@@ -41,7 +41,7 @@ type Comm struct {
 	hosts      []string // by rank: the name of its host; nil: all are on this host
 	opts       Options
 	dom        *Domain
-	rooms      Rooms
+	rooms      Providers
 	attached   []Attachment // made by rooms.Attachments
 	advancers  []Advancer   // those of attached that are
 

@@ -66,7 +66,7 @@ func TestFailures(t *testing.T) {
 		t.Run(k.name, func(t *testing.T) {
 			logger, out := testkit.Logs(slog.LevelWarn)
 			c, err := engine.Open(background, bootstrap.Local(1)[0], engine.Options{Logger: logger}, nil,
-				enginetest.RoomsWith(func(h *mem.Heap, secret []byte) (engine.IPC, error) {
+				enginetest.ProvidersWith(func(h *mem.Heap, secret []byte) (engine.IPC, error) {
 					ipc, err := ipc.New(h, secret)
 					return stubborn{ipc}, err
 				}))

@@ -29,7 +29,7 @@ func openEach(bs []bootstrap.Bootstrap, o func(rank int) engine.Options, newIPC 
 	[]*engine.Comm, []error) {
 	comms := make([]*engine.Comm, len(bs))
 	errs := testkit.Each(bs, func(b bootstrap.Bootstrap) (err error) {
-		comms[b.Rank()], err = engine.Open(background, b, o(b.Rank()), nil, enginetest.RoomsWith(newIPC(b.Rank())))
+		comms[b.Rank()], err = engine.Open(background, b, o(b.Rank()), nil, enginetest.ProvidersWith(newIPC(b.Rank())))
 		return err
 	})
 	testkit.Each(bs, bootstrap.Bootstrap.Close)

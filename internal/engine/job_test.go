@@ -179,7 +179,7 @@ func TestOpenRefused(t *testing.T) {
 				if b.Rank() == 1 {
 					o = c.o
 				}
-				_, err := engine.Open(background, b, o, nil, enginetest.Rooms)
+				_, err := engine.Open(background, b, o, nil, enginetest.Providers)
 				return err
 			})
 			for _, err := range errs {
@@ -196,7 +196,7 @@ func TestOpenRefused(t *testing.T) {
 			if r == 1 {
 				bad = fault.ErrArgument
 			}
-			wg.Go(func() { _, errs[r] = engine.Open(background, b, engine.Options{}, bad, enginetest.Rooms) })
+			wg.Go(func() { _, errs[r] = engine.Open(background, b, engine.Options{}, bad, enginetest.Providers) })
 		}
 		wg.Wait()
 		require.ErrorIs(t, errs[1], fault.ErrArgument)

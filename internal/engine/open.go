@@ -38,15 +38,15 @@ type card struct {
 	Rows   mem.Location    `json:"rows,omitzero"` // set by a host's first rank if there are several hosts: see roster.Lay
 }
 
-// Rooms are constructors from packages above this one.
-type Rooms struct {
+// Providers are constructors from packages above this one.
+type Providers struct {
 	IPC          NewIPC
 	Accelerators Accelerators
 	Attachments  []NewAttachment
 }
 
 // Open makes a communicator of all ranks of b. Collective. bad says what is wrong with o; all ranks return it.
-func Open(ctx context.Context, b bootstrap.Bootstrap, o Options, bad error, rooms Rooms) (*Comm, error) {
+func Open(ctx context.Context, b bootstrap.Bootstrap, o Options, bad error, rooms Providers) (*Comm, error) {
 	rank, start := b.Rank(), time.Now()
 	log := logs.Or(o.Logger)
 	logs.WarnUnknown(log)
@@ -115,7 +115,7 @@ type joining struct {
 	r      *roster.Roster
 	log    *slog.Logger
 	opts   Options
-	rooms  Rooms
+	rooms  Providers
 	tuning tuning.Table
 
 	c    *Comm // nil until create; made for the ranks that r has on this host

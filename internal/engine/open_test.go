@@ -131,7 +131,7 @@ func TestOpenRelays(t *testing.T) {
 					}
 					return tr, err
 				}
-				wg.Go(func() { _, errs[r] = engine.Open(background, b, engine.Options{}, nil, enginetest.RoomsWith(newIPC)) })
+				wg.Go(func() { _, errs[r] = engine.Open(background, b, engine.Options{}, nil, enginetest.ProvidersWith(newIPC)) })
 			}
 			wg.Wait()
 			for r, err := range errs {
@@ -152,7 +152,7 @@ func TestOpenTimeout(t *testing.T) {
 		var wg sync.WaitGroup
 		for _, r := range []int{0, 2} {
 			wg.Go(func() {
-				_, errs[r] = engine.Open(background, bs[r], engine.Options{Timeout: timeout}, nil, enginetest.Rooms)
+				_, errs[r] = engine.Open(background, bs[r], engine.Options{Timeout: timeout}, nil, enginetest.Providers)
 			})
 		}
 		wg.Wait()
@@ -171,7 +171,7 @@ func TestOpenTimeout(t *testing.T) {
 			require.Contains(t, errs[r].Error(), "rank 1")
 			t.Log(errs[r])
 		}
-		_, err := engine.Open(background, bs[missing], engine.Options{Timeout: timeout}, nil, enginetest.Rooms)
+		_, err := engine.Open(background, bs[missing], engine.Options{Timeout: timeout}, nil, enginetest.Providers)
 		require.ErrorIs(t, err, fault.ErrTimeout)
 		t.Log(err)
 		return

@@ -24,13 +24,13 @@ import (
 	"github.com/ubcoll/ubcoll/internal/transport/ipc"
 )
 
-// Rooms are the rooms that the root package uses.
-var Rooms = engine.Rooms{IPC: ipc.New, Accelerators: gpu.Accelerators,
+// Providers are the rooms that the root package uses.
+var Providers = engine.Providers{IPC: ipc.New, Accelerators: gpu.Accelerators,
 	Attachments: []engine.NewAttachment{gpumail.New, mail.New, onesided.NewSpace}}
 
-// RoomsWith is Rooms with a test's own transport.
-func RoomsWith(newIPC engine.NewIPC) engine.Rooms {
-	r := Rooms
+// ProvidersWith is Rooms with a test's own transport.
+func ProvidersWith(newIPC engine.NewIPC) engine.Providers {
+	r := Providers
 	r.IPC = newIPC
 	return r
 }
@@ -54,7 +54,7 @@ func Open(t *testing.T, n int, o engine.Options) []*engine.Comm {
 func OpenOver(bs []bootstrap.Bootstrap, o engine.Options) ([]*engine.Comm, []error) {
 	comms := make([]*engine.Comm, len(bs))
 	errs := testkit.Each(bs, func(b bootstrap.Bootstrap) (err error) {
-		comms[b.Rank()], err = engine.Open(context.Background(), b, o, nil, Rooms)
+		comms[b.Rank()], err = engine.Open(context.Background(), b, o, nil, Providers)
 		return err
 	})
 	testkit.Each(bs, bootstrap.Bootstrap.Close)

@@ -56,7 +56,7 @@ func OpenHooked(t *testing.T, h Hooks) []*engine.Comm {
 	for r, b := range bs {
 		wg.Go(func() {
 			comms[r], errs[r] = engine.Open(context.Background(), b, engine.Options{}, nil,
-				RoomsWith(func(heap *mem.Heap, secret []byte) (engine.IPC, error) {
+				ProvidersWith(func(heap *mem.Heap, secret []byte) (engine.IPC, error) {
 					tr, err := ipc.New(heap, secret)
 					if r == 0 {
 						return tr, err

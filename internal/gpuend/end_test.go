@@ -76,7 +76,7 @@ func open(t *testing.T) (sides [2]*side) {
 	bs := bootstrap.Local(2)
 	require.NoError(t, errors.Join(testkit.Each(bs, func(b bootstrap.Bootstrap) (err error) {
 		s := &side{}
-		s.c, err = engine.Open(t.Context(), b, engine.Options{Timeout: testkit.Limit}, nil, engine.Rooms{IPC: ipc.New,
+		s.c, err = engine.Open(t.Context(), b, engine.Options{Timeout: testkit.Limit}, nil, engine.Providers{IPC: ipc.New,
 			Accelerators: gpu.Accelerators, Attachments: []engine.NewAttachment{newAttachment}})
 		sides[b.Rank()] = s
 		return err

@@ -128,17 +128,17 @@ func (m *Mail) Received(ctx context.Context, works []team.Work) ([]uint64, error
 		ms := messagesOf(&works[i])
 		for j := range ms {
 			msg := &ms[j]
-			err := on.d.UntilImported(ctx, start, func() (late bool, err error) {
+			err := on.d.UntilImported(ctx, start, func() (pending bool, err error) {
 				err = on.acquire(msg, true)
 				if msg.buf.Claim != nil {
 					msg.buf.Claim.Release() // the graph holds it
 					msg.buf.Claim = nil
 				}
-				late = msg.buf.NotImported
+				pending = msg.buf.NotImported
 				if x := on.throughFIFO(msg); x != nil && err == nil && on.d.Make(x, kernels.FIFOBytes) {
-					late = true
+					pending = true
 				}
-				return late, err
+				return pending, err
 			})
 			if err != nil {
 				return nil, err

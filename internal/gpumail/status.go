@@ -25,9 +25,9 @@ func (m *messages) status(line int) *kernels.Status {
 	return m.d.Status(m.first + line)
 }
 
-// told returns what kernels report in a line of the status page, and whether that breaks the communicator. The caller
+// statusError returns what kernels report in a line of the status page, and whether that breaks the communicator. The caller
 // has locked the status page.
-func (m *messages) told(op string, s *kernels.Status) (e *fault.Error, fatal bool) {
+func (m *messages) statusError(op string, s *kernels.Status) (e *fault.Error, fatal bool) {
 	peer := s.About(m.ranks())
 	code := s.Error.Load()
 	if op == "" {
@@ -69,7 +69,7 @@ func (m *messages) hint(peer int) string {
 // Fatal returns the error that ended all messages, or nil. The caller has locked the status page.
 func (m *messages) Fatal() (first *fault.Error) {
 	for i := range statusLines {
-		e, fatal := m.told("", m.status(i))
+		e, fatal := m.statusError("", m.status(i))
 		if fatal && (first == nil || errors.Is(first, fault.ErrAborted)) {
 			first = e
 		}
@@ -85,7 +85,7 @@ func (m *messages) Collect() error {
 	}
 	s := m.status(0)
 	more := s.More.Load() // read before the error is cleared: later failures are reported or counted by their own Sync at the latest
-	e, fatal := m.told("", s)
+	e, fatal := m.statusError("", s)
 	switch n := more - m.more; {
 	case fatal:
 		e = m.Fatal()

@@ -177,7 +177,7 @@ func (t *Transfer) finish(err error) error {
 	open := m.d.LockStatus()
 	if open {
 		s := m.status(t.line)
-		if e, fatal = m.told(t.op, s); fatal && errors.Is(e, fault.ErrAborted) {
+		if e, fatal = m.statusError(t.op, s); fatal && errors.Is(e, fault.ErrAborted) {
 			if first := m.Fatal(); first != nil {
 				e = first
 			}

@@ -38,7 +38,7 @@ var none = newComm(engine.NoView.Comm)
 
 // Open makes a communicator of all ranks of b: see engine.Open.
 func Open(ctx context.Context, b bootstrap.Bootstrap, o engine.Options, bad error) (*Comm, error) {
-	c, err := engine.Open(ctx, b, o, bad, engine.Rooms{IPC: ipc.New, Accelerators: gpu.Accelerators,
+	c, err := engine.Open(ctx, b, o, bad, engine.Providers{IPC: ipc.New, Accelerators: gpu.Accelerators,
 		Attachments: []engine.NewAttachment{gpumail.New, mail.New, onesided.NewSpace}})
 	if err != nil {
 		return nil, err

@@ -109,8 +109,8 @@ var (
 	sysRooms = []string{"hw", "hw/*", "internal/mem", "bootstrap", "internal/transport/*", "internal/launch"}
 )
 
-// testRooms are for tests. Only tests and each other may import them, programs may not.
-var testRooms = []string{"internal/testkit", "internal/testkit/*", "internal/enginetest", "internal/gpu/emulated",
+// testPackages are for tests. Only tests and each other may import them, programs may not.
+var testPackages = []string{"internal/testkit", "internal/testkit/*", "internal/enginetest", "internal/gpu/emulated",
 	"hw/verbs/verbstest", "internal/conform", "internal/conform/*"}
 
 // Check reads the tree and returns one line for each place where a rule is broken: "file:line: what is wrong". It does
@@ -230,10 +230,10 @@ func (c *checker) imports(f *ast.File, room string, test bool) {
 		}
 		other, ours := strings.CutPrefix(p+"/", module+"/")
 		other = strings.TrimSuffix(other, "/")
-		if !ours || test || within(room, testRooms) {
+		if !ours || test || within(room, testPackages) {
 			continue
 		}
-		if within(other, testRooms) {
+		if within(other, testPackages) {
 			c.fault(where, "%s must not import %s, which is for tests", or(room, "the root"), other)
 			continue
 		}
