@@ -124,7 +124,8 @@ func closedOnce(err error) error {
 func TestCopyOfTheDead(t *testing.T) {
 	var killed, dead atomic.Bool
 	o := engine.Options{SettleTimeout: testkit.Limit / 4}
-	comms := enginetest.OpenHooked(t, o, enginetest.Hooks{Look: func() { dead.Store(killed.Load()) }, Live: func() {}, Dead: dead.Load})
+	comms := enginetest.OpenHooked(t, o,
+		enginetest.Hooks{Look: func() { dead.Store(killed.Load()) }, Live: func() {}, Dead: dead.Load})
 	ends := newEnds(t, comms, false)
 	_, done, err := ends[0].reach(100)
 	require.NoError(t, err)
