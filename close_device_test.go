@@ -11,6 +11,7 @@ import (
 	"github.com/ubcoll/ubcoll/coll"
 	"github.com/ubcoll/ubcoll/graph"
 	"github.com/ubcoll/ubcoll/internal/engine"
+	"github.com/ubcoll/ubcoll/internal/inside"
 	"github.com/ubcoll/ubcoll/internal/testkit"
 	"github.com/ubcoll/ubcoll/internal/testkit/gputest"
 	"github.com/ubcoll/ubcoll/p2p"
@@ -19,8 +20,6 @@ import (
 // TestCloseWaitsNoLonger closes everything while queued operations wait for a peer that does not come. No Close waits
 // longer than it promises, the second Close is ErrClosed, and the resources are released once the peer has come.
 func TestCloseWaitsNoLonger(t *testing.T) {
-	usual := engine.CloseTimeout
-	defer func() { engine.CloseTimeout = usual }()
 	gputest.Run(t, 2, ubcoll.Options{}, func(ctx context.Context, c *ubcoll.Comm, dev ubcoll.Device) error {
 		start := c.Stats().Memory
 		n, err1 := newNouns(ctx, c, dev)
@@ -59,7 +58,8 @@ func TestCloseWaitsNoLonger(t *testing.T) {
 		peer, late, again := 1, ubcoll.ErrTimeout, ubcoll.ErrClosed
 		errs := []error{coll.AllReduce(ctx, c.On(n.s), x.Vec(), x.Vec(), ubcoll.Sum), // waits, the next ones behind it
 			n.w.On(n.s).Signal(ctx, peer), n.ch.On(n.s).Signal(ctx), w.On(n.s).Signal(ctx, peer)}
-		engine.CloseTimeout = 50 * time.Millisecond
+		view := (*inside.Comm)(c).View()
+		view.SetCloseTimeout(50 * time.Millisecond)
 		for _, k := range []struct {
 			name  string
 			close func() error
@@ -67,7 +67,7 @@ func TestCloseWaitsNoLonger(t *testing.T) {
 			{"Buffer.Free", z.Free}, {"Comm.Close", d.Close}} {
 			errs = append(errs, testkit.WantsOf(0, k.name, k.close(), late), testkit.WantsOf(0, k.name, k.close(), again))
 		}
-		engine.CloseTimeout = usual
+		view.SetCloseTimeout(engine.CloseTimeout)
 		errs = append(errs, p2p.Send(ctx, c, peer, token), n.s.Sync(ctx), coll.Barrier(ctx, c), n.m.Close(), n.r.Close(),
 			n.s.Close())
 		for _, b := range []interface{ Free() error }{n.b, x, y, u} { // once nothing holds them any more

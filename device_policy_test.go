@@ -35,8 +35,8 @@ func TestDevicePolicyText(t *testing.T) {
 	}
 	var p ubcoll.DevicePolicy
 	require.Zero(t, ubcoll.DevicesAuto)
-	require.EqualError(t, p.UnmarshalText([]byte("require")), `device policy "require" is unknown, use auto, off, required or `+
-		`share: did you mean required?: invalid argument`)
+	require.EqualError(t, p.UnmarshalText([]byte("require")), `unknown device policy "require" (one of auto, off, required, `+
+		`share): did you mean required?: invalid argument`)
 	for _, p := range []ubcoll.DevicePolicy{-1, 4} {
 		_, err := p.MarshalText()
 		require.ErrorIs(t, err, ubcoll.ErrArgument)

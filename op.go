@@ -63,8 +63,7 @@ func ParseOp(s string) (Op, error) {
 		}
 		names = append(names, o.String())
 	}
-	return Op{}, fmt.Errorf("unknown operation %q (one of sum, prod, min, max, avg, premulsum(x))%s: %w", s,
-		nearest.Hint(s, names), fault.ErrArgument)
+	return Op{}, fmt.Errorf("%s: %w", nearest.Unknown("operation", s, append(names, "premulsum(x)")), fault.ErrArgument)
 }
 
 // String is the operation's name, and its factor if it has one: "sum", "premulsum(0.5)".

@@ -131,8 +131,7 @@ func (p *DevicePolicy) UnmarshalText(text []byte) error {
 		}
 		names = append(names, q.String())
 	}
-	return fmt.Errorf("device policy %q is unknown, use auto, off, required or share%s: %w", text,
-		nearest.Hint(string(text), names), ErrArgument)
+	return fmt.Errorf("%s: %w", nearest.Unknown("device policy", string(text), names), ErrArgument)
 }
 
 // Validate reports everything that is wrong with o, as [ErrArgument]. Local.
@@ -155,8 +154,7 @@ func (o Options) Validate() error {
 		for _, a := range Algorithms() {
 			names = append(names, string(a))
 		}
-		errs = append(errs, fmt.Errorf("algorithm %q (empty or one of %v)%s: %w", o.Algorithm, names,
-			nearest.Hint(string(o.Algorithm), names), ErrArgument))
+		errs = append(errs, fmt.Errorf("%s: %w", nearest.Unknown("algorithm", string(o.Algorithm), names), ErrArgument))
 	}
 	return errors.Join(errs...)
 }

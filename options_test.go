@@ -14,7 +14,7 @@ import (
 func TestOptionsHints(t *testing.T) {
 	err := ubcoll.Options{Algorithm: "two-shots"}.Validate()
 	require.ErrorIs(t, err, ubcoll.ErrArgument)
-	require.ErrorContains(t, err, `algorithm "two-shots" (empty or one of [ring one-shot two-shot push]): did you mean two-shot?`)
+	require.ErrorContains(t, err, `unknown algorithm "two-shots" (one of ring, one-shot, two-shot, push): did you mean two-shot?`)
 }
 
 // Options are read from TOML, and written, as words.

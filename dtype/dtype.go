@@ -14,9 +14,11 @@
 package dtype
 
 import (
+	"errors"
 	"fmt"
 	"math/bits"
 	"reflect"
+	"slices"
 	"unsafe"
 
 	"github.com/ubcoll/ubcoll/internal/nearest"
@@ -105,8 +107,7 @@ func Parse(s string) (Type, error) {
 			return t, nil
 		}
 	}
-	return Invalid, fmt.Errorf("unknown element type %q (one of %v)%s", s, names[1:],
-		nearest.Hint(s, append([]string{"half", "float", "double"}, names[1:]...)))
+	return Invalid, errors.New(nearest.Unknown("element type", s, append(slices.Clone(names[1:]), "half", "float", "double")))
 }
 
 // MarshalText and UnmarshalText make a Type readable in TOML and JSON.

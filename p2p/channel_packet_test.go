@@ -36,7 +36,7 @@ func TestPutPacketsWhilePeerCloses(t *testing.T) {
 			t.Run(fmt.Sprintf("%s/%d", k.name, w), func(t *testing.T) {
 				look := func() {}
 				var armed atomic.Bool
-				comms := enginetest.OpenHooked(t, enginetest.Hooks{Look: func() {}, Dead: func() bool { return false },
+				comms := enginetest.OpenHooked(t, engine.Options{}, enginetest.Hooks{Look: func() {}, Dead: func() bool { return false },
 					Live: func() {
 						if armed.Load() {
 							look()

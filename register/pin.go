@@ -44,6 +44,5 @@ func (p *Pin) UnmarshalText(text []byte) error {
 			return nil
 		}
 	}
-	return fmt.Errorf("pinning %q is unknown, use auto or required%s: %w", text, nearest.Hint(string(text), pins),
-		fault.ErrArgument)
+	return fmt.Errorf("%s: %w", nearest.Unknown("pinning", string(text), pins), fault.ErrArgument)
 }

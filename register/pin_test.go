@@ -24,7 +24,7 @@ func TestPinText(t *testing.T) {
 		require.Equal(t, p, got)
 	}
 	var p Pin
-	require.EqualError(t, p.UnmarshalText([]byte("require")), `pinning "require" is unknown, use auto or required: `+
+	require.EqualError(t, p.UnmarshalText([]byte("require")), `unknown pinning "require" (one of auto, required): `+
 		`did you mean required?: invalid argument`)
 	for _, p := range []Pin{-1, 2} {
 		_, err := p.MarshalText()

@@ -4,6 +4,7 @@ import (
 	"fmt"
 
 	"github.com/ubcoll/ubcoll/fault"
+	"github.com/ubcoll/ubcoll/internal/nearest"
 )
 
 // Policy decides when operations use the cache for the buffers that they are given.
@@ -16,12 +17,14 @@ const (
 	Off                    // everything is staged
 )
 
+var policies = []string{"auto", "explicit", "off"}
+
 // String is "auto", "explicit" or "off".
 func (p Policy) String() string {
 	if p < Auto || p > Off {
 		return fmt.Sprintf("Policy(%d)", int(p))
 	}
-	return [...]string{"auto", "explicit", "off"}[p]
+	return policies[p]
 }
 
 // MarshalText returns String of a known policy.
@@ -32,13 +35,13 @@ func (p Policy) MarshalText() ([]byte, error) {
 	return []byte(p.String()), nil
 }
 
-// UnmarshalText accepts "auto", "explicit" and "off".
+// UnmarshalText accepts "auto", "explicit" and "off"; the error of anything else names the nearest.
 func (p *Policy) UnmarshalText(text []byte) error {
-	for q := Auto; q <= Off; q++ {
-		if q.String() == string(text) {
-			*p = q
+	for q, name := range policies {
+		if name == string(text) {
+			*p = Policy(q)
 			return nil
 		}
 	}
-	return fmt.Errorf("registration policy %q is unknown, use auto, explicit or off: %w", text, fault.ErrArgument)
+	return fmt.Errorf("%s: %w", nearest.Unknown("registration policy", string(text), policies), fault.ErrArgument)
 }

@@ -323,9 +323,9 @@ func TestWrongUse(t *testing.T) {
 		{"too many iterations", "-n 1000000000000", "allreduce.iterations", "must be 1 to 10000000, not 1000000000000"},
 		{"number", "-n x", "--iterations: allreduce.iterations", `must be an integer, not "x"`},
 		{"switch", "-in-place=maybe", "--in-place: allreduce.in_place", `must be true or false, not "maybe"`},
-		{"registration", "-registration on", `registration policy "on" is unknown`, "use auto, explicit or off"},
-		{"pin", "-pin require", "--pin: options.pin: " + `pinning "require" is unknown`, "did you mean required?"},
-		{"devices", "-devices shared", "--devices: options.devices: " + `device policy "shared" is unknown`, "did you mean share?"},
+		{"registration", "-registration on", `unknown registration policy "on"`, "(one of auto, explicit, off)"},
+		{"pin", "-pin require", `--pin: options.pin: unknown pinning "require"`, "did you mean required?"},
+		{"devices", "-devices shared", `--devices: options.devices: unknown device policy "shared"`, "did you mean share?"},
 		{"device", "-device gpu", `allreduce.device: unknown value "gpu"`, "did you mean cuda?"},
 		{"timeout", "-timeout 5", `--timeout: options.timeout: invalid duration "5"`, "as in 90s"},
 		{"file", "-config jb.toml", "jb.toml: no such file", "did you mean job.toml?"},
@@ -351,7 +351,7 @@ func TestExitCodes(t *testing.T) {
 	require.NoError(t, os.WriteFile(three, []byte("job.ranks = 3\n"), 0o644))
 	for _, c := range []struct{ name, env, args, want string }{
 		{"flag", "", "-typ half", "allreduce_ub: unknown flag --typ: did you mean --type?\nallreduce_ub: -h lists the flags\n"},
-		{"algorithm", "", "-algorithm rign", `algorithm "rign" (empty or one of [ring `},
+		{"algorithm", "", "-algorithm rign", `unknown algorithm "rign" (one of ring, `},
 		{"nearest algorithm", "", "-algorithm rign", "did you mean ring?"},
 		{"other ranks than the config's", "NTHREADS=2", "-config " + three, "asks for 3 ranks, but the job has 2"},
 		{"no ranks", "NTHREADS=0", "", `NTHREADS="0": want a whole number from 1`},

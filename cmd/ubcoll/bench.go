@@ -11,7 +11,6 @@ import (
 	"time"
 
 	"github.com/ubcoll/ubcoll"
-	"github.com/ubcoll/ubcoll/bootstrap"
 	measure "github.com/ubcoll/ubcoll/internal/bench"
 	"github.com/ubcoll/ubcoll/internal/env"
 )
@@ -96,11 +95,11 @@ const grace = 300 * time.Millisecond
 // ranksHere sets how many goroutine ranks this process runs, and returns their number. want is 0 if no flag gives it.
 func ranksHere(want int) (int, error) {
 	if want < 0 {
-		return 0, usageError("-t %d: want a number of ranks", want)
+		return 0, usageError("-t %d: want a number of ranks from 1", want)
 	}
-	v, unsaid := env.Threads, defaultRanks
-	if name, _ := bootstrap.Launcher(); name != "" || env.Rank.IsSet() || env.Size.IsSet() {
-		v, unsaid = env.RanksPerProcess, 1
+	v, unsaid := threadsVariable(), defaultRanks
+	if v == env.RanksPerProcess {
+		unsaid = 1
 	}
 	if want == 0 && v.IsSet() {
 		n, err := v.Get()

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"fmt"
 	"io"
+	"maps"
 	"slices"
 	"strings"
 
@@ -47,8 +48,7 @@ func completion(args []string, out io.Writer) error {
 	}
 	write := shells[fs.Arg(0)]
 	if write == nil {
-		return usageError("completion: unknown shell %q (bash, zsh or fish)%s", fs.Arg(0),
-			nearest.Hint(fs.Arg(0), []string{"bash", "zsh", "fish"}))
+		return usageError("completion: %s", nearest.Unknown("shell", fs.Arg(0), slices.Sorted(maps.Keys(shells))))
 	}
 	_, err := io.WriteString(out, write(completions()))
 	return err

@@ -287,7 +287,7 @@ func number(at func(*options) *int) func(*options, string) error {
 	return func(o *options, value string) error {
 		n, err := strconv.Atoi(value)
 		if err != nil {
-			return fmt.Errorf("%q is no whole number", value)
+			return fmt.Errorf("%q: want a whole number", value)
 		}
 		*at(o) = n
 		return nil
@@ -297,7 +297,7 @@ func number(at func(*options) *int) func(*options, string) error {
 func boolean(at func(*options) *bool) func(*options, string) error {
 	return func(o *options, value string) error {
 		if value != "0" && value != "1" {
-			return fmt.Errorf("%q is neither 0 nor 1", value)
+			return fmt.Errorf("%q: want 0 or 1", value)
 		}
 		*at(o) = value == "1"
 		return nil
@@ -350,7 +350,7 @@ const everything = "all"
 func setThreads(o *options, value string) error {
 	n, err := strconv.Atoi(value)
 	if err != nil || n < 1 {
-		return fmt.Errorf("%q ranks: want a whole number from 1", value)
+		return fmt.Errorf("%q: want a number of ranks from 1", value)
 	}
 	o.threads = n
 	return nil
@@ -375,7 +375,7 @@ func setOutput(o *options, value string) error {
 
 func setAppend(o *options, value string) (err error) {
 	if o.add, err = strconv.ParseBool(value); err != nil {
-		return fmt.Errorf("%q is neither true nor false", value)
+		return fmt.Errorf("%q: want true or false", value)
 	}
 	return nil
 }

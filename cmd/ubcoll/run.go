@@ -153,8 +153,6 @@ func parseRun(args []string, help io.Writer) (*sweepOptions, error) {
 		return nil, usageError("run: which file? ubcoll run FILE.toml [flags]; -h lists them")
 	case len(files) > 1:
 		return nil, usageError("run: one file at a time, not %s as well: ubcoll check takes several", strings.Join(files[1:], " "))
-	case o.threads < 0:
-		return nil, usageError("run: -t %d: want a number of ranks", o.threads)
 	}
 	if i, err := os.Stat(o.job.Dir); err == nil && !i.IsDir() {
 		return nil, usageError("run: -o %s: want a folder, and that is a file", o.job.Dir)

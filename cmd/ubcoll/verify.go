@@ -79,7 +79,7 @@ func parseVerify(args []string, help io.Writer) (v measure.Verification, o ubcol
 		bad(v.Validate())
 	}
 	if v.Seed >= 1<<32 {
-		bad(fmt.Errorf("-seed %d: want less than 2^32", v.Seed))
+		bad(fmt.Errorf("-seed %d: want a whole number below 2^32", v.Seed))
 	}
 	if o.Timeout <= 0 {
 		bad(fmt.Errorf("-T %v: want more than 0", o.Timeout))

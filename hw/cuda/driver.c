@@ -1,6 +1,6 @@
 //go:build linux && cgo && (amd64 || arm64)
 
-// Loading the driver, and calls that need no current context.
+// Loading the driver, calls that need no current context, and those that only need one.
 #define _POSIX_C_SOURCE 200112L // setenv
 #include "call.h"
 #include <dlfcn.h>
@@ -156,3 +156,11 @@ ubc_result ubc_enable_peer(uintptr_t ctx, uintptr_t peer) {
 		r.code = 0;
 	LEAVE();
 }
+
+#define DEFINE(name, params, ...) \
+	ubc_result name params { \
+		ENTER(ctx); \
+		TRY(__VA_ARGS__); \
+		LEAVE(); \
+	}
+UBC_SHIMS(DEFINE)

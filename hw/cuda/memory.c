@@ -15,28 +15,6 @@ ubc_result ubc_inspect(uintptr_t p, ubc_memory *m) {
 	return r;
 }
 
-ubc_result ubc_mem_info(uintptr_t ctx) {
-	ENTER(ctx);
-	size_t available = 0, total = 0;
-	TRY(cuMemGetInfo_v2, &available, &total);
-	r.a = available, r.b = total;
-	LEAVE();
-}
-
-ubc_result ubc_alloc(uintptr_t ctx, size_t n) {
-	ENTER(ctx);
-	uintptr_t p = 0;
-	TRY(cuMemAlloc_v2, &p, n);
-	r.a = p;
-	LEAVE();
-}
-
-ubc_result ubc_free(uintptr_t ctx, uintptr_t p) {
-	ENTER(ctx);
-	TRY(cuMemFree_v2, p);
-	LEAVE();
-}
-
 ubc_result ubc_host_register(uintptr_t ctx, void *p, size_t n) {
 	ENTER(ctx);
 	uintptr_t d = 0;
@@ -46,32 +24,6 @@ ubc_result ubc_host_register(uintptr_t ctx, void *p, size_t n) {
 	if (r.code && registered)
 		ubc.cuMemHostUnregister(p);
 	r.a = d;
-	LEAVE();
-}
-
-ubc_result ubc_host_unregister(uintptr_t ctx, void *p) {
-	ENTER(ctx);
-	TRY(cuMemHostUnregister, p);
-	LEAVE();
-}
-
-ubc_result ubc_ipc_get(uintptr_t ctx, uintptr_t p, ubc_ipc *h) {
-	ENTER(ctx);
-	TRY(cuIpcGetMemHandle, h, p);
-	LEAVE();
-}
-
-ubc_result ubc_ipc_open(uintptr_t ctx, const ubc_ipc *h) {
-	ENTER(ctx);
-	uintptr_t p = 0;
-	TRY(cuIpcOpenMemHandle_v2, &p, *h, UBC_IPC_LAZY_PEER);
-	r.a = p;
-	LEAVE();
-}
-
-ubc_result ubc_ipc_close(uintptr_t ctx, uintptr_t p) {
-	ENTER(ctx);
-	TRY(cuIpcCloseMemHandle, p);
 	LEAVE();
 }
 
@@ -97,18 +49,6 @@ ubc_result ubc_create(uintptr_t ctx, int device, int rdma, size_t n) {
 	LEAVE();
 }
 
-ubc_result ubc_release_handle(uintptr_t ctx, uint64_t h) {
-	ENTER(ctx);
-	TRY(cuMemRelease, h);
-	LEAVE();
-}
-
-ubc_result ubc_retain_handle(uintptr_t ctx, uintptr_t p) {
-	ENTER(ctx);
-	TRY(cuMemRetainAllocationHandle, &r.a, (void *)p);
-	LEAVE();
-}
-
 ubc_result ubc_export(uintptr_t ctx, uint64_t h) {
 	ENTER(ctx);
 	int fd = -1;
@@ -116,38 +56,6 @@ ubc_result ubc_export(uintptr_t ctx, uint64_t h) {
 	if (!r.code)
 		fcntl(fd, F_SETFD, FD_CLOEXEC);
 	r.a = fd;
-	LEAVE();
-}
-
-ubc_result ubc_import(uintptr_t ctx, int fd) {
-	ENTER(ctx);
-	TRY(cuMemImportFromShareableHandle, &r.a, (void *)(uintptr_t)fd, UBC_HANDLE_POSIX_FD);
-	LEAVE();
-}
-
-ubc_result ubc_reserve(uintptr_t ctx, size_t n) {
-	ENTER(ctx);
-	uintptr_t p = 0;
-	TRY(cuMemAddressReserve, &p, n, 0, 0, 0);
-	r.a = p;
-	LEAVE();
-}
-
-ubc_result ubc_unreserve(uintptr_t ctx, uintptr_t p, size_t n) {
-	ENTER(ctx);
-	TRY(cuMemAddressFree, p, n);
-	LEAVE();
-}
-
-ubc_result ubc_map(uintptr_t ctx, uintptr_t p, size_t n, uint64_t h) {
-	ENTER(ctx);
-	TRY(cuMemMap, p, n, 0, h, 0);
-	LEAVE();
-}
-
-ubc_result ubc_unmap(uintptr_t ctx, uintptr_t p, size_t n) {
-	ENTER(ctx);
-	TRY(cuMemUnmap, p, n);
 	LEAVE();
 }
 

@@ -9,14 +9,6 @@ static void answer(ubc_result *r) {
 		r->code = 0;
 }
 
-ubc_result ubc_stream_create(uintptr_t ctx) {
-	ENTER(ctx);
-	uintptr_t s = 0;
-	TRY(cuStreamCreate, &s, UBC_STREAM_NON_BLOCKING);
-	r.a = s;
-	LEAVE();
-}
-
 ubc_result ubc_stream_check(uintptr_t ctx, uintptr_t s) {
 	ENTER(ctx);
 	uintptr_t owner = 0;
@@ -25,40 +17,10 @@ ubc_result ubc_stream_check(uintptr_t ctx, uintptr_t s) {
 	LEAVE();
 }
 
-ubc_result ubc_stream_destroy(uintptr_t ctx, uintptr_t s) {
-	ENTER(ctx);
-	TRY(cuStreamDestroy_v2, s);
-	LEAVE();
-}
-
 ubc_result ubc_stream_query(uintptr_t ctx, uintptr_t s) {
 	ENTER(ctx);
 	TRY(cuStreamQuery, s);
 	answer(&r);
-	LEAVE();
-}
-
-ubc_result ubc_stream_sync(uintptr_t ctx, uintptr_t s) {
-	ENTER(ctx);
-	TRY(cuStreamSynchronize, s);
-	LEAVE();
-}
-
-ubc_result ubc_stream_wait(uintptr_t ctx, uintptr_t s, uintptr_t event) {
-	ENTER(ctx);
-	TRY(cuStreamWaitEvent, s, event, 0);
-	LEAVE();
-}
-
-ubc_result ubc_copy(uintptr_t ctx, uintptr_t s, uintptr_t dst, uintptr_t src, size_t n) {
-	ENTER(ctx);
-	TRY(cuMemcpyAsync, dst, src, n, s);
-	LEAVE();
-}
-
-ubc_result ubc_fill(uintptr_t ctx, uintptr_t s, uintptr_t dst, int value, size_t n) {
-	ENTER(ctx);
-	TRY(cuMemsetD8Async, dst, value, n, s);
 	LEAVE();
 }
 
@@ -77,48 +39,10 @@ ubc_result ubc_download(uintptr_t ctx, uintptr_t s, uint8_t *dst, uintptr_t src,
 	LEAVE();
 }
 
-ubc_result ubc_event_create(uintptr_t ctx, int timing) {
-	ENTER(ctx);
-	uintptr_t e = 0;
-	TRY(cuEventCreate, &e, timing ? 0 : UBC_EVENT_DISABLE_TIMING);
-	r.a = e;
-	LEAVE();
-}
-
-ubc_result ubc_event_destroy(uintptr_t ctx, uintptr_t e) {
-	ENTER(ctx);
-	TRY(cuEventDestroy_v2, e);
-	LEAVE();
-}
-
-ubc_result ubc_event_record(uintptr_t ctx, uintptr_t e, uintptr_t s) {
-	ENTER(ctx);
-	TRY(cuEventRecord, e, s);
-	LEAVE();
-}
-
 ubc_result ubc_event_query(uintptr_t ctx, uintptr_t e) {
 	ENTER(ctx);
 	TRY(cuEventQuery, e);
 	answer(&r);
-	LEAVE();
-}
-
-ubc_result ubc_event_sync(uintptr_t ctx, uintptr_t e) {
-	ENTER(ctx);
-	TRY(cuEventSynchronize, e);
-	LEAVE();
-}
-
-ubc_result ubc_event_elapsed(uintptr_t ctx, uintptr_t from, uintptr_t to, float *ms) {
-	ENTER(ctx);
-	TRY(cuEventElapsedTime, ms, from, to);
-	LEAVE();
-}
-
-ubc_result ubc_capture_begin(uintptr_t ctx, uintptr_t s, int how) {
-	ENTER(ctx);
-	TRY(cuStreamBeginCapture_v2, s, how);
 	LEAVE();
 }
 
@@ -211,12 +135,6 @@ ubc_result ubc_module_load(uintptr_t ctx, const char *ptx, char *log, size_t len
 	LEAVE();
 }
 
-ubc_result ubc_module_unload(uintptr_t ctx, uintptr_t m) {
-	ENTER(ctx);
-	TRY(cuLibraryUnload, m);
-	LEAVE();
-}
-
 // The first function of a library loads it; for that the driver waits for running kernels. Asking for an attribute also
 // loads the function itself. Otherwise the driver might load it at its first launch, and wait for running kernels
 // there, forever if these wait for the launched kernel.
@@ -228,12 +146,6 @@ ubc_result ubc_function(uintptr_t ctx, uintptr_t m, const char *name, int *threa
 	TRY(cuFuncGetAttribute, threads, UBC_FUNC_MAX_THREADS, f);
 	TRY(cuFuncGetAttribute, registers, UBC_FUNC_REGISTERS, f);
 	r.a = f;
-	LEAVE();
-}
-
-ubc_result ubc_function_shared(uintptr_t ctx, uintptr_t f, int n) {
-	ENTER(ctx);
-	TRY(cuFuncSetAttribute, f, UBC_FUNC_MAX_DYNAMIC_SHARED, n);
 	LEAVE();
 }
 

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/ubcoll/ubcoll"
@@ -38,6 +37,8 @@ const (
 	Host = "host"
 	CUDA = "cuda"
 )
+
+var devices = []string{Auto, Host, CUDA}
 
 // Which of the two variants is measured. The empty string means both.
 const (
@@ -118,8 +119,7 @@ func (c *Config) Validate() error {
 			errs = append(errs, fmt.Errorf(format+": %w", append(args, ubcoll.ErrArgument)...))
 		}
 	}
-	bad(operationOf(c.Op) == nil, "unknown operation %q (one of %s)%s", c.Op, strings.Join(Names(), ", "),
-		nearest.Hint(c.Op, Names()))
+	bad(operationOf(c.Op) == nil, "%s", nearest.Unknown("operation", c.Op, Names()))
 	bad(c.MinBytes < 0 || c.MaxBytes < c.MinBytes, "sizes from %d to %d bytes (-b, -e): want the larger one last", c.MinBytes, c.MaxBytes)
 	bad(c.StepFactor < 1, "step factor %d (-f): want 1 or more", c.StepFactor)
 	bad(c.StepFactor == 1 && c.StepBytes < 1, "step of %d bytes (-i): want 1 or more", c.StepBytes)
@@ -128,8 +128,7 @@ func (c *Config) Validate() error {
 		bad(n < c.MinBytes || n > c.MaxBytes, "a size of %d bytes (--also): want one between %d and %d (-b, -e)", n, c.MinBytes,
 			c.MaxBytes)
 	}
-	bad(c.Device != Auto && c.Device != Host && c.Device != CUDA, "unknown device %q (%s, %s or %s)%s", c.Device, Auto,
-		Host, CUDA, nearest.Hint(c.Device, []string{Auto, Host, CUDA}))
+	bad(!slices.Contains(devices, c.Device), "%s", nearest.Unknown("device", c.Device, devices))
 	bad(c.Iterations < 0, "%d iterations (-n): want 1 or more, or 0, which is by size", c.Iterations)
 	bad(c.MinTime < 0 || c.MaxTime < 0, "calls of %v to %v: want times of 0 or more", c.MinTime, c.MaxTime)
 	bad(c.Iterations == 0 && c.MaxTime > 0 && c.MaxTime < c.MinTime, "calls of %v at least and %v at most", c.MinTime, c.MaxTime)
@@ -145,8 +144,8 @@ func (c *Config) Validate() error {
 	bad(len(c.Types) == 0, "no element type")
 	bad(len(c.Reductions) == 0, "no reduction")
 	bad(c.Root < -1, "root %d (-r): want a rank, or -1 for each in turn", c.Root)
-	bad(c.Buffers < GoSlices || c.Buffers > Allocated, "buffers of kind %d (-R: 0, 1 or 3)", c.Buffers)
-	bad(c.Average < FromRank0 || c.Average > Max, "average of kind %d (-a: 0, 1, 2 or 3)", c.Average)
+	bad(c.Buffers < GoSlices || c.Buffers > Allocated, "buffers of kind %d (-R): want 0, 1 or 3", c.Buffers)
+	bad(c.Average < FromRank0 || c.Average > Max, "average of kind %d (-a): want 0, 1, 2 or 3", c.Average)
 	bad(c.PerCall && (c.Loop || c.queued()), "a loop has no times of single calls (-I beside --loop, on devices or in graphs)")
 	most := func(n, limit int, format string) {
 		if n > limit {

@@ -36,8 +36,7 @@ func (v *Verification) Validate() error {
 			errs = append(errs, fmt.Errorf(format+": %w", append(args, ubcoll.ErrArgument)...))
 		}
 	}
-	devices := []string{Auto, Host, CUDA}
-	bad(!slices.Contains(devices, v.Device), "unknown device %q (auto, host or cuda)%s", v.Device, nearest.Hint(v.Device, devices))
+	bad(!slices.Contains(devices, v.Device), "%s", nearest.Unknown("device", v.Device, devices))
 	bad(v.MinBytes < 1 || v.MaxBytes < v.MinBytes, "sizes from %d to %d bytes (-b, -e): want 1 at least, and the larger one last",
 		v.MinBytes, v.MaxBytes)
 	for _, t := range v.Types {

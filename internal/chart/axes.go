@@ -5,6 +5,7 @@ package chart
 
 import (
 	"cmp"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -88,7 +89,7 @@ func ParseOnly(text string) (Only, error) {
 		}
 		names = append(names, a.name)
 	}
-	return Only{}, fmt.Errorf("unknown axis %q (one of %s)%s", name, strings.Join(names, ", "), nearest.Hint(name, names))
+	return Only{}, errors.New(nearest.Unknown("axis", name, names))
 }
 
 // says returns choices as text for an error.

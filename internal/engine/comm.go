@@ -28,6 +28,10 @@ type Options struct {
 	Algorithm string
 	Devices   team.DevicePolicy
 	Logger    *slog.Logger `json:"-"` // ranks need not agree on it; nil: see logs.Or
+
+	// SettleTimeout is how long a rank that takes memory back waits for a peer, which checks its grant after every piece
+	// that it copies. 0: one second. Only tests set it.
+	SettleTimeout time.Duration `json:"-"`
 }
 
 // Comm is one rank's side of a communicator.
@@ -257,11 +261,15 @@ func (c *Comm) end() error {
 	return errors.Join(append(errs, c.release())...)
 }
 
-// CloseTimeout is how long Close and Free wait at most. Tests change it.
-var CloseTimeout = 5 * time.Second
+// CloseTimeout is how long Close and Free wait at most, unless SetCloseTimeout says otherwise.
+const CloseTimeout = 5 * time.Second
+
+// SetCloseTimeout changes how long Close and Free of this rank wait at most, on all its communicators. It lets tests wait in
+// vain for less time.
+func (c *Comm) SetCloseTimeout(t time.Duration) { c.dom.closeTimeout.Store(int64(t)) }
 
 // Within runs end, the rest of a Close or Free named op (not of a communicator). end may wait for device operations and
-// for peers, but the caller waits for at most CloseTimeout.
+// for peers, but the caller waits for at most the domain's closeTimeout.
 func (c *Comm) Within(op string, end func() error) error {
 	if !c.dom.ends.Enter() {
 		defer c.dom.ends.Leave()
@@ -274,11 +282,12 @@ func (c *Comm) Within(op string, end func() error) error {
 }
 
 func (c *Comm) within(op string, end func() error) error {
-	inTime, err := team.Within(CloseTimeout, end, func(err error) { c.dom.failedTo(op, err) })
+	limit := time.Duration(c.dom.closeTimeout.Load())
+	inTime, err := team.Within(limit, end, func(err error) { c.dom.failedTo(op, err) })
 	if inTime {
 		return err
 	}
-	return c.LocalError(op, team.Unended(CloseTimeout, c.device != nil))
+	return c.LocalError(op, team.Unended(limit, c.device != nil))
 }
 
 // tryClose refuses new operations, unless one is under way.

@@ -5,7 +5,6 @@ import (
 	"runtime"
 	"sync"
 	"sync/atomic"
-	"time"
 
 	"github.com/ubcoll/ubcoll/fault"
 	"github.com/ubcoll/ubcoll/hw/shm"
@@ -98,9 +97,6 @@ func (cs *copiers) busy(g mem.Location, some []copier, first bool) (rest []copie
 	return rest
 }
 
-// SettleTimeout is how long awaitCopies waits for a peer, which checks its grant after every piece. Tests change it.
-var SettleTimeout = time.Second
-
 // awaitCopies waits until the copies that use g, which has been revoked, are over, and reports whether they are. The error
 // names a peer whose copy does not end: the peer was stopped within it. While freed memory is quarantined anyway,
 // awaitCopies does not wait.
@@ -109,12 +105,12 @@ func (d *Domain) awaitCopies(g mem.Location) (over bool, err error) {
 	if d.Heap.Quarantined() {
 		return len(busy) == 0, nil
 	}
-	deadline := clock.In(SettleTimeout)
+	deadline := clock.In(d.settleTimeout)
 	for i := 0; len(busy) > 0; i++ {
 		if i%16 == 15 {
 			if deadline.Passed() {
 				return false, fmt.Errorf("rank %d has been in the middle of a copy for %v, which may go on: %w", busy[0].rank,
-					SettleTimeout, fault.ErrTimeout)
+					d.settleTimeout, fault.ErrTimeout)
 			}
 			runtime.Gosched()
 			shm.Yield()

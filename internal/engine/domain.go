@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"encoding/binary"
@@ -41,6 +42,9 @@ type Domain struct {
 	device   DomainDevice  // nil without one
 	ends     team.Gate     // counts Closes and Frees that are not finished: the domain's end waits for them
 
+	closeTimeout  atomic.Int64  // how long Close and Free wait at most, in nanoseconds
+	settleTimeout time.Duration // see Options
+
 	mu        sync.Mutex
 	comms     int
 	closed    bool
@@ -69,12 +73,13 @@ type IPC interface {
 	DeviceTransport
 }
 
-func newDomain(r *roster.Roster, log *slog.Logger, pin register.Pin, goHeap bool, newIPC NewIPC) (*Domain, error) {
+func newDomain(r *roster.Roster, log *slog.Logger, o *Options, goHeap bool, newIPC NewIPC) (*Domain, error) {
 	var id [8]byte
 	if _, err := rand.Read(id[:]); err != nil {
 		return nil, err
 	}
-	d := &Domain{rank: r.Rank(), log: log}
+	d := &Domain{rank: r.Rank(), log: log, settleTimeout: cmp.Or(o.SettleTimeout, time.Second)}
+	d.closeTimeout.Store(int64(CloseTimeout))
 	var err error
 	if d.id, err = r.Identity(); err != nil {
 		return nil, err
@@ -90,8 +95,8 @@ func newDomain(r *roster.Roster, log *slog.Logger, pin register.Pin, goHeap bool
 	d.Heap, d.IPC, d.Exports = h, ipc, ipc
 	regions, err1 := env.MaxRegions.Get()
 	pinned, err2 := env.MaxPinned.Get()
-	config := register.Config{MaxRegions: regions, MaxBytes: int64(pinned), Pin: pin,
-		Locker: &locker{heap: h, log: log, pin: pin}, Backends: []register.Backend{d.IPC}, OnError: d.Failed}
+	config := register.Config{MaxRegions: regions, MaxBytes: int64(pinned), Pin: o.Pin,
+		Locker: &locker{heap: h, log: log, pin: o.Pin}, Backends: []register.Backend{d.IPC}, OnError: d.Failed}
 	d.nics, config.NoNet, err = mr.FromEnv(log, func(m register.Memory) { h.Keep(m.Base, m.Bytes, m.Generation) })
 	if d.nics != nil {
 		config.Backends = append(config.Backends, d.nics)

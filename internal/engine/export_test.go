@@ -4,19 +4,11 @@ import (
 	"context"
 	"errors"
 
-	"time"
-
 	"github.com/ubcoll/ubcoll/fault"
 	"github.com/ubcoll/ubcoll/internal/mem"
 	"github.com/ubcoll/ubcoll/internal/reason"
 	"github.com/ubcoll/ubcoll/internal/team"
 )
-
-// ReportAfter sets the time after which a wait is reported, and returns a function that restores it.
-func ReportAfter(d time.Duration) (restore func()) {
-	old := team.ReportAfter.Swap(int64(d))
-	return func() { team.ReportAfter.Store(old) }
-}
 
 // Refusals are the sentinels that a refusal carries to the peers.
 var Refusals = func() (all []error) {

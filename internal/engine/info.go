@@ -56,17 +56,13 @@ func kindOf(o *OpInfo) int {
 	return 0
 }
 
-// Stats counts what a communicator and its rank's domain have done.
+// Stats counts what a communicator and its rank's domain have done. The root's Stats says what each field is. It is another
+// type, since go doc shows its fields and names nothing internal; the root copies them.
 type Stats struct {
-	Operations uint64 // collectives, failed ones included, and those of each launch of a graph
-	Bytes      uint64 // sum of the operations' Bytes
-	Staged     uint64 // buffers that were copied through staging memory, those of messages included
-	Puts, Gets uint64 // calls of channels and windows, puts of packets included
-	OneSided   uint64 // bytes that Puts and Gets moved
-	Opened     uint64 // mappings of allocations on peers' devices, repeated ones included
-	Failures   uint64 // of giving memory back that no call could return: they were logged
-	Cache      register.Stats
-	Memory     mem.Stats
+	Operations, Bytes, Staged, Puts, Gets, OneSided, Opened, Failures uint64
+
+	Cache  register.Stats
+	Memory mem.Stats
 }
 
 // note records what LastOp and Stats return. Every call comes here, so it is short: one lock, no conversion.

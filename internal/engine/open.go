@@ -176,7 +176,7 @@ func (j *joining) create(ctx context.Context) error {
 	}
 	c.team.Gather(c, team.Ranks{Rank: c.rank, Size: c.size, Local: here}, members,
 		team.Config{Timeout: j.opts.Timeout, Algorithm: j.opts.Algorithm, Tuning: j.tuning})
-	d, err := newDomain(r, j.log, j.opts.Pin, race.Enabled && allHere, c.rooms.IPC)
+	d, err := newDomain(r, j.log, &j.opts, race.Enabled && allHere, c.rooms.IPC)
 	if err != nil {
 		return err
 	}

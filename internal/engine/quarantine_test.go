@@ -21,7 +21,8 @@ func TestQuarantineEndsWithTheDead(t *testing.T) {
 		t.Skip("there the memory is the garbage collector's")
 	}
 	var killed, dead atomic.Bool
-	comms := enginetest.OpenHooked(t, enginetest.Hooks{Look: func() { dead.Store(killed.Load()) }, Live: func() {}, Dead: dead.Load})
+	comms := enginetest.OpenHooked(t, engine.Options{},
+		enginetest.Hooks{Look: func() { dead.Store(killed.Load()) }, Live: func() {}, Dead: dead.Load})
 	dups := make([]*engine.Comm, 2)
 	require.NoError(t, errors.Join(testkit.Each(comms, func(c *engine.Comm) (err error) {
 		dups[c.Rank()], err = c.Dup(background)

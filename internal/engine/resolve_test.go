@@ -51,7 +51,8 @@ func TestResolveAfterTheEnd(t *testing.T) {
 
 // A process that is seen to have died counts, whatever the transport says of its memory.
 func TestResolveOfTheDead(t *testing.T) {
-	comms := enginetest.OpenHooked(t, enginetest.Hooks{Look: func() {}, Live: func() {}, Dead: func() bool { return true }})
+	comms := enginetest.OpenHooked(t, engine.Options{},
+		enginetest.Hooks{Look: func() {}, Live: func() {}, Dead: func() bool { return true }})
 	_, err := comms[1].Team().Resolve("test", 0, mem.Location{Arena: mem.MaxArenas, Slot: mem.MaxSlots}, 1)
 	require.ErrorIs(t, err, fault.ErrPeerLost)
 }

@@ -96,15 +96,20 @@ func TestAbortReachesAll(t *testing.T) {
 // reports makes all of n ranks but one wait for that one until they have reported it, and returns the reports.
 func reports(t *testing.T, n, missing int) string {
 	t.Helper()
-	defer engine.ReportAfter(time.Hour)()
 	logger, out := testkit.Logs(slog.LevelWarn) // the reports, which are counted
 	comms := enginetest.Open(t, n, engine.Options{Logger: logger})
+	after := func(d time.Duration) {
+		for _, c := range comms {
+			c.Team().ReportAfter.Store(int64(d))
+		}
+	}
+	after(time.Hour)
 	result := without(comms, missing, enginetest.Barrier)
 	enginetest.RequireWaiting(t, comms, 1, missing)
-	engine.ReportAfter(0)
+	after(0)
 	testkit.Eventually(t, func() bool { return strings.Count(out.String(), "still waiting") >= len(comms)-1 })
 	time.Sleep(100 * time.Millisecond) // time for surplus reports
-	engine.ReportAfter(time.Hour)
+	after(time.Hour)
 	require.NoError(t, enginetest.Barrier(comms[missing]))
 	require.NoError(t, errors.Join(<-result...))
 	return out.String()

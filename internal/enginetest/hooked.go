@@ -49,13 +49,13 @@ func (p *hookedPeer) Live(l mem.Location) bool { p.h.Live(); return p.PeerMemory
 func (p *hookedPeer) Dead() bool               { return p.h.Dead() || p.PeerMemory.Dead() }
 
 // OpenHooked opens a communicator of two ranks. Rank 1's transport has hooks.
-func OpenHooked(t *testing.T, h Hooks) []*engine.Comm {
+func OpenHooked(t *testing.T, o engine.Options, h Hooks) []*engine.Comm {
 	t.Helper()
 	bs, comms, errs := bootstrap.Local(2), make([]*engine.Comm, 2), make([]error, 2)
 	var wg sync.WaitGroup
 	for r, b := range bs {
 		wg.Go(func() {
-			comms[r], errs[r] = engine.Open(context.Background(), b, engine.Options{}, nil,
+			comms[r], errs[r] = engine.Open(context.Background(), b, o, nil,
 				ProvidersWith(func(heap *mem.Heap, secret []byte) (engine.IPC, error) {
 					tr, err := ipc.New(heap, secret)
 					if r == 0 {

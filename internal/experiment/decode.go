@@ -42,7 +42,9 @@ func (t lineTable) of(path []string) int {
 	return 0
 }
 
-// value returns p's value and its line. The parser gives the position of a key only in errors, so value provokes one.
+// value returns p's value and its line. Of the parser (1.6.0) only ParseError has a position: MetaData, Primitive and Key
+// have none, and UnmarshalTOML gets none. It makes one of the error of an UnmarshalTOML, so value provokes that, for values
+// that are right as well: Validate may find later that they do not fit together.
 func (d *decoder) value(p toml.Primitive) (value any, line int) {
 	var at toml.ParseError
 	if err := d.md.PrimitiveDecode(p, &refusal{&value}); errors.As(err, &at) {

@@ -175,7 +175,7 @@ func (e *Experiment) Validate() error {
 	}
 	oneOf := func(key, value string, words []string) {
 		if !slices.Contains(words, value) {
-			bad(key, "unknown value %q (one of %s)%s", value, strings.Join(words, ", "), nearest.Hint(value, words))
+			bad(key, "%s", nearest.Unknown("value", value, words))
 		}
 	}
 	if e.Job.Ranks < 0 {

@@ -99,11 +99,11 @@ x.toml:9: allreduce.op: unknown value "summ" (one of sum, prod, min, max, avg): 
 x.toml:10: allreduce.iterations: must be 1 to 10000000, not 0
 x.toml:11: allreduce.in_place: must be true or false, not a string
 x.toml:12: allreduce.device: unknown value "gpu" (one of auto, host, cuda): did you mean cuda?
-x.toml:13: allreduce.registration: registration policy "of" is unknown, use auto, explicit or off: invalid argument
+x.toml:13: allreduce.registration: unknown registration policy "of" (one of auto, explicit, off): did you mean off?: invalid argument
 x.toml:14: allreduce.timeout: unknown key: did you mean options.timeout?
 x.toml:16: options.timeout: invalid duration "10" (as in 90s, 10m, 1h30m)
-x.toml:17: options.pin: pinning "requird" is unknown, use auto or required: did you mean required?: invalid argument
-x.toml:18: options.devices: device policy "shred" is unknown, use auto, off, required or share: did you mean share?: invalid argument
+x.toml:17: options.pin: unknown pinning "requird" (one of auto, required): did you mean required?: invalid argument
+x.toml:18: options.devices: unknown device policy "shred" (one of auto, off, required, share): did you mean share?: invalid argument
 x.toml:19: options.colour: unknown key (known here: timeout, algorithm, pin, devices)
 x.toml:20: extra: unknown key (known here: title, job, allreduce, options)`},
 		{"too long", "[options]\ntimeout = '9999999h30m'\n", `x.toml:2: options.timeout: duration "9999999h30m": too long, 2562047h at most`},
@@ -373,6 +373,6 @@ func ExampleParse() {
 	_, err := Parse("job.toml", []byte("[allreduce]\ntype = \"float31\"\nelemnts = 4\n"))
 	fmt.Println(err)
 	// Output:
-	// job.toml:2: allreduce.type: unknown element type "float31" (one of [int8 uint8 int16 uint16 int32 uint32 int64 uint64 float16 bfloat16 float32 float64 bool]): did you mean float32?
+	// job.toml:2: allreduce.type: unknown element type "float31" (one of int8, uint8, int16, uint16, int32, uint32, int64, uint64, float16, bfloat16, float32, float64, bool, half, float, double): did you mean float32?
 	// job.toml:3: allreduce.elemnts: unknown key: did you mean elements?
 }

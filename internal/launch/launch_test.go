@@ -58,7 +58,7 @@ func TestPlace(t *testing.T) {
 		{"fewer than hosts", "a,b,c", 2, []int{1, 1, 0}, ""},
 		{"too many", "a", 1 << 20, nil, "1048576 ranks, more than 65536"},
 		{"too many slots", "a:99999999", 0, nil, "99999999 ranks, more than 65536"},
-		{"negative", "a", -1, nil, "-1 ranks"},
+		{"negative", "a", -1, nil, "-1: want a number of ranks"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			hosts, err := ParseHosts(c.hosts)

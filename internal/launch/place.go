@@ -73,7 +73,7 @@ func Place(hosts []Host, ranks int) ([]int, error) {
 	}
 	switch {
 	case ranks < 0:
-		return nil, fmt.Errorf("%d ranks: want a number from 1", ranks)
+		return nil, fmt.Errorf("%d: want a number of ranks from 1", ranks)
 	case ranks > maxRanks || total > maxRanks:
 		return nil, fmt.Errorf("%d ranks, more than %d", max(ranks, total), maxRanks)
 	case total == 0:

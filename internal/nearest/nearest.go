@@ -3,6 +3,7 @@ package nearest
 
 import (
 	"cmp"
+	"fmt"
 	"os"
 	"path/filepath"
 	"slices"
@@ -66,6 +67,12 @@ func Hint(s string, words []string) string {
 		return ": did you mean " + w + "?"
 	}
 	return ""
+}
+
+// Unknown says that there is no such word, which words there are, and which of them s probably means: "unknown device "gpu"
+// (one of host, cuda): did you mean cuda?".
+func Unknown(what, s string, words []string) string {
+	return fmt.Sprintf("unknown %s %q (one of %s)%s", what, s, strings.Join(words, ", "), Hint(s, words))
 }
 
 // distance is the number of letters to add, drop or change to turn a into b. Words of more than 64 bytes are near

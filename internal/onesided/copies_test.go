@@ -22,13 +22,6 @@ import (
 	"github.com/ubcoll/ubcoll/internal/testkit"
 )
 
-// setCopyTimeout sets how long a peer may take for a copy, and returns a function that restores it.
-func setCopyTimeout(d time.Duration) (restore func()) {
-	old := engine.SettleTimeout
-	engine.SettleTimeout = d
-	return func() { engine.SettleTimeout = old }
-}
-
 // oneSided is one rank's end of a channel, or of a window, in a separate communicator.
 type oneSided struct {
 	c       *engine.Comm
@@ -129,9 +122,10 @@ func closedOnce(err error) error {
 
 // TestCopyOfTheDead takes memory back after a peer has died in the middle of a copy.
 func TestCopyOfTheDead(t *testing.T) {
-	defer setCopyTimeout(testkit.Limit / 4)()
 	var killed, dead atomic.Bool
-	comms := enginetest.OpenHooked(t, enginetest.Hooks{Look: func() { dead.Store(killed.Load()) }, Live: func() {}, Dead: dead.Load})
+	o := engine.Options{SettleTimeout: testkit.Limit / 4}
+	comms := enginetest.OpenHooked(t, o,
+		enginetest.Hooks{Look: func() { dead.Store(killed.Load()) }, Live: func() {}, Dead: dead.Load})
 	ends := newEnds(t, comms, false)
 	_, done, err := ends[0].reach(100)
 	require.NoError(t, err)
@@ -180,8 +174,7 @@ func TestCloseWaitsForCopies(t *testing.T) {
 		{name: "communicator of the window", window: true, close: func(e *oneSided) error { return e.c.Close() }},
 	} {
 		t.Run(k.name, func(t *testing.T) {
-			defer setCopyTimeout(testkit.Limit)()
-			comms := enginetest.Open(t, 2, engine.Options{})
+			comms := enginetest.Open(t, 2, engine.Options{SettleTimeout: testkit.Limit})
 			ends := newEnds(t, comms, k.window)
 			e, p := ends[1], ends[0]
 			if k.abroad {
@@ -209,8 +202,7 @@ func TestCloseWaitsForCopies(t *testing.T) {
 // TestCloseTwiceDuringCopy closes a registration again while the first Close waits for a peer's copy: the memory must
 // stay registered until the copy is over.
 func TestCloseTwiceDuringCopy(t *testing.T) {
-	defer setCopyTimeout(testkit.Limit)()
-	comms := enginetest.Open(t, 2, engine.Options{})
+	comms := enginetest.Open(t, 2, engine.Options{SettleTimeout: testkit.Limit})
 	ends := newEnds(t, comms, false)
 	e, p := ends[1], ends[0]
 	_, done, err := p.reach(100)
@@ -234,8 +226,7 @@ func TestCopyThatDoesNotEnd(t *testing.T) {
 	if race.Enabled {
 		t.Skip("there the memory is the garbage collector's")
 	}
-	defer setCopyTimeout(time.Millisecond)()
-	comms := enginetest.Open(t, 2, engine.Options{})
+	comms := enginetest.Open(t, 2, engine.Options{SettleTimeout: time.Millisecond})
 	ends := newEnds(t, comms, false)
 	e, p := ends[1], ends[0]
 	at, done, err := p.reach(100)

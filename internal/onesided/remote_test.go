@@ -65,7 +65,7 @@ func TestCloseWaitsForImport(t *testing.T) {
 		t.Run(k.name, func(t *testing.T) {
 			var hold atomic.Bool
 			looks, goOn := make(chan struct{}), make(chan struct{})
-			comms := enginetest.OpenHooked(t, enginetest.Hooks{Look: func() {}, Dead: func() bool { return false }, Live: func() {
+			comms := enginetest.OpenHooked(t, engine.Options{}, enginetest.Hooks{Look: func() {}, Dead: func() bool { return false }, Live: func() {
 				if hold.CompareAndSwap(true, false) {
 					looks <- struct{}{}
 					<-goOn

@@ -183,8 +183,7 @@ func (s *Spec) Validate() error {
 	}
 	oneOf := func(key string, values, words []string) {
 		for _, v := range values {
-			bad(!slices.Contains(words, v), key, "unknown value %q (one of %s)%s", v, strings.Join(words, ", "),
-				nearest.Hint(v, words))
+			bad(!slices.Contains(words, v), key, "%s", nearest.Unknown("value", v, words))
 		}
 	}
 	x := &s.Sweep

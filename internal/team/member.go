@@ -99,6 +99,7 @@ func (t *Team) Init(c Comm, in Ranks) {
 	t.comm, t.rank, t.size, t.names, t.all = c, slices.Index(in.Local, in.Rank), size, in.Local, in.Size
 	t.Peers, t.scratch = make([]Peer, size), make([]unsafe.Pointer, size)
 	t.srcs, t.dsts = make([]unsafe.Pointer, size), make([]unsafe.Pointer, size)
+	t.ReportAfter.Store(int64(reportAfter))
 }
 
 // exhausted reports whether some control group has more ranks than its processor quota.

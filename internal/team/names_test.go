@@ -277,10 +277,9 @@ func TestFarWait(t *testing.T) {
 		require.Equal(t, 1, about)
 	})
 	t.Run("the report", func(t *testing.T) {
-		was := ReportAfter.Swap(1)
-		defer ReportAfter.Store(was)
 		var said strings.Builder
 		x := newHosts(&said)
+		x.ReportAfter.Store(1)
 		s := wait(x, 5)
 		for !s.reported {
 			require.Nil(t, x.Poll(s))

@@ -50,6 +50,8 @@ type Team struct {
 	Hosts Hosts  // the communicator's other hosts, nil if there are none
 	Parts uint64 // how many of the Seq operations were parts of others
 	Outer *Outer // the communicator's operation that the running one is a part of; nil: itself
+
+	ReportAfter atomic.Int64 // how long a wait lasts, in nanoseconds, before it logs once who is missing
 }
 
 // Comm is what a team needs from the communicator that it belongs to.

@@ -26,14 +26,10 @@ const (
 	longestSleep  = time.Millisecond      //
 	healthEvery   = 20 * time.Millisecond // between checks of the peers' processes
 	PollsPerClock = 8                     // polls between reads of the clock while a wait is young
+	reportAfter   = 10 * time.Second      // then it logs once who is missing
 	goschedOften  = 4                     // polls between yields to goroutines that need this processor
 	goschedLong   = 64                    // the same if they have other processors
 )
-
-// ReportAfter is how long a wait lasts, in nanoseconds, before it logs once who is missing. Tests change it.
-var ReportAfter atomic.Int64
-
-func init() { ReportAfter.Store(int64(10 * time.Second)) }
 
 // Reached reports whether have is at least target; the words may wrap around.
 func Reached(have, target uint64) bool { return int64(have-target) >= 0 }
@@ -186,7 +182,7 @@ func (t *Team) pollClock(s *WaitState, gap time.Duration) *fault.Error {
 		text, about := t.account(s)
 		return t.errorAt(s, about, fmt.Errorf("nothing from rank %d for %v%s: %w", about, limit, text, fault.ErrTimeout))
 	}
-	if int64(waited) > ReportAfter.Load() && !s.reported {
+	if int64(waited) > t.ReportAfter.Load() && !s.reported {
 		s.reported = true
 		text, about := t.account(s)
 		e := t.errorAt(s, about, nil)

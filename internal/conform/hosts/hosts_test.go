@@ -1,7 +1,7 @@
 package hosts
 
 import (
-	"maps"
+	"cmp"
 	"slices"
 	"testing"
 
@@ -19,19 +19,13 @@ import (
 
 func TestMain(m *testing.M) { gputest.Main(5, func() int { return testkit.Main(m) }) }
 
-// suites are those of this folder, and those of others that work across hosts.
-var suites = map[string]conform.Suite{"places": Places, "barriers": Barriers, "reduce": Reduce, "broadcast": Broadcast,
-	"large": Large, "same bits": SameBits, "streams": Streams, "groups": Groups, "graphs": Graphs, "families": Families,
-	"wrong": Wrong, "refused": Refused, "matrix": collectives.Matrix, "random": collectives.Random,
-	"order": collectives.Order, "bad": collectives.Bad, "family": families.Family}
-
 // run runs each of these suites in a job of its own.
-func run(t *testing.T, l conform.Layout, names ...string) {
-	for _, name := range names {
-		t.Run(l.String()+"/"+name, func(t *testing.T) {
+func run(t *testing.T, l conform.Layout, suites ...named) {
+	for _, s := range suites {
+		t.Run(l.String()+"/"+s.name, func(t *testing.T) {
 			t.Logf("TEST_SEED=%d", conform.Seed())
 			defer testkit.NoLeaks(t)()
-			require.NoError(t, l.Run(t.Context(), ubcoll.Options{Timeout: testkit.Limit}, suites[name]))
+			require.NoError(t, l.Run(t.Context(), ubcoll.Options{Timeout: testkit.Limit}, s.run))
 		})
 	}
 }
@@ -39,8 +33,7 @@ func run(t *testing.T, l conform.Layout, names ...string) {
 // TestOneHost runs this folder's suites on one host. The other folders' suites have tests there.
 func TestOneHost(t *testing.T) {
 	testkit.LongOrRace(t)
-	run(t, conform.Block(3), "places", "barriers", "reduce", "broadcast", "large", "same bits", "streams", "groups", "graphs",
-		"families", "wrong", "refused")
+	run(t, conform.Block(3), suites...)
 }
 
 // layouts returns all layouts; in short runs and with the race detector, only the most orderly and the least orderly, and in
@@ -61,16 +54,18 @@ func layouts() []conform.Layout {
 	return all
 }
 
-// TestHosts runs everything that works across hosts, on hosts of all sizes. Long suites run on two layouts, and not at
-// all with the race detector.
+// TestHosts runs everything that works across hosts, this folder's suites and others', on hosts of all sizes. Long suites
+// run on two layouts, and not at all with the race detector.
 func TestHosts(t *testing.T) {
-	long := []string{"matrix", "large"}
+	all := append(slices.Clone(suites), named{"matrix", collectives.Matrix}, named{"random", collectives.Random},
+		named{"order", collectives.Order}, named{"bad", collectives.Bad}, named{"family", families.Family})
+	slices.SortFunc(all, func(a, b named) int { return cmp.Compare(a.name, b.name) }) // a sample has some of both
 	for _, l := range layouts() {
-		names := slices.Sorted(maps.Keys(suites))
+		some := all
 		if s := l.String(); race.Enabled || testing.Short() || s != "abaa" && s != "abcab" {
-			names = slices.DeleteFunc(names, func(name string) bool { return slices.Contains(long, name) })
+			some = slices.DeleteFunc(slices.Clone(all), func(s named) bool { return s.name == "matrix" || s.name == "large" })
 		}
-		run(t, l, testkit.Sample(5, names)...)
+		run(t, l, testkit.Sample(5, some)...)
 	}
 }
 
@@ -81,7 +76,7 @@ func TestDevices(t *testing.T) {
 	for _, l := range layouts() {
 		t.Run(l.String(), func(t *testing.T) {
 			gputest.Enough(t, l.Most())
-			run(t, l, "refused")
+			run(t, l, named{"refused", Refused})
 		})
 	}
 }

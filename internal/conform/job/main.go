@@ -4,7 +4,9 @@ package main
 import (
 	"context"
 	"fmt"
+	"maps"
 	"os"
+	"slices"
 	"time"
 
 	"github.com/ubcoll/ubcoll"
@@ -28,7 +30,7 @@ func run(ctx context.Context, c *ubcoll.Comm) error {
 	for _, name := range os.Args[1:] {
 		s := suites[name]
 		if s == nil {
-			return fmt.Errorf("no suite %q among %v: %w", name, names(), ubcoll.ErrArgument)
+			return fmt.Errorf("no suite %q among %v: %w", name, slices.Sorted(maps.Keys(suites)), ubcoll.ErrArgument)
 		}
 		start := time.Now()
 		if err := s(ctx, c); err != nil {

@@ -1,8 +1,6 @@
 package main
 
 import (
-	"sort"
-
 	"github.com/ubcoll/ubcoll/internal/conform"
 	"github.com/ubcoll/ubcoll/internal/conform/collectives"
 	"github.com/ubcoll/ubcoll/internal/conform/devices"
@@ -66,14 +64,4 @@ var suites = map[string]conform.Suite{
 	"kill-queued-graph":    endings.KillQueuedGraph,
 	"kill-queued-messages": endings.KillQueuedMessages,
 	"kill-queued-channel":  endings.KillQueuedChannel,
-}
-
-// names returns the names of the suites.
-func names() []string {
-	var names []string
-	for n := range suites {
-		names = append(names, n)
-	}
-	sort.Strings(names)
-	return names
 }
