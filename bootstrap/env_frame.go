@@ -16,16 +16,16 @@ import (
 // After the handshake, Env's connections carry frames: "UB", a kind, a zero byte, a sequence number and the body's
 // length (both 32 bits, big endian), the body.
 const (
-	kindGather = iota + 1 // to rank 0: the sender's part of AllGather number seq
-	kindResult            // from rank 0: all parts
-	kindAbort             // rank, code: some rank called Abort
-	kindLost              // rank, text: some rank died or gave up
-	kindBye               // the sender has closed
-	kindGo                // from rank 0: all ranks are there; the key, if rank 0 has made it
-	kindRefuse            // from rank 0: text: the job cannot start
-	kindTimeout              // like kindLost, by timeout; empty, to rank 0: the sender's time for AllGather seq is up
-	kindSwap              // to rank 0: the sender's part of an Exchange with rank seq; from rank 0: rank seq's part
-	kindAlone             // to rank 0: the sender's time for an Exchange with rank seq is up
+	kindGather  = iota + 1 // to rank 0: the sender's part of AllGather number seq
+	kindResult             // from rank 0: all parts
+	kindAbort              // rank, code: some rank called Abort
+	kindLost               // rank, text: some rank died or gave up
+	kindBye                // the sender has closed
+	kindGo                 // from rank 0: all ranks are there; the key, if rank 0 has made it
+	kindRefuse             // from rank 0: text: the job cannot start
+	kindTimeout            // like kindLost, by timeout; empty, to rank 0: the sender's time for AllGather seq is up
+	kindSwap               // to rank 0: the sender's part of an Exchange with rank seq; from rank 0: rank seq's part
+	kindAlone              // to rank 0: the sender's time for an Exchange with rank seq is up
 	kindEnd
 )
 

@@ -29,9 +29,9 @@ type Options struct {
 	Devices   team.DevicePolicy
 	Logger    *slog.Logger `json:"-"` // ranks need not agree on it; nil: see logs.Or
 
-	// SettleTimeout is how long a rank that takes memory back waits for a peer, which checks its grant after every piece
+	// CopyTimeout is how long a rank that takes memory back waits for a peer, which checks its grant after every piece
 	// that it copies. 0: one second. Only tests set it.
-	SettleTimeout time.Duration `json:"-"`
+	CopyTimeout time.Duration `json:"-"`
 }
 
 // Comm is one rank's side of a communicator.

@@ -105,12 +105,12 @@ func (d *Domain) awaitCopies(g mem.Location) (over bool, err error) {
 	if d.Heap.Quarantined() {
 		return len(busy) == 0, nil
 	}
-	deadline := clock.In(d.settleTimeout)
+	deadline := clock.In(d.copyTimeout)
 	for i := 0; len(busy) > 0; i++ {
 		if i%16 == 15 {
 			if deadline.Passed() {
 				return false, fmt.Errorf("rank %d has been in the middle of a copy for %v, which may go on: %w", busy[0].rank,
-					d.settleTimeout, fault.ErrTimeout)
+					d.copyTimeout, fault.ErrTimeout)
 			}
 			runtime.Gosched()
 			shm.Yield()

@@ -42,8 +42,8 @@ type Domain struct {
 	device   DomainDevice  // nil without one
 	ends     team.Gate     // counts Closes and Frees that are not finished: the domain's end waits for them
 
-	closeTimeout  atomic.Int64  // how long Close and Free wait at most, in nanoseconds
-	settleTimeout time.Duration // see Options
+	closeTimeout atomic.Int64  // how long Close and Free wait at most, in nanoseconds
+	copyTimeout  time.Duration // see Options
 
 	mu        sync.Mutex
 	comms     int
@@ -78,7 +78,7 @@ func newDomain(r *roster.Roster, log *slog.Logger, o *Options, goHeap bool, newI
 	if _, err := rand.Read(id[:]); err != nil {
 		return nil, err
 	}
-	d := &Domain{rank: r.Rank(), log: log, settleTimeout: cmp.Or(o.SettleTimeout, time.Second)}
+	d := &Domain{rank: r.Rank(), log: log, copyTimeout: cmp.Or(o.CopyTimeout, time.Second)}
 	d.closeTimeout.Store(int64(CloseTimeout))
 	var err error
 	if d.id, err = r.Identity(); err != nil {

@@ -131,7 +131,9 @@ func TestOpenRelays(t *testing.T) {
 					}
 					return tr, err
 				}
-				wg.Go(func() { _, errs[r] = engine.Open(background, b, engine.Options{}, nil, enginetest.ProvidersWith(newIPC)) })
+				wg.Go(func() {
+					_, errs[r] = engine.Open(background, b, engine.Options{}, nil, enginetest.ProvidersWith(newIPC))
+				})
 			}
 			wg.Wait()
 			for r, err := range errs {

@@ -123,7 +123,7 @@ func closedOnce(err error) error {
 // TestCopyOfTheDead takes memory back after a peer has died in the middle of a copy.
 func TestCopyOfTheDead(t *testing.T) {
 	var killed, dead atomic.Bool
-	o := engine.Options{SettleTimeout: testkit.Limit / 4}
+	o := engine.Options{CopyTimeout: testkit.Limit / 4}
 	comms := enginetest.OpenHooked(t, o,
 		enginetest.Hooks{Look: func() { dead.Store(killed.Load()) }, Live: func() {}, Dead: dead.Load})
 	ends := newEnds(t, comms, false)
@@ -174,7 +174,7 @@ func TestCloseWaitsForCopies(t *testing.T) {
 		{name: "communicator of the window", window: true, close: func(e *oneSided) error { return e.c.Close() }},
 	} {
 		t.Run(k.name, func(t *testing.T) {
-			comms := enginetest.Open(t, 2, engine.Options{SettleTimeout: testkit.Limit})
+			comms := enginetest.Open(t, 2, engine.Options{CopyTimeout: testkit.Limit})
 			ends := newEnds(t, comms, k.window)
 			e, p := ends[1], ends[0]
 			if k.abroad {
@@ -202,7 +202,7 @@ func TestCloseWaitsForCopies(t *testing.T) {
 // TestCloseTwiceDuringCopy closes a registration again while the first Close waits for a peer's copy: the memory must
 // stay registered until the copy is over.
 func TestCloseTwiceDuringCopy(t *testing.T) {
-	comms := enginetest.Open(t, 2, engine.Options{SettleTimeout: testkit.Limit})
+	comms := enginetest.Open(t, 2, engine.Options{CopyTimeout: testkit.Limit})
 	ends := newEnds(t, comms, false)
 	e, p := ends[1], ends[0]
 	_, done, err := p.reach(100)
@@ -226,7 +226,7 @@ func TestCopyThatDoesNotEnd(t *testing.T) {
 	if race.Enabled {
 		t.Skip("there the memory is the garbage collector's")
 	}
-	comms := enginetest.Open(t, 2, engine.Options{SettleTimeout: time.Millisecond})
+	comms := enginetest.Open(t, 2, engine.Options{CopyTimeout: time.Millisecond})
 	ends := newEnds(t, comms, false)
 	e, p := ends[1], ends[0]
 	at, done, err := p.reach(100)
