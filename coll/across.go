@@ -215,7 +215,7 @@ func shareOut(ctx context.Context, t *team.Team, part *team.Work, v team.Vec, to
 
 // runPart runs a part of an operation. It records in told whether part's buffer buf was direct, and which algorithm ran.
 func runPart(ctx context.Context, t *team.Team, part *team.Work, told, buf *team.Buf, algorithm *string) error {
-	chooseHere(t, part)
+	chooseInTeam(t, part)
 	err := t.Hosts.Sub(ctx, part)
 	told.WasDirect, told.Why = buf.Direct(), buf.Why
 	if *algorithm = part.Algorithm; *algorithm == "" {

@@ -26,11 +26,11 @@ func choosePath(t *team.Team, w *team.Work) {
 		chooseAcross(t, w)
 		return
 	}
-	chooseHere(t, w)
+	chooseInTeam(t, w)
 }
 
-// chooseHere is choosePath within the team. With other hosts it chooses for a part of the operation.
-func chooseHere(t *team.Team, w *team.Work) {
+// chooseInTeam is choosePath within the team. With other hosts it chooses for a part of the operation.
+func chooseInTeam(t *team.Team, w *team.Work) {
 	switch {
 	case isVector(w.Kind):
 		w.Path, w.EagerBytes = &vectorPath, carriedAt(t)

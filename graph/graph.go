@@ -137,11 +137,11 @@ func (g *Graph) capture(ctx context.Context, c *ubcoll.Comm, messages int) error
 	if own == nil {
 		g.device, own = g.view.GPUMail.Capture(ctx, g.works, received)
 	}
-	return g.together(ctx, own)
+	return g.shareError(ctx, own)
 }
 
-// together returns an error on all ranks if any rank has one.
-func (g *Graph) together(ctx context.Context, own error) error {
+// shareError returns an error on all ranks if any rank has one.
+func (g *Graph) shareError(ctx context.Context, own error) error {
 	_, err := g.view.Comm.Exchange(ctx, team.KindCapture, nil, own)
 	return err
 }

@@ -148,7 +148,7 @@ func (x *Exchange) start(ctx context.Context, c *ubcoll.Comm, wait bool) (Reques
 	}
 	device := onDevice(e, x.calls)
 	if device || e.Stream != nil || e.Recorder != nil {
-		return x.startTogether(ctx, e, device, wait)
+		return x.startBatch(ctx, e, device, wait)
 	}
 	var errs []error
 	for i := range x.calls {
@@ -183,8 +183,8 @@ func (x *Exchange) name(i int, err error) error {
 	return fmt.Errorf("call %d: %w", i, err)
 }
 
-// startTogether starts an exchange that is on a device, queued or recorded.
-func (x *Exchange) startTogether(ctx context.Context, e *inside.View, device, wait bool) (Request, error) {
+// startBatch starts an exchange that is on a device, queued or recorded.
+func (x *Exchange) startBatch(ctx context.Context, e *inside.View, device, wait bool) (Request, error) {
 	errs := []error{e.Mail.UsableNow(ctx, x.op)}
 	for i := range x.calls {
 		if err := unfit(e, x.op, device, &x.calls[i]); err != nil {

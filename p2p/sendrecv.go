@@ -28,7 +28,7 @@ import (
 func Send(ctx context.Context, c *ubcoll.Comm, peer int, src ubcoll.Vec) error {
 	e, v := (*inside.Comm)(c).View(), (*inside.Vec)(&src).Team()
 	if !waits(e, v) {
-		_, err := together(ctx, e, "send", mail.Call{Vec: *v, Peer: peer})
+		_, err := startCalls(ctx, e, "send", mail.Call{Vec: *v, Peer: peer})
 		return err
 	}
 	if t := e.Tracer; t != nil {
@@ -61,7 +61,7 @@ func Send(ctx context.Context, c *ubcoll.Comm, peer int, src ubcoll.Vec) error {
 func Recv(ctx context.Context, c *ubcoll.Comm, peer int, dst ubcoll.Vec) (int, error) {
 	e, v := (*inside.Comm)(c).View(), (*inside.Vec)(&dst).Team()
 	if !waits(e, v) {
-		return together(ctx, e, "recv", mail.Call{Vec: *v, Peer: peer, Recv: true})
+		return startCalls(ctx, e, "recv", mail.Call{Vec: *v, Peer: peer, Recv: true})
 	}
 	if t := e.Tracer; t != nil {
 		defer t.Begin(ctx, "recv").End()
@@ -87,7 +87,7 @@ func recvFrom(ctx context.Context, m *mail.Mail, op string, peer int, v *team.Ve
 func SendRecv(ctx context.Context, c *ubcoll.Comm, from int, dst ubcoll.Vec, to int, src ubcoll.Vec) (int, error) {
 	e, v, w := (*inside.Comm)(c).View(), (*inside.Vec)(&src).Team(), (*inside.Vec)(&dst).Team()
 	if !waits(e, v) || !w.Dev.IsHost() {
-		return together(ctx, e, "send_recv", mail.Call{Vec: *v, Peer: to}, mail.Call{Vec: *w, Peer: from, Recv: true})
+		return startCalls(ctx, e, "send_recv", mail.Call{Vec: *v, Peer: to}, mail.Call{Vec: *w, Peer: from, Recv: true})
 	}
 	if t := e.Tracer; t != nil {
 		defer t.Begin(ctx, "send_recv").End()
@@ -145,9 +145,9 @@ func waits(e *inside.View, v *team.Vec) bool {
 	return e.Stream == nil && e.Recorder == nil && v.Dev.IsHost()
 }
 
-// together makes calls that do not block, or are not on the host. n is how many elements the last one receives: all
+// startCalls makes calls that do not block, or are not on the host. n is how many elements the last one receives: all
 // that it has room for, because any other number is an error.
-func together(ctx context.Context, e *inside.View, op string, calls ...mail.Call) (n int, err error) {
+func startCalls(ctx context.Context, e *inside.View, op string, calls ...mail.Call) (n int, err error) {
 	device := onDevice(e, calls)
 	n = calls[len(calls)-1].Vec.Len
 	if k, ok := e.Recorder.(*engine.Recording); ok && !device {

@@ -167,7 +167,7 @@ func (c *Cache) attempt(m Memory, start, end uint64, why purpose) (cl *Claim, un
 	c.mu.Lock()
 	cl, e, err := c.begin(m, start, end, why, &dead)
 	c.mu.Unlock()
-	c.tell(deregister(dead)) // before registering, because evicted claims make room
+	c.reportErrors(deregister(dead)) // before registering, because evicted claims make room
 	if cl != nil || err != nil {
 		return cl, false, err
 	}
@@ -176,7 +176,7 @@ func (c *Cache) attempt(m Memory, start, end uint64, why purpose) (cl *Claim, un
 	c.mu.Lock()
 	cl, err = c.finish(e, start, end, why, err, &dead)
 	c.mu.Unlock()
-	c.tell(deregister(dead))
+	c.reportErrors(deregister(dead))
 	return cl, e.unpinned, err
 }
 
@@ -367,7 +367,7 @@ func (c *Cache) lastUse(cl *Claim) {
 	c.mu.Lock()
 	c.end(cl, &dead)
 	c.mu.Unlock()
-	c.tell(deregister(dead))
+	c.reportErrors(deregister(dead))
 }
 
 // end ends a claim, only once: a reader that backs off may also see the last use leave.
@@ -424,7 +424,7 @@ func deregister(dead []*extent) (errs []error) {
 	return errs
 }
 
-func (c *Cache) tell(errs []error) {
+func (c *Cache) reportErrors(errs []error) {
 	for _, err := range errs {
 		c.report(err)
 	}

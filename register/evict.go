@@ -90,7 +90,7 @@ func (c *Cache) makeRoomToLock() bool {
 	c.mu.Lock()
 	evicted := c.evict(&dead)
 	c.mu.Unlock()
-	c.tell(deregister(dead))
+	c.reportErrors(deregister(dead))
 	return evicted
 }
 

@@ -36,7 +36,7 @@ func (c *Cache) Leave(m Memory, last func() error, done func(failed error)) (end
 		return nil, fmt.Errorf("memory at %#x: %w", m.Base, err)
 	}
 	return func() {
-		c.tell(deregister(dead))
+		c.reportErrors(deregister(dead))
 		if left == 0 {
 			done(nil)
 		}

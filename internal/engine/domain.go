@@ -256,7 +256,7 @@ func (d *Domain) sweep(wait bool) {
 	if !d.ends.Enter() {
 		return // the domain's end frees all
 	}
-	for _, r := range d.ripe(wait) {
+	for _, r := range d.reclaimable(wait) {
 		for _, a := range r.allocs {
 			d.giveBack(a)
 		}
@@ -266,8 +266,8 @@ func (d *Domain) sweep(wait bool) {
 	}
 }
 
-// ripe takes the memory that sweep can free out of d.retired.
-func (d *Domain) ripe(wait bool) (ripe []retiree) {
+// reclaimable takes the memory that sweep can free out of d.retired.
+func (d *Domain) reclaimable(wait bool) (free []retiree) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	var rest []retiree
@@ -292,10 +292,10 @@ func (d *Domain) ripe(wait bool) (ripe []retiree) {
 				rest = append(rest, retiree{allocs: later})
 			}
 		}
-		ripe = append(ripe, r)
+		free = append(free, r)
 	}
 	d.retired = rest
-	return ripe
+	return free
 }
 
 // giveBack frees memory of the library. What a peer does not unmap in time, a later sweep or the domain's end frees.

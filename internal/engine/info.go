@@ -22,9 +22,9 @@ const maxMembers = 1024
 
 // infos is what LastOp and Stats know of a communicator's operations.
 type infos struct {
-	// Belong to the holder of the turn. together: the running operation is a group or a launch; fresh: none of its
+	// Belong to the holder of the turn. inGroup: the running operation is a group or a launch; fresh: none of its
 	// members has been noted yet.
-	together, fresh bool
+	inGroup, fresh bool
 
 	infoM              sync.Mutex // guards the fields below
 	last               OpInfo
@@ -37,8 +37,8 @@ type infos struct {
 	lastSmall          atomic.Uint64 // a small message that was sent after last
 }
 
-// NoteTogether says whether the operations that run next are members of one group or launch. Only in the caller's turn.
-func (c *Comm) NoteTogether(group bool) { c.together, c.fresh = group, true }
+// NoteInGroup says whether the operations that run next are members of one group or launch. Only in the caller's turn.
+func (c *Comm) NoteInGroup(group bool) { c.inGroup, c.fresh = group, true }
 
 // Replay is what is noted for each launch of a device's graph, except for sequence numbers: those of members count from
 // the first of their kind, collective or message, in the graph.
@@ -83,7 +83,7 @@ func (c *Comm) NoteAs(w *team.Work, algorithm string, seq uint64) {
 		i.Took, i.Waited = 0, 0
 	}
 	c.messages = c.messages[:0]
-	if c.grouped, c.replayed = c.together, nil; c.together {
+	if c.grouped, c.replayed = c.inGroup, nil; c.inGroup {
 		if c.fresh {
 			c.members, c.fresh = c.members[:0], false
 		}

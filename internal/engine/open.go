@@ -82,7 +82,7 @@ func Open(ctx context.Context, b bootstrap.Bootstrap, o Options, bad error, room
 	if err != nil {
 		name = r.Hostnames()[rank]
 		e := fail("attach", reason.Blamed(err, -1), r.Explain(err))
-		j.c.forgo(e)
+		j.c.discard(e)
 		return nil, e
 	}
 	r.Done()
@@ -229,12 +229,12 @@ func (j *joining) part(host []int, a roster.Apart) {
 		j.log.Warn("ubcoll: ranks that seem to be on one host cannot reach each other's memory, and are as on several",
 			"ranks", host, "rank", a.Rank, "error", a.Why)
 	}
-	j.c.forgo(&fault.Error{Op: "open", Rank: j.c.rank, Peer: a.About, Err: fault.ErrNotSupported})
+	j.c.discard(&fault.Error{Op: "open", Rank: j.c.rank, Peer: a.About, Err: fault.ErrNotSupported})
 	j.c, j.met, j.why = nil, false, ""
 }
 
-// forgo gives up a communicator that could not be made because of e.
-func (c *Comm) forgo(e *fault.Error) {
+// discard gives up a communicator that could not be made because of e.
+func (c *Comm) discard(e *fault.Error) {
 	if c != nil && c.dom != nil {
 		c.ignoreNetwork()
 		c.leave(e)

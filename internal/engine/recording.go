@@ -119,20 +119,20 @@ var ErrRecorded = fmt.Errorf("on the *Comm of a Group or Capture that has ended 
 // On is the view with another stream, or none if s is nil. Recorded operations run on the recording's stream.
 func (v View) On(s *Stream) *View {
 	if k, ok := v.Recorder.(*Recording); ok && s != v.Stream {
-		v.Recorder = elsewhere{k}
+		v.Recorder = otherStream{k}
 	}
 	v.Stream = s
 	return &v
 }
 
-// elsewhere is a Recorder that refuses operations because they are on another stream than the recording.
-type elsewhere struct{ k *Recording }
+// otherStream is a Recorder that refuses operations because they are on another stream than the recording.
+type otherStream struct{ k *Recording }
 
 // Begin implements Recorder.
-func (e elsewhere) Begin() *team.Work { return new(team.Work) }
+func (e otherStream) Begin() *team.Work { return new(team.Work) }
 
 // Record implements Recorder.
-func (e elsewhere) Record(c *Comm, w *team.Work) error {
+func (e otherStream) Record(c *Comm, w *team.Work) error {
 	e.k.mu.Lock()
 	defer e.k.mu.Unlock()
 	if e.k.to == nil {
@@ -167,7 +167,7 @@ func (v *View) FailRecording(call Called, err error) {
 	switch k := v.Recorder.(type) {
 	case *Recording:
 		k.fail(call, Cause(err))
-	case elsewhere:
+	case otherStream:
 		k.k.fail(call, Cause(err))
 	}
 }

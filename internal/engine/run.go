@@ -191,8 +191,8 @@ func (c *Comm) Leave() { c.turn.Leave() }
 
 // runAll runs ws in order until the first error, which the other ranks get too; together is for LastOp.
 func (c *Comm) runAll(ctx context.Context, ws []team.Work, together bool) (err error) {
-	c.together, c.fresh = together, true
-	defer func() { c.together = false }()
+	c.inGroup, c.fresh = together, true
+	defer func() { c.inGroup = false }()
 	fuse := 1 // how many calls may travel together
 	if c.fuses() {
 		fuse = team.MaxFused

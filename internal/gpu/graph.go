@@ -197,7 +197,7 @@ func (d *Device) captured(works []team.Work) int {
 	for n < len(works) && works[n-1].Grouped {
 		n++
 	}
-	return d.together(works[:n])
+	return d.groupable(works[:n])
 }
 
 // group records works, which go together, as one kernel on s.

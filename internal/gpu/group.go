@@ -17,8 +17,8 @@ import (
 // GroupedMost is the longest all-reduce, in bytes, that goes together with others.
 const GroupedMost = 64 << 10
 
-// together returns how many of the first works go together, at least one.
-func (d *Device) together(works []team.Work) int {
+// groupable returns how many of the first works go groupable, at least one.
+func (d *Device) groupable(works []team.Work) int {
 	if n := d.c.Size(); n == 1 || n > kernels.Narrow {
 		return 1
 	}
@@ -43,7 +43,7 @@ func packetsOf(w *team.Work) int { return (w.Count*w.Type.Size() + 7) / 8 }
 // PerformSome implements Accelerator.
 func (d *Device) PerformSome(ctx context.Context, works []team.Work, group bool) (n int, err error) {
 	if group {
-		if n = d.together(works); n > 1 {
+		if n = d.groupable(works); n > 1 {
 			return n, d.performGroup(ctx, works[:n])
 		}
 	}

@@ -19,8 +19,8 @@ import (
 func (s *Stream) LaunchAll(ctx context.Context, c *engine.Comm, works []team.Work, group bool) error {
 	c.EnterQueue()
 	defer c.Leave()
-	c.NoteTogether(group)
-	defer c.NoteTogether(false)
+	c.NoteInGroup(group)
+	defer c.NoteInGroup(false)
 	if err := launchable(c, s.s); err != nil {
 		return err
 	}
@@ -35,7 +35,7 @@ func (s *Stream) LaunchAll(ctx context.Context, c *engine.Comm, works []team.Wor
 			continue
 		}
 		if group {
-			n = d.together(works)
+			n = d.groupable(works)
 		}
 		var refusal, err error
 		if n > 1 {
@@ -306,7 +306,7 @@ func (d *Device) refuse(why error, operations int, last bool) error {
 	*p = d.Params
 	p.Count, d.next.args = uint64(operations), kernels.Bytes(p)
 	if last {
-		operations = team.AllOfThem
+		operations = team.AllGrouped
 	}
 	p.Signature = team.RefusalSignature(operations, reason.Code(why))
 	d.next.shape, d.next.room = cuda.Launch{Grid: 1, Block: d.Threads}, RoomBlocks

@@ -36,7 +36,7 @@ func (m *Mail) take(b *Box, s *slot, h header, v *team.Vec, exact bool) (n int, 
 	if h.form == formLarge && (place.Generation == 0 || h.bytes >= sharedBytes) {
 		return 0, false, nil
 	}
-	verdict, err := judge(h, v, exact)
+	verdict, err := verdictOn(h, v, exact)
 	if err != nil {
 		b.taken(verdict)
 		return 0, true, m.Error("recv", b.Peer, "", err)
@@ -119,7 +119,7 @@ func (m *Mail) match(b *Box, msg *Message, s *slot) error {
 		}
 		return err
 	}
-	if verdict, err := judge(hd, &msg.Vec, msg.exact); err != nil {
+	if verdict, err := verdictOn(hd, &msg.Vec, msg.exact); err != nil {
 		msg.Err = m.Error("recv", b.Peer, "", err)
 		b.Recv.waiting.pop()
 		b.taken(verdict)

@@ -32,7 +32,7 @@ func (m *Mail) refresh(b *Box) (finished bool, err error) {
 	verdicts := b.in.verdicts.Load()
 	for msg := l.Open.Head; msg != nil && msg.seq <= t; msg = l.Open.Head {
 		l.Open.pop()
-		if err := sentence(uint8(verdicts>>(msg.seq%SendSlots*8)), &msg.Vec); err != nil {
+		if err := verdictError(uint8(verdicts>>(msg.seq%SendSlots*8)), &msg.Vec); err != nil {
 			msg.Err = m.Error("send", b.Peer, "", err)
 		}
 		msg.finish()

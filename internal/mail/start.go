@@ -46,14 +46,14 @@ func (m *Mail) lane(msg *Message) (*Lane, func(*Mail, *Box) (bool, error)) {
 func (m *Mail) Start(op string, ms []*Message) error {
 	for i, msg := range ms {
 		if err := m.hold(msg); err != nil {
-			letGoAll(ms[:i])
+			putBackAll(ms[:i])
 			return m.Error(op, msg.Peer, "", err)
 		}
 	}
 	for i, msg := range ms {
 		l, _ := m.lane(msg)
 		if err := l.Enter(); err != nil {
-			letGoAll(ms[i:]) // those before were abandoned with their lanes
+			putBackAll(ms[i:]) // those before were abandoned with their lanes
 			return m.Error(op, msg.Peer, "", err)
 		}
 		msg.lane = l
@@ -63,7 +63,7 @@ func (m *Mail) Start(op string, ms []*Message) error {
 	return nil
 }
 
-func letGoAll(ms []*Message) {
+func putBackAll(ms []*Message) {
 	for _, msg := range ms {
 		msg.release()
 	}

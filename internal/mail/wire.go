@@ -101,8 +101,8 @@ const (
 	verdictShort
 )
 
-// judge returns the receiver's verdict on a message for v, and its own error. exact: the message must fill v.
-func judge(h header, v *team.Vec, exact bool) (verdict uint8, err error) {
+// verdictOn returns the receiver's verdict on a message for v, and its own error. exact: the message must fill v.
+func verdictOn(h header, v *team.Vec, exact bool) (verdict uint8, err error) {
 	switch {
 	case h.typ != v.Type:
 		return verdictType, fmt.Errorf("it sent %d elements of %v, and %v was expected: %w", h.count, h.typ, v.Type,
@@ -116,8 +116,8 @@ func judge(h header, v *team.Vec, exact bool) (verdict uint8, err error) {
 	return verdictOK, nil
 }
 
-// sentence returns the sender's error for a verdict.
-func sentence(verdict uint8, v *team.Vec) error {
+// verdictError returns the sender's error for a verdict.
+func verdictError(verdict uint8, v *team.Vec) error {
 	switch verdict {
 	case verdictOK:
 		return nil

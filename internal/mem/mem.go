@@ -350,7 +350,7 @@ func (h *Heap) place(a *Allocation) (grew bool, err error) {
 	if err := ar.file.MapAt(addr, off, a.pages); err != nil {
 		ar.free.add(off, a.pages)
 		if errors.Is(err, shm.ErrLost) {
-			h.space.lose(addr, a.pages)
+			h.space.abandon(addr, a.pages)
 		} else {
 			h.space.give(addr, a.pages)
 		}
@@ -457,7 +457,7 @@ func (h *Heap) Retire(a *Allocation) error {
 	if err := shm.Retire(a.Ptr, a.pages); err != nil {
 		return err // views of it keep working, so neither its memory nor its addresses are reused
 	}
-	h.space.bury(a.Ptr, a.pages)
+	h.space.delayReuse(a.Ptr, a.pages)
 	return h.give(a)
 }
 

@@ -39,7 +39,7 @@ func (s *space) take(n int) (unsafe.Pointer, error) {
 		if s.queued < max(s.window/2, 2*n) && s.reserve(n, false) == nil {
 			continue
 		}
-		if !s.age() {
+		if !s.releaseOldest() {
 			break
 		}
 	}
@@ -53,8 +53,8 @@ func (s *space) take(n int) (unsafe.Pointer, error) {
 // give takes back n bytes at p where nothing was mapped.
 func (s *space) give(p unsafe.Pointer, n int) { s.free.add(int(uintptr(p)), n) }
 
-// bury queues n bytes at p; views of them fault from now on.
-func (s *space) bury(p unsafe.Pointer, n int) {
+// delayReuse queues n bytes at p; views of them fault from now on.
+func (s *space) delayReuse(p unsafe.Pointer, n int) {
 	s.queued += n
 	at := int(uintptr(p))
 	if k := len(s.dead) - 1; k >= 0 && s.dead[k].n+n <= deadPiece {
@@ -74,12 +74,12 @@ func (s *space) bury(p unsafe.Pointer, n int) {
 	}
 	s.dead = append(s.dead, span{at, n})
 	if len(s.dead) > deadPieces {
-		s.age()
+		s.releaseOldest()
 	}
 }
 
-// age frees the oldest entry of the queue.
-func (s *space) age() bool {
+// releaseOldest frees the oldest entry of the queue.
+func (s *space) releaseOldest() bool {
 	if len(s.dead) == 0 {
 		return false
 	}
@@ -90,8 +90,8 @@ func (s *space) age() bool {
 	return true
 }
 
-// lose records n bytes at p that others may use by now. They are neither reused nor unmapped.
-func (s *space) lose(p unsafe.Pointer, n int) { s.lost = append(s.lost, span{int(uintptr(p)), n}) }
+// abandon records n bytes at p that others may use by now. They are neither reused nor unmapped.
+func (s *space) abandon(p unsafe.Pointer, n int) { s.lost = append(s.lost, span{int(uintptr(p)), n}) }
 
 // reserve makes a window for n bytes. If there is not enough address space for a whole one (ulimit -v), and part is
 // set, it takes part of what is left.

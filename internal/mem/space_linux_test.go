@@ -152,7 +152,7 @@ func TestLostAddresses(t *testing.T) {
 		h.space.free.cut(at, shm.PageSize)
 	}
 	for _, at := range pages {
-		h.space.lose(pointerTo(at), shm.PageSize)
+		h.space.abandon(pointerTo(at), shm.PageSize)
 	}
 	for range 13 {
 		c := alloc(t, h, shm.PageSize)

@@ -115,7 +115,7 @@ func (h *head) hostname() string {
 // gatherHeads exchanges heads. In small jobs it also returns the bodies behind them, else nil.
 func gatherHeads(ctx context.Context, b bootstrap.Bootstrap, h head, mine Hello, own error) (
 	heads []head, bodies []json.RawMessage, err error) {
-	rides := b.Size() <= riding
+	rides := b.Size() <= inlineDetailRanks
 	var e envelope
 	if rides || own != nil {
 		e, own = enclose(mine, own)

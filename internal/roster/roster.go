@@ -51,9 +51,9 @@ type Apart struct {
 	Why   string `json:"why"`
 }
 
-// riding is the largest number of ranks in jobs where hellos carry the details that only ranks of one host need. In
+// inlineDetailRanks is the largest number of ranks in jobs where hellos carry the details that only ranks of one host need. In
 // larger jobs the details take an exchange of their own.
-const riding = 256
+const inlineDetailRanks = 256
 
 // Gather finds out who is in the job. agree has this rank's settings, which must be the same on all ranks; gpus is what
 // it tells about its devices. Collective. own is why this rank cannot go on; all ranks then fail.
@@ -179,7 +179,7 @@ func (r *Roster) Rank() int { return r.rank }
 // Size is the number of ranks of the job.
 func (r *Roster) Size() int { return len(r.host) }
 
-// Here returns the ranks of this host, in order.
+// LocalRanks returns the ranks of this host, in order.
 func (r *Roster) LocalRanks() []int { return r.Hosts[r.Mine] }
 
 // First reports whether this rank is the first of its host.

@@ -28,10 +28,10 @@ func (a *Area) published() uint64 {
 	return t
 }
 
-// crossed reports whether rank a has operations on its device that b does not have, while b has operations on host
-// memory that a does not have. Both ranks go on meanwhile, so for each rank crossed first reads the count in which it
+// crossWait reports whether rank a has operations on its device that b does not have, while b has operations on host
+// memory that a does not have. Both ranks go on meanwhile, so for each rank crossWait first reads the count in which it
 // must be ahead.
-func crossed(a, b *Area) bool {
+func crossWait(a, b *Area) bool {
 	queued := a.queued.Load()
 	if queued == 0 { // no device; leave the cache lines of the host words to their writers
 		return false
@@ -49,9 +49,9 @@ func (t *Team) diverged(s *WaitState) *fault.Error {
 		switch p := t.Peers[r].Area; {
 		case r == t.rank:
 			continue
-		case crossed(p, t.Me):
+		case crossWait(p, t.Me):
 			host = t.rank
-		case !crossed(t.Me, p):
+		case !crossWait(t.Me, p):
 			continue
 		}
 		return t.errorAt(s, t.Name(r), fmt.Errorf("rank %d has called on host memory what rank %d has called on its "+

@@ -141,7 +141,7 @@ func (t *Team) agreeByGroup(ctx context.Context, w *Work, bad error) error {
 	slot := t.Seq & 1
 	mine := t.Me.Desc[slot].Sig
 	if t.groups[t.mine][0] == t.rank {
-		if err := t.vouch(ctx, w, bad); err != nil {
+		if err := t.publishGroup(ctx, w, bad); err != nil {
 			return err
 		}
 	}
@@ -166,8 +166,8 @@ func (t *Team) agreeByGroup(ctx context.Context, w *Work, bad error) error {
 	return t.disagreement(slot, bad)
 }
 
-// vouch waits for the members of this leader's group and publishes their signature.
-func (t *Team) vouch(ctx context.Context, w *Work, bad error) error {
+// publishGroup waits for the members of this leader's group and publishes their signature.
+func (t *Team) publishGroup(ctx context.Context, w *Work, bad error) error {
 	slot := t.Seq & 1
 	mine := &t.Me.Group[slot]
 	combine := bad == nil && w.Path.Combine != nil

@@ -117,14 +117,14 @@ func GroupSignature(works []Work) uint64 {
 
 const beyondShift = 51
 
-// RefusalSignature is what a rank publishes in place of that many operations, or of AllOfThem, with a code of
+// RefusalSignature is what a rank publishes in place of that many operations, or of AllGrouped, with a code of
 // reason.Code.
 func RefusalSignature(operations, code int) uint64 {
 	return Signature(KindRefused, 0, 0, operations-1, code)
 }
 
-// AllOfThem stands for as many operations as the peers have put into their kernel.
-const AllOfThem = maxRoot + 1
+// AllGrouped stands for as many operations as the peers have put into their kernel.
+const AllGrouped = maxRoot + 1
 
 // Operations is how many operations a signature stands for.
 func Operations(sig uint64) int {
@@ -141,7 +141,7 @@ func Operations(sig uint64) int {
 // would not meet.
 func Meet(mine, theirs uint64) bool {
 	m, t := Operations(mine), Operations(theirs)
-	return m == t || m == AllOfThem || t == AllOfThem
+	return m == t || m == AllGrouped || t == AllGrouped
 }
 
 func rootOf(sig uint64) int { return int(sig >> rootShift & maxRoot) }

@@ -75,7 +75,7 @@ func (r *remote) drop(extent uint32) error {
 	if m.addr == 0 {
 		return nil
 	}
-	if err := r.tell(extent, 0); err != nil {
+	if err := r.publishExtent(extent, 0); err != nil {
 		return err
 	}
 	if err := m.undo(); err != nil {
@@ -85,8 +85,8 @@ func (r *remote) drop(extent uint32) error {
 	return nil
 }
 
-// tell writes the extent's address to the kernels' table. The write is complete when tell returns.
-func (r *remote) tell(extent uint32, addr cuda.Addr) error {
+// publishExtent writes the extent's address to the kernels' table. The write is complete when publishExtent returns.
+func (r *remote) publishExtent(extent uint32, addr cuda.Addr) error {
 	word := uint64(addr)
 	return r.d.uploader.Upload(r.row(extent), bytesOf(&word))
 }
@@ -116,7 +116,7 @@ func (r *remote) load(ctx context.Context, extent uint32, v uint64) error {
 	if err != nil {
 		return err
 	}
-	if err := r.tell(extent, m.addr); err != nil {
+	if err := r.publishExtent(extent, m.addr); err != nil {
 		err = errors.Join(err, m.undo())
 		m.addr, m.undo = 0, nil
 		return err
