@@ -15,6 +15,7 @@ import (
 	"github.com/ubcoll/ubcoll"
 	"github.com/ubcoll/ubcoll/coll"
 	"github.com/ubcoll/ubcoll/graph"
+	"github.com/ubcoll/ubcoll/internal/inside"
 	"github.com/ubcoll/ubcoll/internal/testkit"
 	"github.com/ubcoll/ubcoll/internal/testkit/gputest"
 	"github.com/ubcoll/ubcoll/p2p"
@@ -635,7 +636,7 @@ func TestMessagesOfGoroutinesOnOneStream(t *testing.T) {
 // deadline, or because a peer has sent all and closed.
 func TestBehindQueuedMessage(t *testing.T) {
 	closed := make(chan struct{})
-	require.NoError(t, ubcoll.Local(t.Context(), 3, ubcoll.Options{Timeout: 300 * time.Millisecond},
+	require.NoError(t, ubcoll.Local(t.Context(), 3, ubcoll.Options{Timeout: testkit.Limit},
 		func(ctx context.Context, c *ubcoll.Comm) error {
 			one := ubcoll.Of(make([]int32, 1))
 			switch c.Rank() {
@@ -648,7 +649,7 @@ func TestBehindQueuedMessage(t *testing.T) {
 			case 2:
 				<-closed
 				for range 5 { // each within the deadline, and together beyond it
-					time.Sleep(100 * time.Millisecond)
+					time.Sleep(250 * time.Millisecond)
 					if err := p2p.Send(ctx, c, 0, one); err != nil {
 						return err
 					}
@@ -660,6 +661,7 @@ func TestBehindQueuedMessage(t *testing.T) {
 				return err
 			}
 			<-closed
+			(*inside.Comm)(c).View().SetTimeout(time.Second)
 			for range 5 {
 				if err := recv(ctx, c.On(s), 2, ubcoll.Of(make([]int32, 1))); err != nil {
 					return err
