@@ -46,7 +46,7 @@ type Comm struct {
 	opts       Options
 	dom        *Domain
 	rooms      Providers
-	attached   []Attachment // made by rooms.Attachments
+	attached   []Attachment // made by Providers.Attachments
 	advancers  []Advancer   // those of attached that are
 
 	keeping sync.Mutex

@@ -312,7 +312,7 @@ func (c *Comm) perform(ctx context.Context, w *team.Work) error {
 		path = &Refused
 	}
 	timed := false
-	var began, said, came time.Duration // if timed
+	var began, published, came time.Duration // if timed
 	if path.Acquire != nil {
 		if timed = c.Measures(w); timed {
 			began = time.Since(epoch)
@@ -327,7 +327,7 @@ func (c *Comm) perform(ctx context.Context, w *team.Work) error {
 		c.note(w, path.Name) // while the peers' descriptors are on their way
 	}
 	if timed {
-		said = time.Since(epoch)
+		published = time.Since(epoch)
 	}
 	err := c.team.Agree(ctx, w, bad)
 	for err == team.ErrNotFused {
@@ -364,7 +364,7 @@ func (c *Comm) perform(ctx context.Context, w *team.Work) error {
 		}
 		c.note(w, path.Name) // how it went is known only now
 		if timed && bad == nil && err == nil {
-			c.NoteTook(w.Kind, c.team.Number(), time.Since(epoch)-began, came-said)
+			c.NoteTook(w.Kind, c.team.Number(), time.Since(epoch)-began, came-published)
 		}
 	}
 	return err

@@ -1,4 +1,4 @@
-// Package enginetest makes communicators of goroutine ranks for tests of the rooms below the root.
+// Package enginetest makes communicators of goroutine ranks for tests of the packages below the root.
 package enginetest
 
 import (
@@ -24,7 +24,7 @@ import (
 	"github.com/ubcoll/ubcoll/internal/transport/ipc"
 )
 
-// Providers are the rooms that the root package uses.
+// Providers are what the root package uses.
 var Providers = engine.Providers{IPC: ipc.New, Accelerators: gpu.Accelerators,
 	Attachments: []engine.NewAttachment{gpumail.New, mail.New, onesided.NewSpace}}
 

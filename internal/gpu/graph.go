@@ -271,8 +271,8 @@ func (g *Graph) Launch(ctx context.Context, v *engine.View) error {
 		return nil
 	}
 	err = d.wait(ctx, s, g.last.Kind)
-	if told := d.take(); err == nil {
-		err = told
+	if own := d.take(); err == nil {
+		err = own
 	}
 	if refusal != nil {
 		err = refusal

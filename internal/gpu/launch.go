@@ -137,8 +137,8 @@ func (d *Device) outcome(ctx context.Context, k team.OpKind, refusal error) erro
 		ctx = context.WithoutCancel(ctx) // the peers still take part; this takes Options.Timeout at most
 	}
 	err := d.wait(ctx, d.own, k)
-	if told := d.take(); err == nil {
-		err = told
+	if own := d.take(); err == nil {
+		err = own
 	}
 	if refusal != nil {
 		return refusal

@@ -175,13 +175,13 @@ func (d *Device) watchdog() {
 			continue
 		}
 		d.mu.Lock()
-		told, fatal := d.statusError(d.status.Error.Load())
+		failed, fatal := d.statusError(d.status.Error.Load())
 		if !fatal {
-			told = d.fatal()
+			failed = d.fatal()
 		}
 		d.mu.Unlock()
-		if told != nil {
-			d.c.Fail(told)
+		if failed != nil {
+			d.c.Fail(failed)
 		}
 	}
 }

@@ -149,11 +149,11 @@ type checker struct {
 	faults []string
 
 	variables map[string]token.Pos // those of internal/env, by their Go names
-	read      map[string]bool      // which of them other rooms read
+	read      map[string]bool      // which of them other packages read
 
 	rooms   map[string]bool     // those with more than tests
-	start   map[string]*start   // by room
-	sources map[string][]source // by room: what go doc reads
+	start   map[string]*start   // by package
+	sources map[string][]source // by package: what go doc reads
 }
 
 func (c *checker) fault(where, format string, args ...any) {
@@ -277,7 +277,7 @@ func (c *checker) calls(f *ast.File, room string) {
 	})
 }
 
-// environment notes the variables that internal/env defines, and those whose values other rooms read.
+// environment notes the variables that internal/env defines, and those whose values other packages read.
 func (c *checker) environment(f *ast.File, room string) {
 	ast.Inspect(f, func(n ast.Node) bool {
 		switch n := n.(type) {

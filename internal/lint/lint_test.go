@@ -177,7 +177,7 @@ func check(t *testing.T, file, text, want string) {
 	require.True(t, strings.HasPrefix(faults[0], want), "%s", faults[0])
 }
 
-// Another package's variables and functions are used in every possible way, by a room, a test and a program.
+// Another package's variables and functions are used in every possible way, by a package, a test and a program.
 func TestSets(t *testing.T) {
 	const (
 		sets  = "sets engine.F, a variable of another package"

@@ -124,7 +124,7 @@ func (c *checker) starts(f *ast.File, room string, of func(ast.Expr) string) {
 	}
 }
 
-// atStart checks that no package, except a program's main, registers itself with another one at the start: rooms are
+// atStart checks that no package, except a program's main, registers itself with another one at the start: packages are
 // connected by calls. An init must not call functions of other packages of this module. The values of a package's
 // variables may call them if the result is used, so neither assigned to _ nor dropped by a statement. Both rules cover
 // the functions of the same package that they call by name, but not its methods.

@@ -11,7 +11,7 @@ import (
 
 // architecture is the page that has, under whereHeading, a table of where things are.
 const (
-	architecture = "docs/architecture/rooms.md"
+	architecture = "docs/architecture/packages.md"
 	whereHeading = "## Where is ..."
 	whereLeast   = 25 // rows
 )
