@@ -76,7 +76,7 @@ type DeviceCard struct {
 
 // chooseDevice takes this rank's device, which follows from what the ranks of its host have told.
 func (c *Comm) chooseDevice(all []json.RawMessage) {
-	d, err := c.rooms.Accelerators.New(c, all)
+	d, err := c.providers.Accelerators.New(c, all)
 	if c.gpuWhy = err; err == nil {
 		c.device = d
 	}

@@ -50,7 +50,7 @@ func (c *Comm) attach() {
 	d := c.dom
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	for i, make := range c.rooms.Attachments {
+	for i, make := range c.providers.Attachments {
 		var of Attachment
 		if i < len(d.attached) {
 			of = d.attached[i]

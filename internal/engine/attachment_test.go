@@ -38,7 +38,7 @@ func TestAttachments(t *testing.T) {
 	busy := &attached{name: "c", did: &did, busy: fault.ErrBusy}
 	c := &Comm{dom: &Domain{}}
 	for _, x := range []Attachment{a, b, busy} {
-		c.rooms.Attachments = append(c.rooms.Attachments, func(*Comm, Attachment) Attachment { return x })
+		c.providers.Attachments = append(c.providers.Attachments, func(*Comm, Attachment) Attachment { return x })
 	}
 	c.attach()
 	require.Equal(t, []Advancer{b}, c.domainAdvancers())

@@ -12,7 +12,7 @@ import (
 // spread is rank 4 of seven, on two hosts; ranks 1, 4 and 6 are on one.
 func spread() *Comm {
 	c := &Comm{rank: 4, size: 7, hosts: []string{"a", "b", "a", "a", "b", "a", "b"}, dom: &Domain{}}
-	c.rooms.Attachments = []NewAttachment{func(*Comm, Attachment) Attachment { panic("an attachment between hosts") }}
+	c.providers.Attachments = []NewAttachment{func(*Comm, Attachment) Attachment { panic("an attachment between hosts") }}
 	c.team.Init(c, team.Ranks{Rank: 4, Size: 7, Local: []int{1, 4, 6}})
 	return c
 }
@@ -48,7 +48,7 @@ func TestSiblings(t *testing.T) {
 	type attachment struct{ Attachment }
 	d := &Domain{}
 	for range 3 {
-		c := &Comm{dom: d, rooms: Providers{Attachments: []NewAttachment{func(_ *Comm, sibling Attachment) Attachment {
+		c := &Comm{dom: d, providers: Providers{Attachments: []NewAttachment{func(_ *Comm, sibling Attachment) Attachment {
 			made, siblings = append(made, &attachment{}), append(siblings, sibling)
 			return made[len(made)-1]
 		}}}}

@@ -45,7 +45,7 @@ type Comm struct {
 	hosts      []string // by rank: the name of its host; nil: all are on this host
 	opts       Options
 	dom        *Domain
-	rooms      Providers
+	providers  Providers
 	attached   []Attachment // made by Providers.Attachments
 	advancers  []Advancer   // those of attached that are
 

@@ -108,7 +108,7 @@ func (s *splitting) create(ctx context.Context) ([]byte, error) {
 		return nil, nil
 	}
 	p := s.parent
-	c := &Comm{rank: slices.Index(s.group, s.me), size: len(s.group), opts: s.opts, dom: p.dom, rooms: p.rooms}
+	c := &Comm{rank: slices.Index(s.group, s.me), size: len(s.group), opts: s.opts, dom: p.dom, providers: p.providers}
 	in, ranks := team.Ranks{Rank: c.rank, Size: c.size}, []int(nil) // the child's team, and its ranks in the parent's
 	for r, m := range s.group {
 		if local := p.team.Index(m.rank); local >= 0 {

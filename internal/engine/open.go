@@ -46,7 +46,7 @@ type Providers struct {
 }
 
 // Open makes a communicator of all ranks of b. Collective. bad says what is wrong with o; all ranks return it.
-func Open(ctx context.Context, b bootstrap.Bootstrap, o Options, bad error, rooms Providers) (*Comm, error) {
+func Open(ctx context.Context, b bootstrap.Bootstrap, o Options, bad error, providers Providers) (*Comm, error) {
 	rank, start := b.Rank(), time.Now()
 	log := logs.Or(o.Logger)
 	logs.WarnUnknown(log)
@@ -65,13 +65,13 @@ func Open(ctx context.Context, b bootstrap.Bootstrap, o Options, bad error, room
 		defer cancel()
 	}
 	table, agreed, terr := tuning.Load()
-	gpus, why := rooms.Accelerators.Visible(o.Devices)
+	gpus, why := providers.Accelerators.Visible(o.Devices)
 	agree, err := o.settings(agreed)
 	r, err := roster.Gather(ctx, b, agree, gpus, errors.Join(bad, terr, err, o.lacks(rank, why)))
 	if err != nil {
 		return nil, fail("hello", reason.Blamed(err, -1), err)
 	}
-	j := joining{r: r, log: log, opts: o, rooms: rooms, tuning: table}
+	j := joining{r: r, log: log, opts: o, providers: providers, tuning: table}
 	again := true
 	for again && err == nil {
 		again, err = j.join(ctx)
@@ -112,11 +112,11 @@ func (o *Options) settings(agreed string) (all []roster.Setting, err error) {
 
 // joining is the state of a rank that joins the communicator of Open.
 type joining struct {
-	r      *roster.Roster
-	log    *slog.Logger
-	opts   Options
-	rooms  Providers
-	tuning tuning.Table
+	r         *roster.Roster
+	log       *slog.Logger
+	opts      Options
+	providers Providers
+	tuning    tuning.Table
 
 	c    *Comm // nil until create; made for the ranks that r has on this host
 	mine card  // c's card
@@ -167,7 +167,7 @@ func (j *joining) join(ctx context.Context) (again bool, err error) {
 // create makes this rank's domain and its area.
 func (j *joining) create(ctx context.Context) error {
 	r, here := j.r, j.r.LocalRanks()
-	c := &Comm{rank: r.Rank(), size: r.Size(), opts: j.opts, rooms: j.rooms}
+	c := &Comm{rank: r.Rank(), size: r.Size(), opts: j.opts, providers: j.providers}
 	j.c = c
 	members, gpus, allHere := make([]team.Member, len(here)), make([]json.RawMessage, len(here)), true
 	for i, h := range r.Hellos {
@@ -176,7 +176,7 @@ func (j *joining) create(ctx context.Context) error {
 	}
 	c.team.Gather(c, team.Ranks{Rank: c.rank, Size: c.size, Local: here}, members,
 		team.Config{Timeout: j.opts.Timeout, Algorithm: j.opts.Algorithm, Tuning: j.tuning})
-	d, err := newDomain(r, j.log, &j.opts, race.Enabled && allHere, c.rooms.IPC)
+	d, err := newDomain(r, j.log, &j.opts, race.Enabled && allHere, c.providers.IPC)
 	if err != nil {
 		return err
 	}
