@@ -40,7 +40,7 @@ func chooseAcross(t *team.Team, w *team.Work) {
 	case bytes <= most:
 		w.Path = &acrossSmallPath
 		if bytes > team.PayloadSize && t.Size() > 1 {
-			w.EagerBytes = bytes
+			w.Eager.Bytes = bytes
 		}
 		w.SrcBuf.Why, w.DstBuf.Why = "small enough to travel with what the hosts say", "its own rank alone writes it"
 	case w.Kind == team.KindBroadcast:

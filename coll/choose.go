@@ -33,7 +33,7 @@ func choosePath(t *team.Team, w *team.Work) {
 func chooseInTeam(t *team.Team, w *team.Work) {
 	switch {
 	case isVector(w.Kind):
-		w.Path, w.EagerBytes = &vectorPath, carriedAt(t)
+		w.Path, w.Eager.Bytes = &vectorPath, carriedAt(t)
 		if t.Size() > maxVectorRanks {
 			w.Err = fmt.Errorf("%v of %d ranks, more than %d: %w", w.Kind, t.Size(), maxVectorRanks, fault.ErrLimit)
 		}

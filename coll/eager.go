@@ -35,7 +35,7 @@ func tryEager(t *team.Team, w *team.Work) bool {
 
 func setEager(w *team.Work, p *team.Path, bytes int) {
 	if bytes > team.PayloadSize {
-		w.EagerBytes = bytes
+		w.Eager.Bytes = bytes
 	}
 	w.Path = p
 	w.SrcBuf.Why, w.DstBuf.Why = "small enough to travel with the descriptor", "its own rank alone writes it"
@@ -50,8 +50,8 @@ func offerEager(t *team.Team, w *team.Work) {
 // slot is where a rank's source travels.
 func slot(t *team.Team, w *team.Work, rank int) unsafe.Pointer {
 	switch {
-	case w.Fused:
-		return unsafe.Add(t.Eager(rank), w.EagerAt)
+	case w.Eager.Fused:
+		return unsafe.Add(t.Eager(rank), w.Eager.At)
 	case eagerBytes(t, w) <= team.PayloadSize:
 		return t.Payload(rank)
 	}

@@ -37,6 +37,7 @@ func TestNumbers(t *testing.T) {
 		return opened(ranks) + (kernels.StagingBytes+(ranks-1)*kernels.FIFOBytes)/mib
 	}
 	box := func(ranks int) float64 { return float64(mail.AreaBytes(ranks)/ranks) / kib }
+	limits := tuning.MessageRoom()
 	many := tuning.DefaultGPU().OneShotMany / kib
 	timeout, err := time.ParseDuration(env.Timeout.Default)
 	require.NoError(t, err)
@@ -69,6 +70,10 @@ func TestNumbers(t *testing.T) {
 		{"docs/tuning.md", "up to %d all-reduces of one type become one kernel, of up to %d ranks: with 2 ranks up to %d KiB " +
 			"each and %d KiB together, with more than 4 ranks up to %d KiB each and %d KiB together",
 			[]any{kernels.MaxGroup, kernels.Narrow, gpu.GroupedMost / kib, first, many, packets(kernels.First(8))}},
+		{"docs/tuning.md", "`eager_few` | host memory, up to 16 ranks | %d |", []any{limits.EagerHost(16)}},
+		{"docs/tuning.md", "`eager_some` | host memory, 17 to 128 ranks | %d |", []any{limits.EagerHost(128)}},
+		{"docs/tuning.md", "`eager_many` | host memory, more than 128 ranks | %d |", []any{limits.EagerHost(129)}},
+		{"docs/tuning.md", "`eager_device` | device memory | %d |", []any{limits.EagerDevice}},
 		{"docs/tuning.md", "up to %d KiB of a rank's data and %d calls at once", []any{team.EagerBytes / kib, team.MaxFused}},
 		{"docs/architecture/devices.md", "fit into a row: %d KiB with 2 ranks, %d KiB with 3, %d KiB with 4 to 8",
 			[]any{first, packets(kernels.First(3)), packets(kernels.First(8))}},

@@ -17,9 +17,9 @@ import (
 // KiB (less for more than 16 ranks) is copied and does not wait for its Recv, unless 8 such messages are on their way
 // to that peer already; a larger one waits for its Recv. A message to this rank itself must not need to wait
 // (ErrArgument, ErrLimit): otherwise use [SendRecv] or a Group. For device memory the limits are 64 KiB and 2 messages;
-// a third one to this rank itself waits for a Recv of another goroutine or stream. On a stream it is queued, and src
-// must not change until the stream has run it; in a Group it starts with the group. Allowed in capture if src is device
-// memory. Any goroutine. Source: MPI_Send (MPI-4.1, 3.2.1), ncclSend.
+// a third one to this rank itself waits for a Recv of another goroutine or stream. A tuning table may lower both sizes
+// (UBCOLL_TUNING). On a stream it is queued, and src must not change until the stream has run it; in a Group it starts
+// with the group. Allowed in capture if src is device memory. Any goroutine. Source: MPI_Send (MPI-4.1, 3.2.1), ncclSend.
 //
 // ErrArgument for a peer that is no rank, a Vec that is not valid, and a stream on another device than the memory;
 // ErrStale, ErrLimit, ErrClosed and the error of a context that had ended: nothing is sent. ErrMismatch if the message

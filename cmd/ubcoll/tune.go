@@ -181,7 +181,7 @@ func (j *tuneJob) tunedHost(ctx context.Context, c *ubcoll.Comm, progress io.Wri
 		for i, a := range algorithms {
 			fmt.Fprintf(progress, "tune: round %d of %d: %s (%d of %d), %v\n", round+1, j.rounds, a.name,
 				round*len(algorithms)+i+1, j.rounds*len(algorithms), time.Since(start).Round(time.Second))
-			a.table.GPU = before.GPU
+			a.table.GPU, a.table.Messages = before.GPU, before.Messages
 			team.Tune(a.table)
 			rep, err := measure.Run(ctx, c, j.host, measure.Program{Version: version()}, io.Discard, nil)
 			if err != nil {

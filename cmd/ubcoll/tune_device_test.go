@@ -320,25 +320,31 @@ func TestTunedDevices(t *testing.T) {
 	}
 }
 
-// Ranks with different files, of devices too, are told so.
+// Ranks with different files, of devices and of messages too, are told so.
 func TestTunedApart(t *testing.T) {
 	testkit.LongOrRace(t)
-	dir, name := t.TempDir(), rand.Text()
-	var stderr [2]string
-	var codes [2]int
-	var wait sync.WaitGroup
-	for r := range 2 {
-		file := filepath.Join(dir, strconv.Itoa(r))
-		f := tuning.File{Device: map[string]int{"ring_from": r}}
-		require.NoError(t, os.WriteFile(file, f.Bytes(), 0o600))
-		wait.Go(func() {
-			_, stderr[r], codes[r] = testkit.Program(t, append(bootstrap.EnvVars(r, 2, "unix:@"+name, name), env.Tuning.Name+"="+file),
-				"bench", "barrier", "-n", "2")
+	for part, file := range map[string]func(n int) tuning.File{
+		"device":   func(n int) tuning.File { return tuning.File{Device: map[string]int{"ring_from": n}} },
+		"messages": func(n int) tuning.File { return tuning.File{Messages: map[string]int{"eager_few": n}} },
+	} {
+		t.Run(part, func(t *testing.T) {
+			dir, name := t.TempDir(), rand.Text()
+			var stderr [2]string
+			var codes [2]int
+			var wait sync.WaitGroup
+			for r := range 2 {
+				table := filepath.Join(dir, strconv.Itoa(r))
+				require.NoError(t, os.WriteFile(table, file(r).Bytes(), 0o600))
+				wait.Go(func() {
+					_, stderr[r], codes[r] = testkit.Program(t,
+						append(bootstrap.EnvVars(r, 2, "unix:@"+name, name), env.Tuning.Name+"="+table), "bench", "barrier", "-n", "2")
+				})
+			}
+			wait.Wait()
+			for r := range 2 {
+				require.NotZero(t, codes[r])
+				require.Contains(t, stderr[r], "the tuning table's hash")
+			}
 		})
-	}
-	wait.Wait()
-	for r := range 2 {
-		require.NotZero(t, codes[r])
-		require.Contains(t, stderr[r], "the tuning table's hash")
 	}
 }

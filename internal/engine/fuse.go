@@ -22,7 +22,7 @@ func (c *Comm) runFused(ctx context.Context, works []team.Work) (n int, err erro
 	t.Seq++
 	spin.Claim(unsafe.Pointer(&t.Me.Desc[t.Seq&1]))
 	last := &works[len(works)-1]
-	t.ClaimEager(last.EagerAt + last.Path.Carries(t, last))
+	t.ClaimEager(last.Eager.At + last.Path.Carries(t, last))
 	own := c.offerFused(works[:team.FirstConflict(works)])
 	t.PublishFused(works, own)
 	if err = t.Agree(ctx, t.Current, nil); err == nil {
@@ -58,7 +58,7 @@ func (c *Comm) offerFused(works []team.Work) int {
 			w.Unfuse()
 			return i
 		}
-		w.Fused = true
+		w.Eager.Fused = true
 		if w.Path.Offer != nil {
 			w.Path.Offer(&c.team, w)
 		}

@@ -137,7 +137,7 @@ func TestCombine(t *testing.T) {
 			if odd {
 				w = reduce(6)
 			}
-			w.EagerBytes = large
+			w.Eager.Bytes = large
 			w.Path.Offer = func(c *team.Team, _ *team.Work) {
 				*(*uint64)(c.Payload(c.Rank())) = uint64(1000*i + c.Rank())
 				*(*uint64)(c.Eager(c.Rank())) = uint64(1000*i + c.Rank())

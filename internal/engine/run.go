@@ -296,7 +296,7 @@ func (c *Comm) perform(ctx context.Context, w *team.Work) error {
 	}
 	c.team.Seq++
 	spin.Claim(unsafe.Pointer(&c.team.Me.Desc[c.team.Seq&1]))
-	c.team.ClaimEager(w.EagerBytes)
+	c.team.ClaimEager(w.Eager.Bytes)
 	bad := w.Err
 	if bad == nil {
 		bad = w.Hold()

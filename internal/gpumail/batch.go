@@ -6,7 +6,6 @@ import (
 	"slices"
 
 	"github.com/ubcoll/ubcoll/internal/engine"
-	"github.com/ubcoll/ubcoll/internal/gpu/kernels"
 	"github.com/ubcoll/ubcoll/internal/mail"
 	"github.com/ubcoll/ubcoll/internal/team"
 )
@@ -77,10 +76,10 @@ func (b *Batch) SelfBlocked() error {
 	}
 	k, rank := &b.messages[0].Call, b.m.c.Rank()
 	n := k.Vec.Bytes()
-	if k.Peer != rank || n <= kernels.EagerBytes {
+	if k.Peer != rank || n <= b.m.on.eager {
 		return nil
 	}
-	return b.m.on.host.Error(b.op, rank, "", mail.WaitsForItself(n, kernels.EagerBytes))
+	return b.m.on.host.Error(b.op, rank, "", mail.WaitsForItself(n, b.m.on.eager))
 }
 
 // Do sends and receives, or queues this on the stream.
@@ -123,7 +122,7 @@ func (b *Batch) Run(ctx context.Context) error {
 	}
 	if b.group {
 		if err == nil {
-			notes = append(notes, messageNotes(b.messages)...)
+			notes = append(notes, b.m.on.notes(b.messages)...)
 		}
 		b.m.c.NoteGroup(notes, b.Turn)
 	}

@@ -2,7 +2,6 @@ package gpumail
 
 import (
 	"github.com/ubcoll/ubcoll/internal/gpu"
-	"github.com/ubcoll/ubcoll/internal/gpu/kernels"
 )
 
 // Sizes in bytes, and numbers of blocks.
@@ -14,16 +13,16 @@ const (
 	takeBlocks  = 16       // most blocks that take a message out of the FIFO, or send or take packets
 )
 
-// blocks returns how many blocks do a message best.
-func (m *Message) blocks() int32 {
-	n := m.Vec.Bytes()
+// blocks returns how many blocks do msg best.
+func (m *messages) blocks(msg *Message) int32 {
+	n := msg.Vec.Bytes()
 	want, most := n/pushBlock, pushBlocks
 	switch {
-	case n <= kernels.EagerBytes:
+	case n <= m.eager:
 		want, most = (n+packetBlock-1)/packetBlock, takeBlocks
-	case m.Recv && m.word != 0:
+	case msg.Recv && msg.word != 0:
 		want = 1 // it only waits
-	case m.Recv:
+	case msg.Recv:
 		want, most = n/pieceBlock, takeBlocks
 	}
 	return int32(max(1, min(want, most)))
@@ -35,7 +34,7 @@ func (m *messages) share(blocks gpu.LaneBlocks, ms []Message, keep *gpu.LaneBloc
 	clear(blocks)
 	for i := range ms {
 		l := laneOf(ms[i].Peer, ms[i].Recv)
-		blocks[l] = max(blocks[l], ms[i].blocks())
+		blocks[l] = max(blocks[l], m.blocks(&ms[i]))
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()

@@ -51,7 +51,7 @@ func (g *graphPart) Capture(cu *cuda.Stream, w *team.Work) ([]engine.OpInfo, err
 		return nil, err
 	}
 	var infos []engine.OpInfo
-	for _, n := range messageNotes(ms) {
+	for _, n := range g.m.notes(ms) {
 		infos = append(infos, n.Info())
 	}
 	return infos, nil
@@ -144,7 +144,7 @@ func (m *Mail) Received(ctx context.Context, works []team.Work) ([]uint64, error
 				return nil, err
 			}
 			if msg.Recv {
-				all = append(all, uint64(msg.Peer), msg.word, msg.message().Head)
+				all = append(all, uint64(msg.Peer), msg.word, on.message(msg).Head)
 			}
 		}
 	}
@@ -168,7 +168,7 @@ func (g *graphPart) address(ctx context.Context, works []team.Work, received [][
 				}
 			}
 		}
-		words, ok := match(sends, received[peer], c.Rank())
+		words, ok := g.m.match(sends, received[peer], c.Rank())
 		if !ok {
 			continue
 		}
@@ -192,12 +192,12 @@ func (g *graphPart) address(ctx context.Context, works []team.Work, received [][
 }
 
 // match returns where a peer receives each of sends. ok is false unless the peer's receives are exactly these messages.
-func match(sends []*Message, received []uint64, rank int) (words []uint64, ok bool) {
+func (m *messages) match(sends []*Message, received []uint64, rank int) (words []uint64, ok bool) {
 	for ; len(received) >= ReceivedWords; received = received[ReceivedWords:] {
 		if received[0] != uint64(rank) {
 			continue
 		}
-		if i := len(words); i == len(sends) || sends[i].message().Head != received[2] {
+		if i := len(words); i == len(sends) || m.message(sends[i]).Head != received[2] {
 			return nil, false
 		}
 		words = append(words, received[1])

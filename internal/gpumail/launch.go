@@ -110,8 +110,8 @@ func (m *messages) lay(p *partition, part *gpu.LaneSet, form int) (grid int) {
 			put(params, l, msg.half(form))
 			continue
 		}
-		put(params, l, msg.message())
-		l.Blocks = max(l.Blocks, uint32(min(msg.blocks(), p.blocks[lane])))
+		put(params, l, m.message(msg))
+		l.Blocks = max(l.Blocks, uint32(min(m.blocks(msg), p.blocks[lane])))
 	}
 	for i := range params.Lanes {
 		l := &params.Lane[i]
@@ -292,8 +292,8 @@ func (m *messages) chain(cu *cuda.Stream, p *partition, lane int) error {
 			continue
 		}
 		if msg.to == 0 {
-			put(params, l, msg.message())
-			l.Blocks = max(l.Blocks, uint32(min(msg.blocks(), p.blocks[lane])))
+			put(params, l, m.message(msg))
+			l.Blocks = max(l.Blocks, uint32(min(m.blocks(msg), p.blocks[lane])))
 			if l.Messages < kernels.MaxMessages {
 				continue
 			}

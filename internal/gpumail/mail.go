@@ -34,7 +34,7 @@ func Of(c *engine.Comm) *Mail {
 // OnDevice implements gpu.ClientMaker.
 func (m *Mail) OnDevice(d *gpu.Device) gpu.Client {
 	m.on = newMessages(m.c.Size(), d)
-	m.on.c, m.on.host = m.c, mail.Of(m.c)
+	m.on.c, m.on.host, m.on.eager = m.c, mail.Of(m.c), m.c.Team().Tuning().Messages.EagerDevice
 	return m.on
 }
 

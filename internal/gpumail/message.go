@@ -109,7 +109,7 @@ func unprepare(ms []Message, held int) {
 // acquire finds or makes the registration of a receive's memory, unless it is small or comes from this rank itself.
 func (m *messages) acquire(msg *Message, graph bool) error {
 	switch {
-	case msg.Vec.Bytes() <= kernels.EagerBytes:
+	case msg.Vec.Bytes() <= m.eager:
 		msg.buf = team.Buf{Why: "small enough to travel in packets"}
 		return nil
 	case !msg.Recv:
@@ -129,7 +129,7 @@ func (m *messages) acquire(msg *Message, graph bool) error {
 // throughFIFO returns the lane's large FIFO if msg is, or should be, received through it; nil if the small one is enough.
 func (m *messages) throughFIFO(msg *Message) *gpu.Extra {
 	l := &m.d.Layout
-	least := max(kernels.EagerBytes, fifoLeast*l.Slots*l.Slot)
+	least := max(m.eager, fifoLeast*l.Slots*l.Slot)
 	if !msg.Recv || msg.word != 0 || msg.buf.NotImported || msg.Vec.Bytes() <= least {
 		return nil
 	}
@@ -145,7 +145,7 @@ func (m *messages) note(ms []Message) {
 	seq := m.number(1) + 1
 	for i := range ms {
 		ms[i].seq = seq
-		n := ms[i].note(ms)
+		n := m.noteOf(&ms[i], ms)
 		m.c.NoteMessage(n.Info())
 	}
 }
@@ -158,19 +158,20 @@ func (m *messages) number(n uint64) uint64 {
 	return m.ops - n
 }
 
-// note returns how a message goes that is started together with all.
-func (m *Message) note(all []Message) team.MessageNote {
-	n := team.MessageNote{Kind: team.KindSend, Direct: true, Device: true, Seq: m.seq, Bytes: m.Vec.Bytes(), Algorithm: "push"}
+// noteOf returns how msg goes, which is started together with all.
+func (m *messages) noteOf(msg *Message, all []Message) team.MessageNote {
+	n := team.MessageNote{Kind: team.KindSend, Direct: true, Device: true, Seq: msg.seq, Bytes: msg.Vec.Bytes(),
+		Algorithm: "push"}
 	for i := range all {
 		if all[i].to != 0 {
 			n.Algorithm = "copy engine"
 		}
 	}
-	if m.Recv {
-		n.Kind, n.Direct, n.Why = team.KindRecv, m.word != 0, m.buf.Why
+	if msg.Recv {
+		n.Kind, n.Direct, n.Why = team.KindRecv, msg.word != 0, msg.buf.Why
 	}
-	if n.Bytes <= kernels.EagerBytes {
-		n.Algorithm, n.Direct, n.Why = "packets", false, m.buf.Why
+	if n.Bytes <= m.eager {
+		n.Algorithm, n.Direct, n.Why = "packets", false, msg.buf.Why
 	}
 	return n
 }
@@ -183,14 +184,14 @@ func lanesOf(ms []Message) (lanes gpu.LaneSet) {
 	return lanes
 }
 
-// message returns m as a kernel's parameter.
-func (m *Message) message() kernels.Message {
+// message returns msg as a kernel's parameter.
+func (m *messages) message(msg *Message) kernels.Message {
 	form := kernels.ByPackets
-	if m.Vec.Bytes() > kernels.EagerBytes {
+	if msg.Vec.Bytes() > m.eager {
 		form = kernels.ByPush
 	}
-	return kernels.Message{At: uint64(uintptr(m.Vec.Ptr)), Bytes: uint64(m.Vec.Bytes()), Word: m.word,
-		Head: kernels.Head(form, m.Vec.Type, m.Vec.Len)}
+	return kernels.Message{At: uint64(uintptr(msg.Vec.Ptr)), Bytes: uint64(msg.Vec.Bytes()), Word: msg.word,
+		Head: kernels.Head(form, msg.Vec.Type, msg.Vec.Len)}
 }
 
 // half returns the part of m before a copy, or after it, as a kernel's parameter.
@@ -202,10 +203,10 @@ func (m *Message) half(form int) kernels.Message {
 	return kernels.Message{Word: word, Head: kernels.Head(form, m.Vec.Type, m.Vec.Len)}
 }
 
-// messageNotes describes messages that are started together; those of a graph have no numbers.
-func messageNotes(ms []Message) (ns []team.MessageNote) {
+// notes describes messages that are started together; those of a graph have no numbers.
+func (m *messages) notes(ms []Message) (ns []team.MessageNote) {
 	for i := range ms {
-		ns = append(ns, ms[i].note(ms))
+		ns = append(ns, m.noteOf(&ms[i], ms))
 	}
 	return ns
 }

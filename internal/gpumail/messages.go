@@ -10,6 +10,7 @@ import (
 	"github.com/ubcoll/ubcoll/internal/gpu"
 	"github.com/ubcoll/ubcoll/internal/gpu/kernels"
 	"github.com/ubcoll/ubcoll/internal/mail"
+	"github.com/ubcoll/ubcoll/internal/tuning"
 )
 
 // messages is a communicator's messages on its device. Kernels move them, and count them in the device areas separately
@@ -19,6 +20,7 @@ type messages struct {
 	c     *engine.Comm
 	host  *mail.Mail // messages of host memory
 	d     *gpu.Device
+	eager int      // the size of the largest message that goes as packets
 	first int      // the status line that is line 0 here
 	lanes []lane   // two for each rank: see laneOf
 	spare chan int // status lines that are free
@@ -48,10 +50,14 @@ type hold struct {
 	after  *mark // or nil
 }
 
-// newMessages makes the messages with that many ranks on d, without their communicator.
+// The tuning table has the limit of what goes as packets: a message must fit into a kernel's box.
+var _ [kernels.EagerBytes]struct{} = [tuning.DeviceRoom]struct{}{}
+
+// newMessages makes the messages with that many ranks on d, without their communicator. Those that fit into the kernels'
+// boxes go as packets.
 func newMessages(ranks int, d *gpu.Device) *messages {
 	lanes := 2 * ranks
-	m := &messages{d: d, lanes: make([]lane, lanes), spare: make(chan int, statusLines),
+	m := &messages{d: d, eager: kernels.EagerBytes, lanes: make([]lane, lanes), spare: make(chan int, statusLines),
 		shares: gpu.ShareLanes(lanes)}
 	m.partitions.New = func() any { return newPartition(lanes) }
 	for i := 1; i < statusLines; i++ {

@@ -102,9 +102,10 @@ func TestRoom(t *testing.T) {
 // A copy engine does a send only if all messages of its lane have been captured on both sides.
 func TestMatch(t *testing.T) {
 	const me, other = 3, 4
+	m := newMessages(other+1, nil)
 	received := func(ms ...Message) (all []uint64) {
 		for i := range ms {
-			all = append(all, uint64(ms[i].Peer), ms[i].word, ms[i].message().Head)
+			all = append(all, uint64(ms[i].Peer), ms[i].word, m.message(&ms[i]).Head)
 		}
 		return all
 	}
@@ -123,7 +124,7 @@ func TestMatch(t *testing.T) {
 		{"beside others", []*Message{&a, &b}, received(theirs, ra, theirs, rb), []uint64{7, 8}},
 	} {
 		t.Run(k.name, func(t *testing.T) {
-			words, ok := match(k.sends, k.words, me)
+			words, ok := m.match(k.sends, k.words, me)
 			require.True(t, ok)
 			require.Equal(t, k.want, words)
 		})
@@ -140,7 +141,7 @@ func TestMatch(t *testing.T) {
 		{"cut off", []*Message{&a}, received(ra)[:2]},
 	} {
 		t.Run(k.name, func(t *testing.T) {
-			_, ok := match(k.sends, k.words, me)
+			_, ok := m.match(k.sends, k.words, me)
 			require.False(t, ok)
 		})
 	}

@@ -6,6 +6,7 @@ import (
 	"unsafe"
 
 	"github.com/ubcoll/ubcoll/internal/mem"
+	"github.com/ubcoll/ubcoll/internal/tuning"
 )
 
 // The limits of a message's forms.
@@ -15,18 +16,14 @@ const (
 	inlineBytes = 112 // the longest message that travels in its slot
 )
 
-// EagerLimit is the size of the largest message whose Send does not wait for its Recv. Such messages are copied to the
-// sender's shared memory, which has less room for each peer the more ranks there are.
+// EagerLimit is the size of the largest message whose Send does not wait for its Recv, by the tuning table. Such
+// messages are copied to the sender's shared memory.
 func (m *Mail) EagerLimit() int { return m.eager }
 
-func eagerLimit(ranks int) int {
-	switch {
-	case ranks <= 16:
-		return 2 << 10
-	case ranks <= 128:
-		return 1 << 10
-	}
-	return 256
+// eagerRoom is the size of an eager slot. There is less room for each peer the more ranks there are.
+func eagerRoom(ranks int) int {
+	room := tuning.MessageRoom()
+	return room.EagerHost(ranks)
 }
 
 // slot announces a message. After Head comes the message itself or its location; a zero location means the sender's
@@ -90,7 +87,7 @@ func (a *answer) fits(msg *Message) bool {
 
 // AreaBytes is the size of a rank's outboxes.
 func AreaBytes(ranks int) int {
-	return ranks * (int(unsafe.Sizeof(outbox{})) + SendSlots*eagerLimit(ranks))
+	return ranks * (int(unsafe.Sizeof(outbox{})) + SendSlots*eagerRoom(ranks))
 }
 
 // Box is this rank's side of its messages with one peer, which may be this rank itself.

@@ -15,29 +15,32 @@ import (
 // outbox that only it writes: for its messages to the peer, and for its answers to the peer's messages. A rank's outboxes
 // lie behind its staging memory.
 type Mail struct {
-	c      *engine.Comm
-	team   *team.Team
-	rank   int
-	eager  int   // see EagerLimit
-	Looks  int   // see team.Looks
-	boxes  []Box // by rank of the peer
-	domain *progress
-	shut   bool // the lanes are locked
+	c         *engine.Comm
+	team      *team.Team
+	rank      int
+	eager     int   // see EagerLimit
+	slotBytes int   // of an eager slot
+	Looks     int   // see team.Looks
+	boxes     []Box // by rank of the peer
+	domain    *progress
+	shut      bool // the lanes are locked
 }
 
 // New makes the messages of c.
 func New(c *engine.Comm, sibling engine.Attachment) engine.Attachment {
 	m := newMail(c.Rank(), c.Size())
 	m.c, m.team, m.Looks = c, c.Team(), c.Team().Looks()
+	m.eager = m.team.Tuning().Messages.EagerHost(c.Size())
 	if s, ok := sibling.(*Mail); ok {
 		m.domain = s.domain
 	}
 	return m
 }
 
-// newMail makes the messages of a rank without its peers' memory.
+// newMail makes the messages of a rank without its peers' memory. Those that fit into eager slots go eager.
 func newMail(rank, ranks int) *Mail {
-	m := &Mail{rank: rank, eager: eagerLimit(ranks), boxes: make([]Box, ranks), domain: &progress{}}
+	room := eagerRoom(ranks)
+	m := &Mail{rank: rank, eager: room, slotBytes: room, boxes: make([]Box, ranks), domain: &progress{}}
 	for r := range m.boxes {
 		m.boxes[r].Peer = r
 	}
@@ -77,7 +80,7 @@ func (m *Mail) Lay(rank int, at unsafe.Pointer) {
 // outbox returns the outbox for rank to, and its eager slots, of a rank whose outboxes are at base.
 func (m *Mail) outbox(base unsafe.Pointer, to int) (*outbox, unsafe.Pointer) {
 	const size = int(unsafe.Sizeof(outbox{}))
-	return (*outbox)(unsafe.Add(base, to*size)), unsafe.Add(base, len(m.boxes)*size+to*SendSlots*m.eager)
+	return (*outbox)(unsafe.Add(base, to*size)), unsafe.Add(base, len(m.boxes)*size+to*SendSlots*m.slotBytes)
 }
 
 // Advance implements engine.Advancer.

@@ -50,7 +50,7 @@ func TestMailLayout(t *testing.T) {
 		t.Run(fmt.Sprintf("ranks=%d", ranks), func(t *testing.T) {
 			m, at := fakeMail(ranks)
 			base := uintptr(at)
-			eager := uintptr(SendSlots * m.EagerLimit())
+			eager := uintptr(SendSlots * eagerRoom(ranks))
 			boxes := uintptr(ranks) * unsafe.Sizeof(outbox{})
 			for r := range m.boxes {
 				b := m.Box(r)
@@ -61,6 +61,8 @@ func TestMailLayout(t *testing.T) {
 			}
 			require.Equal(t, uintptr(AreaBytes(ranks)), boxes+uintptr(ranks)*eager)
 			require.Less(t, inlineBytes, m.EagerLimit())
+			require.Equal(t, eagerRoom(ranks), m.EagerLimit())
+			require.Zero(t, eagerRoom(ranks)%128)
 			require.Equal(t, unsafe.Pointer(m.Box(0).Out), unsafe.Pointer(m.Box(0).in), "a rank's mail to itself")
 		})
 	}

@@ -62,7 +62,7 @@ func (m *Mail) postSmall(b *Box, v *team.Vec, n int) {
 
 // eagerSlot returns the eager slot of a message.
 func (m *Mail) eagerSlot(base unsafe.Pointer, seq uint64) unsafe.Pointer {
-	return unsafe.Add(base, int(seq%SendSlots)*m.eager)
+	return unsafe.Add(base, int(seq%SendSlots)*m.slotBytes)
 }
 
 const claimBytes = 1 << 10 // about what a core can have in flight

@@ -32,7 +32,7 @@ func (t *Team) Fusable(works []Work) int {
 		if at+n > EagerBytes {
 			return i
 		}
-		w.EagerAt = at
+		w.Eager.At = at
 		at = (at + n + 63) &^ 63
 	}
 	return len(works)

@@ -41,7 +41,7 @@ func TestFusable(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			require.Equal(t, k.want, new(Team).Fusable(k.works))
 			for i, at := range k.at {
-				require.Equal(t, at, k.works[i].EagerAt, "call %d", i)
+				require.Equal(t, at, k.works[i].Eager.At, "call %d", i)
 			}
 		})
 	}

@@ -173,7 +173,7 @@ func (t *Team) publishGroup(ctx context.Context, w *Work, bad error) error {
 	combine := bad == nil && w.Path.Combine != nil
 	spin.Claim(unsafe.Pointer(mine))
 	if combine {
-		spin.ClaimAll(t.Partial(t.mine, w.EagerBytes), min(w.EagerBytes, claimBytes))
+		spin.ClaimAll(t.Partial(t.mine, w.Eager.Bytes), min(w.Eager.Bytes, claimBytes))
 	}
 	sig := t.Me.Desc[slot].Sig
 	for _, r := range t.groups[t.mine][1:] {

@@ -37,8 +37,6 @@ type Team struct {
 	groups     [][]int // see groups.go; nil: every rank reads every other's descriptor
 	mine       int     // this rank's group
 	near       []int   // see Near
-	names      []int   // by the team's ranks: their ranks in the communicator
-	all        int     // the size of the communicator
 
 	Work    Work             // for a call that runs at once; its wide stores must not cross cache lines: see TestWorkLines
 	Current *Work            // the running operation, if it is not Work
@@ -47,6 +45,8 @@ type Team struct {
 	dsts    []unsafe.Pointer
 	scratch []unsafe.Pointer
 
+	names []int  // by the team's ranks: their ranks in the communicator
+	all   int    // the size of the communicator
 	Hosts Hosts  // the communicator's other hosts, nil if there are none
 	Parts uint64 // how many of the Seq operations were parts of others
 	Outer *Outer // the communicator's operation that the running one is a part of; nil: itself

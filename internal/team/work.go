@@ -46,15 +46,21 @@ type Work struct {
 	// Inner has the algorithms of the parts that ran within the team: before the exchange with other hosts, and after.
 	Inner [2]string
 
-	// EagerBytes is how many bytes Path.Offer will write to this rank's eager slot, which is in its descriptor.
-	EagerBytes int
-	// EagerAt is where in the eager slot the source lies if Fused is set: if the call travels with others.
-	EagerAt int
-	Fused   bool
+	// Eager is what travels in this rank's eager slot.
+	Eager EagerPart
 
 	SrcBuf, DstBuf Buf
 
 	held [2]*mem.Allocation // memory that cannot be freed until the operation ends
+}
+
+// EagerPart is what of a call travels in its rank's eager slot.
+type EagerPart struct {
+	// Bytes is how many bytes Path.Offer will write to the slot.
+	Bytes int
+	// At is where in the slot the source lies if Fused is set: if the call travels with others.
+	At    int
+	Fused bool
 }
 
 // Changes reports whether the reduction changes the data of a single rank: it multiplies, or turns bools into 0 or 1.
@@ -108,7 +114,7 @@ func (w *Work) Release() {
 }
 
 // Unfuse makes w as it was before it ran together with other calls of its group.
-func (w *Work) Unfuse() { w.held, w.Fused = [2]*mem.Allocation{}, false }
+func (w *Work) Unfuse() { w.held, w.Eager.Fused = [2]*mem.Allocation{}, false }
 
 // AcquireBuffers calls find for the source and the destination. In place, where both are the same memory, it calls find
 // only once, so that both are direct or neither is: if a registration ended between two calls, the peers would think

@@ -21,13 +21,15 @@ import (
 // Version is the version of the format.
 const Version = 2
 
-// File has measured sizes of a table, in bytes by name. For a size that it lacks, the default holds.
+// File has sizes of a table, in bytes by name: measured ones, and those of messages, which are set by hand. For a size
+// that it lacks, the default holds.
 type File struct {
-	Version int            `json:"version"`
-	Machine string         `json:"machine,omitempty"` // where Host was measured
-	Host    map[string]int `json:"host,omitempty"`
-	Devices string         `json:"devices,omitempty"` // where Device was measured
-	Device  map[string]int `json:"device,omitempty"`
+	Version  int            `json:"version"`
+	Machine  string         `json:"machine,omitempty"` // where Host was measured
+	Host     map[string]int `json:"host,omitempty"`
+	Devices  string         `json:"devices,omitempty"` // where Device was measured
+	Device   map[string]int `json:"device,omitempty"`
+	Messages map[string]int `json:"messages,omitempty"`
 }
 
 // Parse parses the content of a file; name is for errors. Unknown keys are errors.
@@ -53,7 +55,8 @@ func parse(data []byte) (f File, err error) {
 		return f, err
 	}
 	var t Table
-	return f, errors.Join(check("host", f.Host, t.sizes()), check("device", f.Device, t.GPU.Sizes()))
+	return f, errors.Join(check("host", f.Host, t.sizes()), check("device", f.Device, t.GPU.Sizes()),
+		check("messages", f.Messages, t.Messages.sizes()), checkRoom(f.Messages))
 }
 
 // check reports everything that is wrong with a part of a file.
@@ -65,6 +68,20 @@ func check(part string, sizes map[string]int, known map[string]*int) error {
 				nearest.Hint(name, slices.Sorted(maps.Keys(known)))))
 		} else if sizes[name] < 0 {
 			errs = append(errs, fmt.Errorf("%s of %q is %d", name, part, sizes[name]))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// checkRoom reports the limits of messages for which boxes have no room.
+func checkRoom(limits map[string]int) error {
+	var errs []error
+	room := MessageRoom()
+	most := room.sizes()
+	for _, name := range slices.Sorted(maps.Keys(limits)) {
+		if m := most[name]; m != nil && limits[name] > *m {
+			errs = append(errs, fmt.Errorf("%s of %q is %d, and a message's box has room for %d", name, "messages",
+				limits[name], *m))
 		}
 	}
 	return errors.Join(errs...)
@@ -125,7 +142,8 @@ func (f File) Table() Table {
 		}
 		return is
 	}
-	machine := slices.Concat(apply(f.Host, t.sizes(), f.Machine), apply(f.Device, t.GPU.Sizes(), f.Devices))
+	machine := slices.Concat(apply(f.Host, t.sizes(), f.Machine), apply(f.Device, t.GPU.Sizes(), f.Devices),
+		apply(f.Messages, t.Messages.sizes(), "messages set by hand"))
 	if len(machine) > 0 {
 		t.Machine = strings.Join(machine, "; ")
 	}

@@ -12,9 +12,10 @@ import (
 	"github.com/ubcoll/ubcoll/internal/env"
 )
 
-// measured is a file with both parts.
+// measured is a file with all parts.
 func measured() File {
-	f := File{Version: Version, Devices: "2 x GPU", Device: map[string]int{"lines_pair": 4 << 20, "push_from": 1}}
+	f := File{Version: Version, Devices: "2 x GPU", Device: map[string]int{"lines_pair": 4 << 20, "push_from": 1},
+		Messages: map[string]int{"eager_few": 512}}
 	f.SetHost(Default())
 	return f
 }
@@ -33,6 +34,8 @@ func TestRoundTrip(t *testing.T) {
 		{"how a rank writes is its own affair", func(f *File) { f.Host["stream_from"]++ }, true},
 		{"a size of the host", func(f *File) { f.Host["push_from"]++ }, false},
 		{"a size of devices", func(f *File) { f.Device["push_from"]++ }, false},
+		{"a limit of messages", func(f *File) { f.Messages["eager_few"]++ }, false},
+		{"no limits of messages", func(f *File) { f.Messages = nil }, false},
 		{"no sizes of devices", func(f *File) { f.Device = nil }, false},
 		{"no sizes of the host", func(f *File) { f.Host = nil }, false},
 	} {
@@ -59,6 +62,14 @@ func TestTable(t *testing.T) {
 			func(t *Table) { t.Machine, t.GPU.PushFrom, t.GPU.LinesMany = "B", 12345, 0 }},
 		{"both", `{"version":2,"machine":"A","devices":"B","host":{"eager_total":1},"device":{"ring_from":2}}`,
 			func(t *Table) { t.Machine, t.EagerTotal, t.GPU.RingFrom = "A; B", 1, 2 }},
+		{"messages", `{"version":2,"machine":"A","messages":{"eager_few":12,"eager_some":0,"eager_many":256}}`,
+			func(t *Table) {
+				t.Machine, t.Messages = "messages set by hand", Messages{12, 0, 256, 64 << 10}
+			}},
+		{"messages of devices", `{"version":2,"devices":"B","device":{"ring_from":2},"messages":{"eager_device":65535}}`,
+			func(t *Table) {
+				t.Machine, t.GPU.RingFrom, t.Messages.EagerDevice = "B; messages set by hand", 2, 65535
+			}},
 	} {
 		t.Run(k.name, func(t *testing.T) {
 			f, err := Parse("x", []byte(k.text))
@@ -73,14 +84,18 @@ func TestTable(t *testing.T) {
 // Each size has its own name, so that a file can have it.
 func TestSizes(t *testing.T) {
 	var table Table
-	for part, sizes := range map[string]map[string]*int{"host": table.sizes(), "device": table.GPU.Sizes()} {
+	for part, sizes := range map[string]map[string]*int{"host": table.sizes(), "device": table.GPU.Sizes(),
+		"messages": table.Messages.sizes()} {
 		at := map[*int]string{}
 		for name, p := range sizes {
 			require.Empty(t, at[p], "%s: %s", part, name)
 			at[p] = name
 			f := File{Version: Version, Host: map[string]int{name: 7}}
-			if part == "device" {
+			switch part {
+			case "device":
 				f.Host, f.Device = nil, f.Host
+			case "messages":
+				f.Host, f.Messages = nil, f.Host
 			}
 			f, err := Parse("x", f.Bytes())
 			require.NoError(t, err)
@@ -89,6 +104,18 @@ func TestSizes(t *testing.T) {
 	}
 	require.Len(t, table.sizes(), 5)
 	require.Len(t, table.GPU.Sizes(), 13)
+	require.Len(t, table.Messages.sizes(), 4)
+}
+
+// How long a message may be depends on the number of ranks. What was measured leaves it as it was set by hand.
+func TestEagerHost(t *testing.T) {
+	m := Messages{EagerFew: 3, EagerSome: 2, EagerMany: 1}
+	for ranks, want := range map[int]int{1: 3, 16: 3, 17: 2, 128: 2, 129: 1, 4095: 1} {
+		require.Equal(t, want, m.EagerHost(ranks), "%d ranks", ranks)
+	}
+	f := measured()
+	f.SetHost(Default())
+	require.Equal(t, measured().Messages, f.Messages)
 }
 
 func TestWithoutLines(t *testing.T) {
@@ -127,6 +154,11 @@ func TestParse(t *testing.T) {
 		{"no version", `{}`, []string{"version is 0"}},
 		{"negative", `{"version":2,"host":{"push_from":-3},"device":{"push_from":-1}}`,
 			[]string{`push_from of "host" is -3`, `push_from of "device" is -1`}},
+		{"more than boxes have room for", `{"version":2,"messages":{"eager_few":2049,"eager_some":1024,"eager_many":-1,` +
+			`"eager_device":65537,"eager":9}}`, []string{
+			`eager_few of "messages" is 2049, and a message's box has room for 2048`,
+			`eager_device of "messages" is 65537, and a message's box has room for 65536`,
+			`eager_many of "messages" is -1`, `unknown key "eager" in "messages"`}},
 		{"no number", `{"version":2,"device":{"lines_pair":"8M"}}`, []string{"device"}},
 	} {
 		t.Run(k.name, func(t *testing.T) {

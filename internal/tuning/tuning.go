@@ -1,7 +1,7 @@
 // Package tuning is the small table of measured sizes at which one algorithm of a collective becomes faster than
-// another, on the host and on devices. `ubcoll tune` measures some of them and writes them to a JSON file, which
-// UBCOLL_TUNING names. The others have defaults, which depend on the processor or are built in. All ranks must have the
-// same file: Open compares the hashes.
+// another, on the host and on devices, and of how long a message may be that goes eager. `ubcoll tune` measures some of
+// the sizes and writes them to a JSON file, which UBCOLL_TUNING names. The others have defaults, which depend on the
+// processor or are built in. All ranks must have the same file: Open compares the hashes.
 package tuning
 
 import (
@@ -27,6 +27,36 @@ type Table struct {
 
 	// GPU has the same for devices.
 	GPU GPU
+	// Messages has the limits of messages.
+	Messages Messages
+}
+
+// Messages has the sizes, in bytes, of the longest messages that go eager: their Send does not wait for their Recv.
+type Messages struct {
+	// EagerFew, EagerSome and EagerMany: of host memory, in communicators of up to 16, of up to 128, and of more ranks.
+	EagerFew, EagerSome, EagerMany int
+	// EagerDevice: of device memory.
+	EagerDevice int
+}
+
+// EagerHost is the limit of messages of host memory in a communicator of that many ranks.
+func (m *Messages) EagerHost(ranks int) int {
+	switch {
+	case ranks <= 16:
+		return m.EagerFew
+	case ranks <= 128:
+		return m.EagerSome
+	}
+	return m.EagerMany
+}
+
+// DeviceRoom is the room of MessageRoom for device memory: that of the kernels' boxes.
+const DeviceRoom = 64 << 10
+
+// MessageRoom returns what the boxes of messages have room for. It is the default, and a table's limits are not above
+// it. A rank has boxes for each peer, which are smaller the more ranks there are.
+func MessageRoom() Messages {
+	return Messages{EagerFew: 2 << 10, EagerSome: 1 << 10, EagerMany: 256, EagerDevice: DeviceRoom}
 }
 
 // GPU has the sizes at which the choice of algorithm on devices changes, in bytes, and the numbers of blocks of
@@ -101,7 +131,8 @@ func Machine() string {
 func Default() Table {
 	cache := max(cpu.LastLevelCacheBytes(), 8<<20)
 	t := Table{Machine: "default for " + cpu.Vendor(), EagerTotal: 4 << 10, OneShotTotal: 2 << 20,
-		PushFrom: 1 << 20, StreamFrom: min(cache/4, 16<<20), CombineUpTo: 2 << 10, GPU: DefaultGPU()}
+		PushFrom: 1 << 20, StreamFrom: min(cache/4, 16<<20), CombineUpTo: 2 << 10, GPU: DefaultGPU(),
+		Messages: MessageRoom()}
 	if cpu.Vendor() == "GenuineIntel" {
 		t.PushFrom = 0
 	}
@@ -112,6 +143,12 @@ func Default() Table {
 func (t *Table) sizes() map[string]*int {
 	return map[string]*int{"eager_total": &t.EagerTotal, "one_shot_total": &t.OneShotTotal, "push_from": &t.PushFrom,
 		"stream_from": &t.StreamFrom, "combine_up_to": &t.CombineUpTo}
+}
+
+// sizes returns m's sizes by their names in files.
+func (m *Messages) sizes() map[string]*int {
+	return map[string]*int{"eager_few": &m.EagerFew, "eager_some": &m.EagerSome, "eager_many": &m.EagerMany,
+		"eager_device": &m.EagerDevice}
 }
 
 // Sizes returns t's sizes by their names in files. Numbers of blocks are not among them: they belong to the build.

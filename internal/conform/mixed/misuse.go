@@ -9,7 +9,6 @@ import (
 	"github.com/ubcoll/ubcoll/coll"
 	"github.com/ubcoll/ubcoll/dtype"
 	"github.com/ubcoll/ubcoll/graph"
-	"github.com/ubcoll/ubcoll/internal/gpu/kernels"
 	"github.com/ubcoll/ubcoll/internal/inside"
 	"github.com/ubcoll/ubcoll/p2p"
 )
@@ -166,7 +165,7 @@ func (p *program) mistake() error {
 			err := to.Do(p.ctx, t.c)
 			eager := (*inside.Comm)(t.c).View().Mail.EagerLimit()
 			if p.dev != ubcoll.Host {
-				eager = kernels.EagerBytes
+				eager = (*inside.Comm)(t.c).View().Team().Tuning().Messages.EagerDevice
 			}
 			if t.rank == 0 && n <= eager {
 				return errors.Join(append(errs, err)...)
