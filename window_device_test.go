@@ -168,6 +168,10 @@ func windowRounds(ctx context.Context, c *ubcoll.Comm, dev ubcoll.Device, seed u
 	if err := testkit.Wants(p.buf.Free(), ubcoll.ErrInUse); err != nil {
 		return err
 	}
+	// The last operation of a peer may still read this rank's part, by Peer.
+	if err := coll.Barrier(ctx, c); err != nil {
+		return err
+	}
 	return errors.Join(streams[0].Close(), streams[1].Close(), other.Free(), p.close())
 }
 
