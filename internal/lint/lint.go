@@ -40,7 +40,7 @@ var importRules = []importRule{
 		why:  "programs use it without a communicator",
 	}, {
 		of:   []string{"register"},
-		only: []string{"fault", "hw", "internal/env", "internal/nearest"},
+		only: []string{"fault", "hw", "internal/env", "internal/invariants", "internal/nearest"},
 		why:  "the cache knows memory and transports by its interfaces only",
 	}, {
 		of:  []string{"internal/mem", "internal/tuning", "internal/gpu/kernels"},
