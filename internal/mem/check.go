@@ -101,6 +101,13 @@ func (a *Allocation) checkReleased(uses int64) {
 	}
 }
 
+// checkLocks checks the number of Locks after an Unlock.
+func (a *Allocation) checkLocks() {
+	if a.locks < 0 {
+		invariants.Violated("memory at %p was unlocked more often than locked", a.Ptr)
+	}
+}
+
 // idleLimit is how long checkIdle looks: a Hold that fails counts for a moment, too.
 var idleLimit = 10 * time.Second
 
