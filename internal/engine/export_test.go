@@ -79,3 +79,6 @@ func (c *Comm) SplitThatFails(step int, fails func() error) error {
 	_, err := s.run(ctx, steps)
 	return err
 }
+
+// CheckClosed is what the end of the domain checks, with -tags invariants.
+func (d *Domain) CheckClosed() { d.checkClosed() }

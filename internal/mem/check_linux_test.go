@@ -105,3 +105,11 @@ func TestFreedMemoryHasAPattern(t *testing.T) {
 		require.NoError(t, h.Close())
 	}
 }
+
+func TestLocksAreCounted(t *testing.T) {
+	h := newHeap(t, false)
+	a := alloc(t, h, 100)
+	require.NoError(t, a.Lock())
+	require.NoError(t, a.Unlock())
+	testkit.Violation(t, "unlocked more often than locked", func() { _ = a.Unlock() })
+}
