@@ -3,6 +3,7 @@ package mem
 import (
 	"bytes"
 	"slices"
+	"sync/atomic"
 	"time"
 	"unsafe"
 
@@ -11,8 +12,13 @@ import (
 
 // This file has the checks of builds with -tags invariants.
 
-// freedByte fills the memory of a freed allocation, so that who still reads it sees neither its data nor zeros.
-const freedByte = 0xdb
+// freedByte fills the memory of a freed allocation, so that who still reads it sees neither its data nor zeros. On the Go
+// heap, which is for the race detector, one word in freedWords is filled, since the detector makes atomic stores slow.
+const (
+	freedByte  = 0xdb
+	freedWord  = freedByte * 0x0101010101010101
+	freedWords = 64
+)
 
 // checkedAlways is up to how many slots every change is checked; with more, one change in so many is.
 const checkedAlways = 512
@@ -121,9 +127,17 @@ func (a *Allocation) checkIdle() {
 }
 
 // poison gives the memory of a, which is being freed, a pattern, unless a peer may still use it. The address stays, since
-// errors name it; nothing is mapped there, or it is the Go heap's. The caller holds h.mu.
+// errors name it; nothing is mapped there, or it is the Go heap's. There the race detector sees who still uses the memory,
+// but for atomic words: a peer may read one that it has found alive just before. The caller holds h.mu.
 func (h *Heap) poison(a *Allocation) {
 	if a.kept.Load() || h.quarantines > 0 {
+		return
+	}
+	if h.goHeap {
+		words := unsafe.Slice((*atomic.Uint64)(a.Ptr), a.pages/8)
+		for i := 0; i < len(words); i += freedWords {
+			words[i].Store(freedWord)
+		}
 		return
 	}
 	b := unsafe.Slice((*byte)(a.Ptr), a.pages)
