@@ -9,6 +9,7 @@ import (
 	"sync/atomic"
 
 	"github.com/ubcoll/ubcoll/fault"
+	"github.com/ubcoll/ubcoll/internal/invariants"
 )
 
 // Cache is a registration cache. Make one with New. Its methods are local and safe for concurrent use.
@@ -166,6 +167,9 @@ func (c *Cache) attempt(m Memory, start, end uint64, why purpose) (cl *Claim, un
 	var dead []*extent
 	c.mu.Lock()
 	cl, e, err := c.begin(m, start, end, why, &dead)
+	if invariants.Enabled {
+		c.check()
+	}
 	c.mu.Unlock()
 	c.reportErrors(deregister(dead)) // before registering, because evicted claims make room
 	if cl != nil || err != nil {
@@ -175,6 +179,9 @@ func (c *Cache) attempt(m Memory, start, end uint64, why purpose) (cl *Claim, un
 	dead = nil
 	c.mu.Lock()
 	cl, err = c.finish(e, start, end, why, err, &dead)
+	if invariants.Enabled {
+		c.check()
+	}
 	c.mu.Unlock()
 	c.reportErrors(deregister(dead))
 	return cl, e.unpinned, err
@@ -347,6 +354,10 @@ func (c *Cache) closeRef(r *Ref) error {
 			c.shut(cl, &dead)
 		}
 	}
+	if invariants.Enabled {
+		cl.checkReferences()
+		c.check()
+	}
 	c.mu.Unlock()
 	return errors.Join(deregister(dead)...)
 }
@@ -366,6 +377,9 @@ func (c *Cache) lastUse(cl *Claim) {
 	var dead []*extent
 	c.mu.Lock()
 	c.end(cl, &dead)
+	if invariants.Enabled {
+		c.check()
+	}
 	c.mu.Unlock()
 	c.reportErrors(deregister(dead))
 }

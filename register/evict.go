@@ -6,6 +6,7 @@ import (
 
 	"github.com/ubcoll/ubcoll/fault"
 	"github.com/ubcoll/ubcoll/internal/env"
+	"github.com/ubcoll/ubcoll/internal/invariants"
 )
 
 // queue holds the automatic claims without references, as a heap ordered by the last use that the queue knows of.
@@ -89,6 +90,9 @@ func (c *Cache) makeRoomToLock() bool {
 	var dead []*extent
 	c.mu.Lock()
 	evicted := c.evict(&dead)
+	if invariants.Enabled {
+		c.check()
+	}
 	c.mu.Unlock()
 	c.reportErrors(deregister(dead))
 	return evicted

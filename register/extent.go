@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/ubcoll/ubcoll/fault"
+	"github.com/ubcoll/ubcoll/internal/invariants"
 )
 
 // extent is the registration of a whole allocation with the backends. It lives as long as claims in it do. An extent
@@ -175,6 +176,9 @@ func (e *extent) deregister() (failures []error) {
 			count.failures.Add(1)
 			failures = append(failures, fmt.Errorf("%v could not deregister %v: %w", b.Kind(), e.mem, err))
 		}
+	}
+	if invariants.Enabled {
+		e.poison()
 	}
 	if err := e.unlock(); err != nil {
 		failures = append(failures, err)

@@ -6,6 +6,7 @@ import (
 	"sync"
 
 	"github.com/ubcoll/ubcoll/fault"
+	"github.com/ubcoll/ubcoll/internal/invariants"
 )
 
 // Forget is called by the owner of m before it frees m. While local or graph references are open it returns ErrInUse
@@ -31,6 +32,9 @@ func (c *Cache) Leave(m Memory, last func() error, done func(failed error)) (end
 	var dead []*extent
 	c.mu.Lock()
 	left, err := c.forget(m, last, done, &dead)
+	if invariants.Enabled {
+		c.check()
+	}
 	c.mu.Unlock()
 	if err != nil {
 		return nil, fmt.Errorf("memory at %#x: %w", m.Base, err)
@@ -132,6 +136,9 @@ func (c *Cache) Invalidate(addr uintptr, n int) error {
 	for _, p := range c.overlapping(uint64(addr), uint64(addr)+uint64(n)) {
 		c.retire(p.ext, &dead)
 	}
+	if invariants.Enabled {
+		c.check()
+	}
 	c.mu.Unlock()
 	return errors.Join(deregister(dead)...)
 }
@@ -198,6 +205,10 @@ func (c *Cache) Close() error {
 	}
 	for _, p := range c.overlapping(0, maxAddr) {
 		c.retire(p.ext, &dead)
+	}
+	if invariants.Enabled {
+		c.check()
+		c.checkClosed()
 	}
 	c.mu.Unlock()
 	return errors.Join(append(errs, deregister(dead)...)...)

@@ -136,13 +136,13 @@ func TestIndex(t *testing.T) {
 
 // TestIndexClosing looks for a claim behind closing claims, which must not cause a miss.
 func TestIndexClosing(t *testing.T) {
-	ix := newIndex(false)
+	ix, cache := newIndex(false), newCache(t, Config{})
 	want := &Claim{start: 0, end: 1 << 20}
 	ix.insert(want)
 	for i := range uint64(200) {
 		cl := &Claim{start: 1000 + i, end: 1<<20 - i}
 		cl.ended.Store(true)
-		cl.ext = &extent{cache: &Cache{places: newIndex(false)}}
+		cl.ext = &extent{cache: cache}
 		cl.state.Store(closing)
 		ix.insert(cl)
 	}

@@ -63,7 +63,7 @@ func TestTest(t *testing.T) {
 	require.NoError(t, err)
 	const (
 		tests = "go test -vet=off -p <n+1> -parallel <2n> -timeout 1h"
-		race  = tests + " -race -short ./internal/conform/job ./hw"
+		race  = tests + " -race -short -tags invariants ./internal/conform/job ./hw"
 
 		shared = "env UBCOLL_TEST_DEVICES=1 "
 	)
@@ -72,7 +72,7 @@ func TestTest(t *testing.T) {
 	// Both MPIs' stages run at the same time, so only the order of the others is certain.
 	stages := []string{"setup openmpi", "setup mpich", "setup iproute2", "hosts", "rdma-vm", "setup strace", "setup chromium",
 		"setup zsh", "setup fish", "setup c++", "lint", "first-hour", "go build ./...",
-		tests + " -short ./hw . ./coll ./p2p", tests + " ./hw/cpu", tests + " ./internal/conform/job ./...",
+		tests + " -short -tags invariants ./hw . ./coll ./p2p", tests + " ./hw/cpu", tests + " ./internal/conform/job ./...",
 		"go test -C cmd/ubcoll-plot ./...", race, "test-rdma"}
 	const fails = "--- FAIL: TestA (0.00s)\n    a_test.go:1: TEST_SEED=12\n    --- FAIL: TestA/sub (0.00s)\n--- FAIL: TestB (1.00s)\n" +
 		"    --- FAIL: TestB/sub (0.00s)\n        b_test.go:1: TEST_SEED=13\nFAIL\n" +
@@ -97,12 +97,12 @@ func TestTest(t *testing.T) {
 				"scripts/conform-b, mpicc.mpich", "    env MPICC=mpicc.mpich scripts/conform-b"}},
 		{name: "tests", failing: "<" + race + ">", says: fails, want: []string{
 			"unit tests, with the race detector: example.org/x/a TestA",
-			"    TEST_SEED=12 " + shared + tests + " -race -short -count=1 -run '^TestA$' example.org/x/a",
+			"    TEST_SEED=12 " + shared + tests + " -race -short -tags invariants -count=1 -run '^TestA$' example.org/x/a",
 			"unit tests, with the race detector: example.org/x/a TestB",
-			"    TEST_SEED=13 " + shared + tests + " -race -short -count=1 -run '^TestB$' example.org/x/a",
-			"unit tests, with the race detector: example.org/x/c", "    " + shared + tests + " -race -short -count=1 example.org/x/c",
+			"    TEST_SEED=13 " + shared + tests + " -race -short -tags invariants -count=1 -run '^TestB$' example.org/x/a",
+			"unit tests, with the race detector: example.org/x/c", "    " + shared + tests + " -race -short -tags invariants -count=1 example.org/x/c",
 			"unit tests, with the race detector: example.org/x/d TestC",
-			"    " + shared + tests + " -race -short -count=1 -run '^TestC$' example.org/x/d"}},
+			"    " + shared + tests + " -race -short -tags invariants -count=1 -run '^TestC$' example.org/x/d"}},
 		{name: "an MPI's stages end early", change: map[string]string{"conform-a": "\n[ \"$MPICC\" != mpicc.mpich ] || kill -KILL $PPID\n"},
 			without: []string{"conform-b mpicc.mpich"},
 			want:    []string{"everything with mpicc.mpich did not get to its end", "    scripts/test"}},
@@ -125,8 +125,8 @@ func TestTest(t *testing.T) {
 			t.Parallel()
 			told := cores
 			if k.full == "1" {
-				told = append([]string{"-timeout 1h", "-timeout 6h", " -race -short ./internal/conform/job ./hw",
-					" -race ./internal/conform/job ./...", " -short", ""}, cores...)
+				told = append([]string{"-timeout 1h", "-timeout 6h", " -race -short -tags invariants ./internal/conform/job ./hw",
+					" -race -tags invariants ./internal/conform/job ./...", " -short", ""}, cores...)
 			}
 			fill := strings.NewReplacer(told...).Replace
 			dir := t.TempDir()

@@ -15,6 +15,7 @@ import (
 
 	"github.com/ubcoll/ubcoll/fault"
 	"github.com/ubcoll/ubcoll/hw"
+	"github.com/ubcoll/ubcoll/internal/fdtrace"
 )
 
 // Inspect returns what the driver knows about the memory at a. If it knows nothing, the result has type Unknown; that
@@ -166,7 +167,9 @@ func (c *Context) Export(m Allocation) (fd int, err error) {
 	if err := check(r); err != nil {
 		return -1, err
 	}
-	return int(C.int(r.a)), nil
+	fd = int(C.int(r.a))
+	fdtrace.Open(fd, "export of device memory")
+	return fd, nil
 }
 
 // Import makes an Allocation from a descriptor that Export made, here or in another process. The caller keeps the

@@ -15,6 +15,7 @@ import (
 
 	"github.com/ubcoll/ubcoll/fault"
 	"github.com/ubcoll/ubcoll/hw"
+	"github.com/ubcoll/ubcoll/internal/fdtrace"
 )
 
 // PageSize is the size of a page.
@@ -113,9 +114,10 @@ func Create(name string, n int) (*File, error) {
 	if err != nil {
 		return nil, limit("memfd_create", n, err)
 	}
+	fdtrace.Open(fd, "memory file")
 	f := &File{fd: fd, ref: Ref{Process: self, FD: fd, Size: n}}
 	if err := f.prepare(n); err != nil {
-		unix.Close(fd)
+		closeFD(fd)
 		return nil, err
 	}
 	return f, nil
@@ -205,6 +207,7 @@ func Open(r Ref) (*File, error) {
 	if err != nil {
 		return nil, openError(r, path, err)
 	}
+	fdtrace.Open(fd, "peer's memory file")
 	f, err := Adopt(fd, r)
 	if err != nil {
 		return nil, err
@@ -236,7 +239,7 @@ func openError(r Ref, path string, err error) error {
 func Adopt(fd int, r Ref) (*File, error) {
 	var st unix.Stat_t
 	if err := unix.Fstat(fd, &st); err != nil {
-		unix.Close(fd)
+		closeFD(fd)
 		return nil, os.NewSyscallError("fstat", err)
 	}
 	got, err := unix.FcntlInt(uintptr(fd), unix.F_GET_SEALS, 0)
@@ -249,14 +252,19 @@ func Adopt(fd int, r Ref) (*File, error) {
 		err = fmt.Errorf("descriptor %d of %v is not sealed: %w", r.FD, r.Process, fault.ErrStale)
 	}
 	if err != nil {
-		unix.Close(fd)
+		closeFD(fd)
 		return nil, err
 	}
 	return &File{fd: fd, ref: r}, nil
 }
 
 // Close closes the descriptor. Mappings stay.
-func (f *File) Close() error { return os.NewSyscallError("close", unix.Close(f.fd)) }
+func (f *File) Close() error { return closeFD(f.fd) }
+
+func closeFD(fd int) error {
+	fdtrace.Close(fd)
+	return os.NewSyscallError("close", unix.Close(fd))
+}
 
 // Map maps n bytes of f from offset off, both whole pages, for reading and writing. With populate it fills the page
 // tables, so no page fault happens later.

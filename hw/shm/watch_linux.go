@@ -11,6 +11,7 @@ import (
 
 	"github.com/ubcoll/ubcoll/fault"
 	"github.com/ubcoll/ubcoll/hw"
+	"github.com/ubcoll/ubcoll/internal/fdtrace"
 )
 
 // Watch sees when processes die. It has one descriptor for each process, and looks at all of them with one system call.
@@ -42,7 +43,7 @@ func (w *Watch) Add(p Process) (*Watched, error) {
 			return -1, err
 		}
 		if err := p.Check(); err != nil { // only now: the process id may have been reused before pidfd_open
-			unix.Close(fd)
+			closeFD(fd)
 			return -1, err
 		}
 		return fd, nil
@@ -60,7 +61,7 @@ func (w *Watch) Adopt(p Process, fd int) (*Watched, error) {
 		return fd, nil
 	})
 	if !took {
-		err = errors.Join(err, os.NewSyscallError("close", unix.Close(fd)))
+		err = errors.Join(err, closeFD(fd))
 	}
 	return one, err
 }
@@ -78,6 +79,7 @@ func openPID(p Process) (int, error) {
 	fd, err := unix.PidfdOpen(p.PID, 0)
 	switch err {
 	case nil:
+		fdtrace.Open(fd, "pidfd")
 		return fd, nil
 	case unix.ESRCH:
 		return -1, fmt.Errorf("%v is gone: %w", p, fault.ErrPeerLost)
@@ -128,7 +130,7 @@ func (w *Watch) Look() {
 			continue
 		}
 		w.living[i].dead.Store(true)
-		unix.Close(int(w.fds[i].Fd)) // it has nothing more to say
+		closeFD(int(w.fds[i].Fd)) // it has nothing more to say
 		last := len(w.fds) - 1
 		w.fds[i], w.living[i] = w.fds[last], w.living[last]
 		w.fds, w.living = w.fds[:last], w.living[:last]
@@ -141,7 +143,7 @@ func (w *Watch) Close() error {
 	defer w.mu.Unlock()
 	var errs []error
 	for _, f := range w.fds {
-		errs = append(errs, os.NewSyscallError("close", unix.Close(int(f.Fd))))
+		errs = append(errs, closeFD(int(f.Fd)))
 	}
 	w.known, w.living, w.fds, w.closed = nil, nil, nil, true
 	return errors.Join(errs...)

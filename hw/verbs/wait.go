@@ -10,12 +10,14 @@ import (
 	"time"
 
 	"github.com/ubcoll/ubcoll/fault"
+	"github.com/ubcoll/ubcoll/internal/fdtrace"
 )
 
 // waiter waits until a descriptor of the library is readable, without blocking a thread.
 type waiter struct {
 	turn   chan struct{} // full while a goroutine waits
 	file   *os.File
+	fd     int
 	closed atomic.Bool
 }
 
@@ -28,7 +30,8 @@ func newWaiter(fd int, name string) (*waiter, error) {
 	if errno != 0 {
 		return nil, os.NewSyscallError("fcntl", errno)
 	}
-	return &waiter{turn: make(chan struct{}, 1), file: os.NewFile(own, name)}, nil
+	fdtrace.Open(int(own), "duplicate of "+name)
+	return &waiter{turn: make(chan struct{}, 1), file: os.NewFile(own, name), fd: int(own)}, nil
 }
 
 // wait calls try, and again whenever the descriptor is readable, until try returns true or ctx ends. If another
@@ -68,5 +71,6 @@ func (w *waiter) wait(ctx context.Context, try func() bool) error {
 
 func (w *waiter) close() {
 	w.closed.Store(true)
+	fdtrace.Close(w.fd)
 	w.file.Close()
 }

@@ -274,8 +274,10 @@ func TestProgressWrapsAround(t *testing.T) {
 	comms := enginetest.Open(t, 3, engine.Options{})
 	for _, skip := range []uint64{1<<31 - 4, 1<<31 - 4, 1<<31 - 4, 1 << 31} {
 		for _, c := range comms {
-			c.Skip(skip)
-			c.Team().Progress(0)
+			for range 2 { // a rank's word never jumps by half the range
+				c.Skip(skip / 2)
+				c.Team().Progress(0)
+			}
 		}
 		errs := testkit.Each(comms, func(c *engine.Comm) error {
 			for i := range 8 {

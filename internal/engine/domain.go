@@ -17,6 +17,7 @@ import (
 	"github.com/ubcoll/ubcoll/fault"
 	"github.com/ubcoll/ubcoll/internal/env"
 	"github.com/ubcoll/ubcoll/internal/hosts"
+	"github.com/ubcoll/ubcoll/internal/invariants"
 	"github.com/ubcoll/ubcoll/internal/mem"
 	"github.com/ubcoll/ubcoll/internal/roster"
 	"github.com/ubcoll/ubcoll/internal/team"
@@ -96,7 +97,7 @@ func newDomain(r *roster.Roster, log *slog.Logger, o *Options, goHeap bool, newI
 	regions, err1 := env.MaxRegions.Get()
 	pinned, err2 := env.MaxPinned.Get()
 	config := register.Config{MaxRegions: regions, MaxBytes: int64(pinned), Pin: o.Pin,
-		Locker: &locker{heap: h, log: log, pin: o.Pin}, Backends: []register.Backend{d.IPC}, OnError: d.Failed}
+		Locker: &locker{heap: h, log: log, pin: o.Pin}, Backends: []register.Backend{d.IPC}, OnError: d.cacheFailed}
 	d.nics, config.NoNet, err = mr.FromEnv(log, func(m register.Memory) { h.Keep(m.Base, m.Bytes, m.Generation) })
 	if d.nics != nil {
 		config.Backends = append(config.Backends, d.nics)
@@ -229,6 +230,14 @@ func (e *ending) soFar() error {
 // Failed counts and logs err, a failure to free something that no call can return, unless it is nil.
 func (d *Domain) Failed(err error) { d.failedTo("give memory back", err) }
 
+// cacheFailed is Failed for what the cache reports.
+func (d *Domain) cacheFailed(err error) {
+	if invariants.Enabled && errors.Is(err, fault.ErrArgument) {
+		invariants.Violated("%v", err)
+	}
+	d.Failed(err)
+}
+
 func (d *Domain) failedTo(do string, err error) {
 	if err == nil {
 		return
@@ -344,7 +353,18 @@ func (d *Domain) drop(allocs []*mem.Allocation, peers []team.Reader, lift func()
 	if d.device != nil {
 		errs = append(errs, d.device.Close())
 	}
+	if invariants.Enabled {
+		d.checkClosed()
+	}
 	return errors.Join(errs...)
+}
+
+// checkClosed checks that nothing uses registered memory any more.
+func (d *Domain) checkClosed() {
+	if s := d.Cache.Stats(); s.Regions > 0 || s.Extents > 0 {
+		invariants.Violated("the domain is closed, and uses of %d registrations of %d pieces of memory have not ended", s.Regions,
+			s.Extents)
+	}
 }
 
 // Identity is what this rank's handles say about it.

@@ -7,6 +7,7 @@ import (
 	"github.com/ubcoll/ubcoll/fault"
 	"github.com/ubcoll/ubcoll/hw/cuda"
 	"github.com/ubcoll/ubcoll/internal/gpu"
+	"github.com/ubcoll/ubcoll/internal/invariants"
 )
 
 // lane is the messages from one rank, or to it.
@@ -117,7 +118,11 @@ func (m *messages) drop(k *mark) {
 	if k == nil {
 		return
 	}
-	if k.users--; k.users == 0 {
+	k.users--
+	if invariants.Enabled {
+		k.checkUsers()
+	}
+	if k.users == 0 {
 		k.stream = nil
 		m.free = append(m.free, k)
 	}

@@ -6,6 +6,7 @@ import (
 	"github.com/ubcoll/ubcoll/hw/cuda"
 	"github.com/ubcoll/ubcoll/internal/gpu"
 	"github.com/ubcoll/ubcoll/internal/gpu/kernels"
+	"github.com/ubcoll/ubcoll/internal/invariants"
 )
 
 // queue queues ms on s, or if s is nil on their first lane's own stream. It returns a mark after them, which the caller
@@ -117,6 +118,9 @@ func (m *messages) lay(p *partition, part *gpu.LaneSet, form int) (grid int) {
 		l := &params.Lane[i]
 		l.Block = uint32(grid)
 		grid += int(l.Blocks)
+	}
+	if invariants.Enabled {
+		p.checkLaid(part, grid)
 	}
 	return grid
 }

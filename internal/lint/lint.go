@@ -31,16 +31,17 @@ type importRule struct {
 // importRules is all that the order of packages is for. A package may come under several.
 var importRules = []importRule{
 	{
-		of:   []string{"hw", "hw/*", "dtype", "fault"},
-		only: []string{"hw", "hw/*", "dtype", "fault", "internal/env", "internal/race", "internal/nearest"},
-		why:  "bindings and common words know nothing of ranks",
+		of: []string{"hw", "hw/*", "dtype", "fault"},
+		only: []string{"hw", "hw/*", "dtype", "fault", "internal/env", "internal/fdtrace", "internal/race",
+			"internal/nearest"},
+		why: "bindings and common words know nothing of ranks",
 	}, {
 		of:   []string{"bootstrap"},
 		only: []string{"fault", "hw/shm", "internal/clock", "internal/env", "internal/nearest", "internal/reason"},
 		why:  "programs use it without a communicator",
 	}, {
 		of:   []string{"register"},
-		only: []string{"fault", "hw", "internal/env", "internal/nearest"},
+		only: []string{"fault", "hw", "internal/env", "internal/invariants", "internal/nearest"},
 		why:  "the cache knows memory and transports by its interfaces only",
 	}, {
 		of:  []string{"internal/mem", "internal/tuning", "internal/gpu/kernels"},

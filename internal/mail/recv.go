@@ -5,6 +5,7 @@ import (
 
 	"github.com/ubcoll/ubcoll/hw/cpu"
 	"github.com/ubcoll/ubcoll/hw/cpu/spin"
+	"github.com/ubcoll/ubcoll/internal/invariants"
 	"github.com/ubcoll/ubcoll/internal/team"
 )
 
@@ -59,6 +60,9 @@ func (m *Mail) take(b *Box, s *slot, h header, v *team.Vec, exact bool) (n int, 
 func (b *Box) taken(verdict uint8) {
 	l := &b.Recv
 	l.Seq++
+	if invariants.Enabled {
+		b.checkTaken()
+	}
 	shift := l.Seq % SendSlots * 8
 	old := b.Out.verdicts.Load()
 	if v := old&^(0xff<<shift) | uint64(verdict)<<shift; v != old {

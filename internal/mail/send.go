@@ -7,6 +7,7 @@ import (
 	"github.com/ubcoll/ubcoll/fault"
 	"github.com/ubcoll/ubcoll/hw/cpu"
 	"github.com/ubcoll/ubcoll/hw/cpu/spin"
+	"github.com/ubcoll/ubcoll/internal/invariants"
 	"github.com/ubcoll/ubcoll/internal/mem"
 	"github.com/ubcoll/ubcoll/internal/team"
 )
@@ -69,6 +70,9 @@ const claimBytes = 1 << 10 // about what a core can have in flight
 
 // publish makes the message visible to the peer, and prefetches the memory of a next message of the same size.
 func (m *Mail) publish(b *Box, s *slot, seq uint64, n int) {
+	if invariants.Enabled {
+		b.checkNext(seq)
+	}
 	b.Send.Seq = seq
 	spin.Release(&s.Seq, seq)
 	next := unsafe.Pointer(&b.Out.Slots[(seq+1)%SendSlots])

@@ -7,6 +7,7 @@ import (
 
 	"github.com/ubcoll/ubcoll/fault"
 	"github.com/ubcoll/ubcoll/hw/shm"
+	"github.com/ubcoll/ubcoll/internal/invariants"
 )
 
 // arena is a memory file from which allocations are cut. Its number is never reused.
@@ -153,6 +154,9 @@ func (h *Heap) give(a *Allocation) error {
 	if ar.live == 0 {
 		h.trim(false)
 	}
+	if invariants.Enabled {
+		h.check()
+	}
 	return err
 }
 
@@ -220,6 +224,9 @@ func (h *Heap) Quarantine() (lift func()) {
 			}
 			return !s.kept
 		})
+		if invariants.Enabled {
+			h.check()
+		}
 	})
 }
 

@@ -4,6 +4,7 @@ import (
 	"fmt"
 
 	"github.com/ubcoll/ubcoll/fault"
+	"github.com/ubcoll/ubcoll/internal/invariants"
 )
 
 // A grant lets peers use part of an allocation until it is revoked. It is a slot of the directory with its own
@@ -34,4 +35,7 @@ func (h *Heap) Revoke(g Location) {
 	}
 	h.dir.slots[g.Slot].Store(0)
 	h.freeSlots = append(h.freeSlots, g.Slot)
+	if invariants.Enabled {
+		h.check()
+	}
 }

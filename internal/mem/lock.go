@@ -5,6 +5,7 @@ import (
 
 	"github.com/ubcoll/ubcoll/fault"
 	"github.com/ubcoll/ubcoll/hw/shm"
+	"github.com/ubcoll/ubcoll/internal/invariants"
 )
 
 // Lock keeps a's pages in memory until as many calls of Unlock, or Retire; the caller keeps a alive meanwhile. The
@@ -34,7 +35,11 @@ func (a *Allocation) Lock() error {
 func (a *Allocation) Unlock() error {
 	a.locking.Lock()
 	defer a.locking.Unlock()
-	if a.locks--; a.locks > 0 {
+	a.locks--
+	if invariants.Enabled {
+		a.checkLocks()
+	}
+	if a.locks > 0 {
 		return nil
 	}
 	return shm.Unlock(a.Ptr, a.pages)

@@ -21,6 +21,7 @@ import (
 	"github.com/ubcoll/ubcoll/hw"
 	"github.com/ubcoll/ubcoll/hw/cuda"
 	"github.com/ubcoll/ubcoll/hw/shm"
+	"github.com/ubcoll/ubcoll/internal/invariants"
 )
 
 // Origin says where an allocation comes from.
@@ -91,7 +92,11 @@ func (a *Allocation) Hold() bool {
 
 // Release ends one Hold.
 func (a *Allocation) Release() {
-	if a.uses.Add(-1) == freeing {
+	uses := a.uses.Add(-1)
+	if invariants.Enabled {
+		a.checkReleased(uses)
+	}
+	if uses == freeing {
 		a.ended()
 	}
 }
@@ -324,6 +329,9 @@ func (h *Heap) enter(a *Allocation) {
 		h.low.Store(a.Base())
 	}
 	h.high.Store(max(h.high.Load(), a.Base()+uintptr(a.Bytes)))
+	if invariants.Enabled {
+		h.check()
+	}
 }
 
 func byBase(a *Allocation, p uintptr) int {
@@ -439,6 +447,9 @@ func (h *Heap) Lookup(p uintptr, n int) *Allocation {
 // Retire ends a's life for everybody: views of it fault, and handles to it are refused. No host operation of this rank
 // may use it; Retire waits for what is queued on the device. A second Retire returns fault.ErrClosed.
 func (h *Heap) Retire(a *Allocation) error {
+	if invariants.Enabled {
+		a.checkIdle()
+	}
 	if !a.Dev.IsHost() {
 		return h.retireDevice(a)
 	}
@@ -447,10 +458,13 @@ func (h *Heap) Retire(a *Allocation) error {
 	if err := h.leave(a); err != nil {
 		return err
 	}
-	switch {
-	case h.closed || a.Origin != Arena:
+	if h.closed || a.Origin != Arena {
 		return nil
-	case h.goHeap:
+	}
+	if invariants.Enabled {
+		h.poison(a)
+	}
+	if h.goHeap {
 		h.slots[a.At.Slot].Store(nil)
 		return nil
 	}
@@ -471,6 +485,9 @@ func (h *Heap) leave(a *Allocation) error {
 		h.live = slices.Delete(h.live, i, i+1)
 	}
 	h.freeSlots = append(h.freeSlots, a.At.Slot)
+	if invariants.Enabled {
+		h.check()
+	}
 	return nil
 }
 

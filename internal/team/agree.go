@@ -7,6 +7,7 @@ import (
 
 	"github.com/ubcoll/ubcoll/fault"
 	"github.com/ubcoll/ubcoll/hw/cpu/spin"
+	"github.com/ubcoll/ubcoll/internal/invariants"
 	"github.com/ubcoll/ubcoll/internal/reason"
 )
 
@@ -176,7 +177,12 @@ const progressEvery = 1 << 20
 
 // Progress publishes that this rank has done n steps of the running operation. Its peers may now read what it wrote
 // before, and overwrite what it read before.
-func (t *Team) Progress(n uint64) { spin.Release(&t.Me.progress, t.Seq<<32+n) }
+func (t *Team) Progress(n uint64) {
+	if invariants.Enabled {
+		t.checkProgress(n)
+	}
+	spin.Release(&t.Me.progress, t.Seq<<32+n)
+}
 
 // WaitProgress waits until rank has done n steps of the running operation.
 func (t *Team) WaitProgress(ctx context.Context, rank int, n uint64, step string) error {

@@ -4,6 +4,7 @@ import (
 	"errors"
 
 	"github.com/ubcoll/ubcoll/hw/cpu/spin"
+	"github.com/ubcoll/ubcoll/internal/invariants"
 )
 
 // Small calls of a group or graph travel together: each rank writes the sources of several calls to its eager slot, all
@@ -99,6 +100,9 @@ func (t *Team) Fused(n int) int {
 func (t *Team) release(d *Descriptor) {
 	if t.Seq%progressEvery == 0 {
 		t.Progress(0)
+	}
+	if invariants.Enabled {
+		checkNext("descriptor", &t.Me.Desc, t.Seq)
 	}
 	spin.Release(&d.Seq, t.Seq)
 }

@@ -7,6 +7,7 @@ import (
 	"unsafe"
 
 	"github.com/ubcoll/ubcoll/hw/cpu/spin"
+	"github.com/ubcoll/ubcoll/internal/invariants"
 )
 
 // More than 16 ranks agree by group, so that a rank reads about as many lines as there are groups, instead of one for
@@ -191,6 +192,9 @@ func (t *Team) publishGroup(ctx context.Context, w *Work, bad error) error {
 		w.Path.Combine(t, w)
 	}
 	mine.Sig = sig
+	if invariants.Enabled {
+		checkNext("leader's word", &t.Me.Group, t.Seq)
+	}
 	spin.Release(&mine.Seq, t.Seq)
 	return nil
 }

@@ -47,6 +47,8 @@ func newHosts(said *strings.Builder) *Team {
 	x.Init(&hosts{log: slog.New(slog.NewTextHandler(said, nil))}, Ranks{Rank: 4, Size: all, Local: here})
 	for r := range x.Peers {
 		x.Peers[r] = Peer{Area: &Area{}, Proc: shm.Process{PID: 100 + r}, Host: "here", Mem: &memory{}}
+		x.Peers[r].Area.Desc[0].Seq.Store(6)
+		x.Peers[r].Area.Desc[1].Seq.Store(7)
 	}
 	x.Peers[me].Mem = nil
 	x.Me = x.Peers[me].Area

@@ -9,10 +9,14 @@ import (
 	"time"
 
 	"go.uber.org/goleak"
+
+	"github.com/ubcoll/ubcoll/internal/fdtrace"
 )
 
-// Main runs m's tests, and then fails if goroutines are left behind. Pass its result to os.Exit.
+// Main runs m's tests, and then fails if goroutines are left behind, or descriptors that internal/fdtrace knows. Pass its
+// result to os.Exit.
 func Main(m *testing.M) int {
+	fdtrace.Start()
 	code := m.Run()
 	if code != 0 {
 		return code
@@ -21,16 +25,25 @@ func Main(m *testing.M) int {
 		fmt.Fprintln(os.Stderr, "goroutines stay behind:", err)
 		return 1
 	}
+	if open := fdtrace.Since(0); open != "" {
+		fmt.Fprintln(os.Stderr, "descriptors stay behind:\n"+open)
+		return 1
+	}
 	return 0
 }
 
-// NoLeaks returns a function that fails t if goroutines started since this call are left behind.
+// NoLeaks returns a function that fails t if goroutines started since this call are left behind, or descriptors that
+// internal/fdtrace knows.
 func NoLeaks(t testing.TB) (check func()) {
-	before := goleak.IgnoreCurrent()
+	fdtrace.Start()
+	before, opened := goleak.IgnoreCurrent(), fdtrace.Mark()
 	return func() {
 		t.Helper()
 		if err := leaks(before); err != nil {
 			t.Error("goroutines stay behind:", err)
+		}
+		if open := fdtrace.Since(opened); open != "" {
+			t.Error("descriptors stay behind:\n" + open)
 		}
 	}
 }

@@ -12,6 +12,7 @@ import (
 	"github.com/ubcoll/ubcoll/hw/cuda"
 	"github.com/ubcoll/ubcoll/internal/clock"
 	"github.com/ubcoll/ubcoll/internal/engine"
+	"github.com/ubcoll/ubcoll/internal/invariants"
 	"github.com/ubcoll/ubcoll/internal/mem"
 )
 
@@ -328,6 +329,9 @@ func (p *peer) Unhold(extent uint32) error {
 	r.d.importing.Lock()
 	defer r.d.importing.Unlock()
 	m := r.mapping(extent)
+	if invariants.Enabled && m.held == 0 && !r.d.closed {
+		invariants.Violated("extent %d of %v is given up more often than held", extent, p.card.Process)
+	}
 	if m.held > 0 { // else Close has already dropped the holds
 		m.held--
 	}

@@ -21,6 +21,7 @@ import (
 	"github.com/ubcoll/ubcoll/fault"
 	"github.com/ubcoll/ubcoll/hw/shm"
 	"github.com/ubcoll/ubcoll/internal/clock"
+	"github.com/ubcoll/ubcoll/internal/fdtrace"
 	"github.com/ubcoll/ubcoll/internal/mem"
 )
 
@@ -270,10 +271,14 @@ func requestFD(ctx context.Context, name string, secret []byte, req fdRequest) (
 	return fd, err
 }
 
-func closeFD(fd int) error { return os.NewSyscallError("close", syscall.Close(fd)) }
+func closeFD(fd int) error {
+	fdtrace.Close(fd)
+	return os.NewSyscallError("close", syscall.Close(fd))
+}
 
 func dupFD(fd int) (int, error) {
 	fd, err := unix.FcntlInt(uintptr(fd), unix.F_DUPFD_CLOEXEC, 0)
+	fdtrace.Open(fd, "duplicate of an export")
 	return fd, os.NewSyscallError("fcntl", err)
 }
 
@@ -289,6 +294,7 @@ func oneDescriptor(oob []byte) (int, error) {
 		}
 	}
 	if len(fds) == 1 {
+		fdtrace.Open(fds[0], "peer's descriptor")
 		return fds[0], nil
 	}
 	for _, fd := range fds {

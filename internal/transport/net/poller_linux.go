@@ -11,6 +11,8 @@ import (
 	"unsafe"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/ubcoll/ubcoll/internal/fdtrace"
 )
 
 // poll is the set of a node's sockets, and how a goroutine waits for it.
@@ -35,6 +37,7 @@ func newPoll() (*poll, error) {
 	if err != nil {
 		return nil, fmt.Errorf("network: epoll: %w", limit(err))
 	}
+	fdtrace.Open(fd, "set of sockets")
 	return &poll{fd: fd, ends: map[int32]*end{}}, nil
 }
 
@@ -106,7 +109,7 @@ func wait(fd int, events []unix.EpollEvent) int {
 func (p *poll) close() {
 	p.moving.Lock()
 	defer p.moving.Unlock()
-	_ = unix.Close(p.fd)
+	closeSocket(p.fd)
 	p.fd = -1
 }
 
@@ -130,12 +133,13 @@ func (p *poll) waiter() (*waiter, error) {
 		_ = unix.Close(fd)
 		return nil, fmt.Errorf("network: epoll: %w", err)
 	}
+	fdtrace.Open(fd, "outer set of sockets")
 	w := &waiter{set: p, outer: fd, file: os.NewFile(uintptr(fd), "epoll")}
 	if w.conn, err = w.file.SyscallConn(); err == nil {
 		err = w.file.SetReadDeadline(time.Time{})
 	}
 	if err != nil { // the runtime's poller does not take it
-		_ = w.file.Close()
+		w.close()
 		return nil, fmt.Errorf("network: epoll: %w", err)
 	}
 	w.look = func(uintptr) bool { return wait(w.outer, w.one[:]) > 0 }
@@ -151,7 +155,10 @@ func (w *waiter) wait(d time.Duration) {
 	}
 }
 
-func (w *waiter) close() { _ = w.file.Close() }
+func (w *waiter) close() {
+	fdtrace.Close(w.outer)
+	_ = w.file.Close()
+}
 
 // adopt takes a connection's socket out of Go's poller.
 func adopt(c syscall.Conn) (fd int, err error) {
@@ -163,11 +170,12 @@ func adopt(c syscall.Conn) (fd int, err error) {
 	if err = errors.Join(failed, err); err != nil {
 		return 0, limit(err)
 	}
+	fdtrace.Open(fd, "socket")
 	if err = unix.SetsockoptInt(fd, unix.IPPROTO_TCP, unix.TCP_NODELAY, 1); err == nil {
 		err = unix.SetNonblock(fd, true)
 	}
 	if err != nil {
-		_ = unix.Close(fd)
+		closeSocket(fd)
 	}
 	return fd, err
 }
@@ -220,7 +228,10 @@ func receiveFrom(fd int, b []byte) (int, error) {
 
 func shutdown(fd int) { _ = unix.Shutdown(fd, unix.SHUT_WR) }
 
-func closeSocket(fd int) { _ = unix.Close(fd) }
+func closeSocket(fd int) {
+	fdtrace.Close(fd)
+	_ = unix.Close(fd)
+}
 
 // raiseLimit raises this process's limit on descriptors as far as it may.
 func raiseLimit() {

@@ -6,6 +6,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/ubcoll/ubcoll/internal/fdtrace"
 	"github.com/ubcoll/ubcoll/internal/race"
 )
 
@@ -80,4 +81,7 @@ func (m *scatter) send(fd int, v []iovec) (int, syscall.Errno) {
 
 func shutdown(fd int) { _ = unix.Shutdown(fd, unix.SHUT_WR) }
 
-func closeFd(fd int) { _ = unix.Close(fd) }
+func closeFd(fd int) {
+	fdtrace.Close(fd)
+	_ = unix.Close(fd)
+}
