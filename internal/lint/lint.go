@@ -63,7 +63,7 @@ var importRules = []importRule{
 		of: []string{"internal/engine"},
 		not: []string{"internal/transport/ipc", "internal/gpu", "internal/gpuend", "internal/gpumail", "internal/mail", "internal/onesided",
 			"internal/inside"},
-		why: "inside.Open gives these to the engine, as engine.Rooms",
+		why: "inside.Open gives these to the engine, as engine.Providers",
 	}, {
 		of:  []string{"internal/gpu", "internal/transport/ipc"},
 		not: []string{"internal/gpuend", "internal/gpumail", "internal/mail", "internal/onesided"},
