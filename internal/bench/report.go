@@ -171,7 +171,9 @@ type BusBW struct {
 }
 
 // Setup says what the first use of the buffers cost, in microseconds on the slowest rank. On devices it also counts how
-// often ranks mapped each other's buffers, summed over all ranks. For one-sided operations the times are rank 0's.
+// often ranks mapped each other's memory, summed over all ranks: until the end of the first use the buffers, and later
+// also staging memory, which ranks that share a device need for smaller messages than others. For one-sided operations
+// the times are rank 0's.
 type Setup struct {
 	Bytes    int     `json:"bytes"` // of each of the two buffers; of the region of one-sided operations
 	Alloc    float64 `json:"alloc_us"`

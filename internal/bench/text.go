@@ -232,7 +232,7 @@ func (t *text) footer(r *Report) {
 		t.printf("# First touch of %d bytes: allocate %.1f us, register %.1f us\n", s.Bytes, s.Alloc, s.Register)
 		if s.FirstUse > 0 {
 			t.printf("# First use of the buffers: %.1f us, in which ranks opened %d of their peers' buffers; "+
-				"in later ones %d\n", s.FirstUse, s.Opened, s.OpenedLater)
+				"later %d, staging memory included\n", s.FirstUse, s.Opened, s.OpenedLater)
 		}
 	}
 	if c := r.Cache; c != nil && t.cfg.Paths {
