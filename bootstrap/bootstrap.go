@@ -90,8 +90,8 @@ func aborted(rank, code int) cause {
 
 func lost(rank int, why string) cause { return cause{rank, 0, why, fault.ErrPeerLost} }
 
-// late is the cause when the time of rank waited was up before the ranks of missing, at least one, had come.
-func late(missing []int, waited int) cause {
+// timedOutWaiting is the cause when the time of rank waited was up before the ranks of missing, at least one, had come.
+func timedOutWaiting(missing []int, waited int) cause {
 	return cause{missing[0], 0, fmt.Sprintf("%s had not come when the time of rank %d was up", rankList(missing), waited),
 		fault.ErrTimeout}
 }

@@ -94,8 +94,8 @@ func (l *leaf) Exchange(ctx context.Context, peer int, mine []byte) ([]byte, err
 	if err := l.check(mine); err != nil {
 		return nil, err
 	}
-	alone := func() { l.timeOut(reason.Ended(ctx), frame{kind: kindAlone, seq: uint32(peer)}) }
-	stop := context.AfterFunc(ctx, alone) // also ends a send that rank 0 does not read
+	timeOut := func() { l.timeOut(reason.Ended(ctx), frame{kind: kindExchangeTimeout, seq: uint32(peer)}) }
+	stop := context.AfterFunc(ctx, timeOut) // also ends a send that rank 0 does not read
 	defer stop()
 	_ = l.wire.send(frame{kindSwap, uint32(peer), mine}) // if this fails, the reader learns why
 	part := l.swaps.await(peer, l.broken, nil)
@@ -133,7 +133,7 @@ func (r *root) Exchange(ctx context.Context, peer int, mine []byte) ([]byte, err
 		return nil, err
 	}
 	// A rank that does not read blocks relay until ctx ends.
-	stop := context.AfterFunc(ctx, func() { r.alone(peer, reason.Ended(ctx)) })
+	stop := context.AfterFunc(ctx, func() { r.exchangeTimedOut(peer, reason.Ended(ctx)) })
 	defer stop()
 	if err := r.relay(0, peer, mine); err != nil {
 		return nil, r.giveUp(err)
@@ -151,10 +151,10 @@ func (r *root) Exchange(ctx context.Context, peer int, mine []byte) ([]byte, err
 	return part, nil
 }
 
-// alone ends the job: rank 0's context has ended before peer came.
-func (r *root) alone(peer int, why error) {
+// exchangeTimedOut ends the job: rank 0's context has ended before peer came.
+func (r *root) exchangeTimedOut(peer int, why error) {
 	if reason.TimedOut(why) {
-		r.fail(late([]int{peer}, 0))
+		r.fail(timedOutWaiting([]int{peer}, 0))
 	} else {
 		r.fail(gaveUp(0, why))
 	}

@@ -16,16 +16,16 @@ import (
 // After the handshake, Env's connections carry frames: "UB", a kind, a zero byte, a sequence number and the body's
 // length (both 32 bits, big endian), the body.
 const (
-	kindGather  = iota + 1 // to rank 0: the sender's part of AllGather number seq
-	kindResult             // from rank 0: all parts
-	kindAbort              // rank, code: some rank called Abort
-	kindLost               // rank, text: some rank died or gave up
-	kindBye                // the sender has closed
-	kindGo                 // from rank 0: all ranks are there; the key, if rank 0 has made it
-	kindRefuse             // from rank 0: text: the job cannot start
-	kindTimeout            // like kindLost, by timeout; empty, to rank 0: the sender's time for AllGather seq is up
-	kindSwap               // to rank 0: the sender's part of an Exchange with rank seq; from rank 0: rank seq's part
-	kindAlone              // to rank 0: the sender's time for an Exchange with rank seq is up
+	kindGather          = iota + 1 // to rank 0: the sender's part of AllGather number seq
+	kindResult                     // from rank 0: all parts
+	kindAbort                      // rank, code: some rank called Abort
+	kindLost                       // rank, text: some rank died or gave up
+	kindBye                        // the sender has closed
+	kindGo                         // from rank 0: all ranks are there; the key, if rank 0 has made it
+	kindRefuse                     // from rank 0: text: the job cannot start
+	kindTimeout                    // like kindLost, by timeout; empty, to rank 0: the sender's time for AllGather seq is up
+	kindSwap                       // to rank 0: the sender's part of an Exchange with rank seq; from rank 0: rank seq's part
+	kindExchangeTimeout            // to rank 0: the sender's time for an Exchange with rank seq is up
 	kindEnd
 )
 
@@ -119,12 +119,12 @@ func (c cause) encode() frame {
 // wire is a connection that several goroutines may write frames to.
 type wire struct {
 	net.Conn
-	mu   sync.Mutex
-	owed []byte
+	mu    sync.Mutex
+	first []byte
 }
 
 func (w *wire) send(f frame) error {
-	if err := w.pay(); err != nil {
+	if err := w.flushFirst(); err != nil {
 		return err
 	}
 	b := f.append(make([]byte, 0, headerSize+len(f.body)))
@@ -134,19 +134,19 @@ func (w *wire) send(f frame) error {
 	return err
 }
 
-// owe makes b, a frame, the next one to go out, before any other.
-func (w *wire) owe(b []byte) {
+// sendFirst makes b, a frame, the next one to go out, before any other.
+func (w *wire) sendFirst(b []byte) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.owed = b
+	w.first = b
 }
 
-// pay sends the owed frame, if there is one.
-func (w *wire) pay() error {
+// flushFirst sends the frame of sendFirst, if there is one.
+func (w *wire) flushFirst() error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	b := w.owed
-	w.owed = nil
+	b := w.first
+	w.first = nil
 	if b == nil {
 		return nil
 	}

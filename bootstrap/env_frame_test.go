@@ -23,7 +23,7 @@ func TestFrame(t *testing.T) {
 		{kindBye, 0, nil},
 		aborted(3, -1).encode(),
 		lost(2, "gone").encode(),
-		late([]int{2, 3}, 1).encode(),
+		timedOutWaiting([]int{2, 3}, 1).encode(),
 	} {
 		got, err := readFrame(bytes.NewReader(f.append(nil)))
 		require.NoError(t, err)
@@ -83,11 +83,11 @@ func TestResultComesBeforeWhatFollowsIt(t *testing.T) {
 	defer here.Close()
 	defer there.Close()
 	w := wire{Conn: here}
-	w.owe(frame{kindResult, 5, []byte("parts")}.append(nil))
+	w.sendFirst(frame{kindResult, 5, []byte("parts")}.append(nil))
 	sent := make(chan error, 1)
 	go func() {
 		w.sendNotice(aborted(1, 3).encode())
-		sent <- w.pay() // owes nothing any more
+		sent <- w.flushFirst() // nothing is left to send first
 	}()
 	for _, want := range []byte{kindResult, kindAbort} {
 		f, err := readFrame(there)

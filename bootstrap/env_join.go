@@ -163,7 +163,7 @@ func (c config) host(ctx context.Context) (Bootstrap, error) {
 	if err != nil {
 		r.refuse(err)
 		r.drop() // the ranks have been told, and those that come now may need the descriptors
-		r.turnAway(visitors, err)
+		r.rejectLater(visitors, err)
 	}
 	done()
 	l.Close()
@@ -179,8 +179,8 @@ func (c config) host(ctx context.Context) (Bootstrap, error) {
 // change it.
 var linger = notice
 
-// turnAway tells ranks that have not come yet why the job could not start, if they come within linger.
-func (r *root) turnAway(visitors <-chan visitor, why error) {
+// rejectLater tells ranks that have not come yet why the job could not start, if they come within linger.
+func (r *root) rejectLater(visitors <-chan visitor, why error) {
 	coming := map[int]bool{}
 	for rank := 1; rank < r.size; rank++ {
 		if r.wires[rank] == nil {
@@ -232,17 +232,17 @@ func (c config) removeStale(ctx context.Context) bool {
 	if !errors.Is(err, syscall.ECONNREFUSED) {
 		return false
 	}
-	aside := fmt.Sprintf("%s.%d.stale", c.addr, os.Getpid())
-	if os.Rename(c.addr, aside) != nil {
+	stale := fmt.Sprintf("%s.%d.stale", c.addr, os.Getpid())
+	if os.Rename(c.addr, stale) != nil {
 		return false
 	}
-	moved, err := os.Lstat(aside)
+	moved, err := os.Lstat(stale)
 	if err != nil || !os.SameFile(found, moved) {
-		_ = os.Link(aside, c.addr) // does not replace a socket that is there by now
-		_ = os.Remove(aside)
+		_ = os.Link(stale, c.addr) // does not replace a socket that is there by now
+		_ = os.Remove(stale)
 		return false
 	}
-	return os.Remove(aside) == nil
+	return os.Remove(stale) == nil
 }
 
 // stranger returns an error if conn, over a Unix socket, comes from another user.
@@ -480,8 +480,8 @@ func (a *attempts) list() []string {
 	return slices.Clone(a.all)
 }
 
-// unheard is the error of a rank that found no rank 0 at the addresses tried; err is the last attempt's.
-func (c config) unheard(tried []string, err error) error {
+// noRootError is the error of a rank that found no rank 0 at the addresses tried; err is the last attempt's.
+func (c config) noRootError(tried []string, err error) error {
 	where := ""
 	if c.network == "tcp" && len(tried) > 0 {
 		hint := c.hint(tried[0])
@@ -523,7 +523,7 @@ func (c config) dial(ctx context.Context) (Bootstrap, error) {
 		}
 		select {
 		case <-ctx.Done():
-			return nil, c.unheard(tried, last)
+			return nil, c.noRootError(tried, last)
 		case <-time.After(wait):
 		}
 	}

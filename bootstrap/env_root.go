@@ -137,15 +137,15 @@ func (r *root) take(rank int, f frame) error {
 		case <-r.broken:
 		}
 		return r.relay(rank, int(f.seq), f.body)
-	case kindAlone:
+	case kindExchangeTimeout:
 		if uint64(f.seq) >= uint64(r.size) || int(f.seq) == rank {
 			return fmt.Errorf("it waits for rank %d: %w", f.seq, fault.ErrMismatch)
 		}
-		r.fail(late([]int{int(f.seq)}, rank))
+		r.fail(timedOutWaiting([]int{int(f.seq)}, rank))
 		return nil
 	case kindTimeout:
 		if len(f.body) == 0 {
-			r.late(rank, f.seq)
+			r.allGatherTimedOut(rank, f.seq)
 			return nil
 		}
 		fallthrough // the sender gave up by itself
@@ -163,8 +163,8 @@ func (r *root) take(rank int, f frame) error {
 	return fmt.Errorf("it sent a frame of kind %d: %w", f.kind, fault.ErrMismatch)
 }
 
-// late ends the job: rank's time for AllGather number seq was up.
-func (r *root) late(rank int, seq uint32) {
+// allGatherTimedOut ends the job: rank's time for AllGather number seq was up.
+func (r *root) allGatherTimedOut(rank int, seq uint32) {
 	missing := r.missing()
 	r.mu.Lock()
 	now := seq == r.seq
@@ -172,7 +172,7 @@ func (r *root) late(rank int, seq uint32) {
 	if len(missing) == 0 || !now { // the result is under way
 		r.fail(cause{rank, 0, "gave up: its time was up", fault.ErrTimeout})
 	} else {
-		r.fail(late(missing, rank))
+		r.fail(timedOutWaiting(missing, rank))
 	}
 }
 
@@ -318,7 +318,7 @@ func (r *root) AllGather(ctx context.Context, mine []byte) ([][]byte, error) {
 	// A rank that reads slowly delays this; if a rank does not read at all, the end of ctx ends it.
 	stop := context.AfterFunc(ctx, func() { r.fail(gaveUp(0, reason.Ended(ctx))) })
 	defer stop()
-	for rank, err := range r.toAll((*wire).pay) {
+	for rank, err := range r.toAll((*wire).flushFirst) {
 		r.fail(lost(rank, "connection failed: "+err.Error()))
 		return nil, r.reason()
 	}
@@ -353,7 +353,7 @@ func (r *root) result(seq uint32) ([][]byte, error) {
 	b := frame{kindResult, seq, packParts(all)}.append(nil)
 	for _, w := range r.wires {
 		if w != nil {
-			w.owe(b) // no other write is under way: notices are sent only after failure is set
+			w.sendFirst(b) // no other write is under way: notices are sent only after failure is set
 		}
 	}
 	return all, nil
@@ -383,7 +383,7 @@ func (r *root) giveUp(why error) error {
 		return &fault.Error{Op: "bootstrap", Rank: 0, Peer: -1, Err: why}
 	}
 	if reason.TimedOut(why) {
-		r.fail(late(missing, 0))
+		r.fail(timedOutWaiting(missing, 0))
 	}
 	r.fail(gaveUp(0, why))
 	return waitingFor(missing, 0, why)

@@ -33,22 +33,22 @@ func Gompi(c *gompi.Communicator) (Bootstrap, error) {
 		return nil, fmt.Errorf("bootstrap: MPI is not started: call gompi's Start first, or use MPI: %w", fault.ErrArgument)
 	}
 	mendSignalHandlers()
-	return &guest{c: c, rank: c.Rank(), size: c.Size()}, nil
+	return &userComm{c: c, rank: c.Rank(), size: c.Size()}, nil
 }
 
-// guest is this process as a rank of a communicator of the program.
-type guest struct {
+// userComm is this process as a rank of a communicator of the program.
+type userComm struct {
 	c          *gompi.Communicator
 	rank, size int
 	gate       gate
 }
 
-func (g *guest) Rank() int      { return g.rank }
-func (g *guest) Size() int      { return g.size }
-func (g *guest) Abort(code int) { g.c.Abort(code) }
-func (g *guest) Close() error   { return g.gate.enter(closed) }
+func (g *userComm) Rank() int      { return g.rank }
+func (g *userComm) Size() int      { return g.size }
+func (g *userComm) Abort(code int) { g.c.Abort(code) }
+func (g *userComm) Close() error   { return g.gate.enter(closed) }
 
-func (g *guest) AllGather(ctx context.Context, mine []byte) ([][]byte, error) {
+func (g *userComm) AllGather(ctx context.Context, mine []byte) ([][]byte, error) {
 	if err := g.gate.enter(busy); err != nil {
 		return nil, err
 	}
@@ -80,7 +80,7 @@ func (g *guest) AllGather(ctx context.Context, mine []byte) ([][]byte, error) {
 
 // or combines the ranks' bytes by bitwise or. gompi has no all-gather, and this is one where every byte is zero on all
 // ranks but one. b is not empty.
-func (g *guest) or(ctx context.Context, b []byte) ([]byte, error) {
+func (g *userComm) or(ctx context.Context, b []byte) ([]byte, error) {
 	err := ctx.Err()
 	all := make([]byte, len(b))
 	if err == nil {

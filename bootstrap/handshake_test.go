@@ -176,7 +176,7 @@ func TestNobodyListens(t *testing.T) {
 		"10.77.0.9:7077": "at 10.77.0.9:7077 (dial",
 	} {
 		c := config{rank: 1, size: 2, network: "tcp", addr: addr}
-		require.ErrorContains(t, c.unheard([]string{"10.77.0.9:7077"}, refused), want)
-		require.ErrorContains(t, c.unheard(nil, errors.New("no such host")), "rank 0 does not listen (no such host)")
+		require.ErrorContains(t, c.noRootError([]string{"10.77.0.9:7077"}, refused), want)
+		require.ErrorContains(t, c.noRootError(nil, errors.New("no such host")), "rank 0 does not listen (no such host)")
 	}
 }

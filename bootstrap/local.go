@@ -35,8 +35,8 @@ type meeting struct {
 
 	mu      sync.Mutex
 	now     *round
-	gone    []bool // by local index: the rank has closed
-	ngone   int
+	closed  []bool // by local index: the rank has closed
+	nclosed int
 	failure *cause
 	swaps   map[[2]int]*swap // by pairs of local indices, the lower first
 }
@@ -54,7 +54,7 @@ type round struct {
 
 func newMeeting(n int, under Bootstrap) *meeting {
 	n = max(n, 0)
-	m := &meeting{n: n, under: under, gone: make([]bool, n), swaps: map[[2]int]*swap{}}
+	m := &meeting{n: n, under: under, closed: make([]bool, n), swaps: map[[2]int]*swap{}}
 	m.broken, m.cancel = context.WithCancelCause(context.Background())
 	m.now = m.newRound()
 	return m
@@ -158,7 +158,7 @@ func (r *goRank) arrive(mine []byte) (now *round, last bool, err error) {
 	m := r.m
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	for i, gone := range m.gone {
+	for i, gone := range m.closed {
 		if gone {
 			m.failLocked(lost(m.global(i), "closed its bootstrap"))
 		}
@@ -237,8 +237,8 @@ func (r *goRank) failure() error {
 // giveUp returns this rank's error when its context ended, and tells the others that this rank left.
 func (r *goRank) giveUp(now *round, why error) error {
 	m := r.m
-	if now != nil && reason.TimedOut(why) && m.under != nil && m.allHere(now) {
-		return r.tooLate(now, why)
+	if now != nil && reason.TimedOut(why) && m.under != nil && m.allLocalCame(now) {
+		return r.processesTimedOut(now, why)
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -255,21 +255,21 @@ func (r *goRank) giveUp(now *round, why error) error {
 		return &fault.Error{Op: "bootstrap", Rank: r.Rank(), Peer: -1, Err: why}
 	}
 	if reason.TimedOut(why) {
-		m.failLocked(late(missing, r.Rank()))
+		m.failLocked(timedOutWaiting(missing, r.Rank()))
 	}
 	m.failLocked(gaveUp(r.Rank(), why))
 	return waitingFor(missing, r.Rank(), why)
 }
 
-// allHere reports whether now waits only for other processes.
-func (m *meeting) allHere(now *round) bool {
+// allLocalCame reports whether now waits only for other processes.
+func (m *meeting) allLocalCame(now *round) bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return now.n == m.n
 }
 
-// tooLate is giveUp while this process waits for other processes: only under knows which ones are missing.
-func (r *goRank) tooLate(now *round, why error) error {
+// processesTimedOut is giveUp while this process waits for other processes: only under knows which ones are missing.
+func (r *goRank) processesTimedOut(now *round, why error) error {
 	m := r.m
 	now.stop(fmt.Errorf("the time of rank %d was up: %w", r.Rank(), fault.ErrTimeout))
 	select {
@@ -315,9 +315,9 @@ func (r *goRank) Close() error {
 	}
 	m := r.m
 	m.mu.Lock()
-	m.gone[r.i] = true
-	m.ngone++
-	last := m.ngone == m.n
+	m.closed[r.i] = true
+	m.nclosed++
+	last := m.nclosed == m.n
 	if m.now.n > 0 || m.awaited(r.i) { // some rank waits for this one in vain
 		m.failLocked(lost(r.Rank(), "closed its bootstrap"))
 	}

@@ -57,7 +57,7 @@ func (r *localRank) offer(ctx context.Context, peer int, mine []byte) (*swap, er
 	m, pair := r.m, pairOf(r.i, peer)
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if m.gone[peer] {
+	if m.closed[peer] {
 		m.failLocked(lost(peer, "closed its bootstrap"))
 	}
 	if m.failure != nil {
@@ -83,7 +83,7 @@ func (r *localRank) offer(ctx context.Context, peer int, mine []byte) (*swap, er
 // left. The caller holds mu.
 func (r *localRank) leaveWaiting(peer int, why error) error {
 	if reason.TimedOut(why) {
-		r.m.failLocked(late([]int{peer}, r.i))
+		r.m.failLocked(timedOutWaiting([]int{peer}, r.i))
 	}
 	r.m.failLocked(gaveUp(r.i, why))
 	return waitingFor([]int{peer}, r.i, why)

@@ -122,10 +122,10 @@ func (ch *Channel) Get(ctx context.Context, dstOff, srcOff, n int) error {
 
 // transfer is n bytes between here and there.
 type transfer struct {
-	op          string
-	here, there int
-	n           int
-	put, signal bool
+	op            string
+	local, remote int
+	n             int
+	put, signal   bool
 }
 
 func (ch *Channel) copy(ctx context.Context, t transfer) error {
@@ -146,12 +146,12 @@ func (ch *Channel) copyNow(ctx context.Context, t transfer) error {
 		return ch.end.Error(t.op, err)
 	}
 	defer ch.end.End()
-	mine, claim, err := ch.local.Range(t.here, t.n)
+	mine, claim, err := ch.local.Range(t.local, t.n)
 	if err != nil {
 		return ch.end.Error(t.op, err)
 	}
 	defer claim.Release()
-	if err := ch.end.Copy(t.there, mine, t.n, t.put); err != nil {
+	if err := ch.end.Copy(t.remote, mine, t.n, t.put); err != nil {
 		return ch.end.Error(t.op, err)
 	}
 	if t.signal {

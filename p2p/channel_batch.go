@@ -76,9 +76,9 @@ func (ch *Channel) stepsNow(ctx context.Context, steps []gpuend.Step) error {
 
 // steps returns the steps of t.
 func (t transfer) steps() []gpuend.Step {
-	s := gpuend.Step{Kind: gpuend.StepPut, Dst: t.there, Src: t.here, N: t.n}
+	s := gpuend.Step{Kind: gpuend.StepPut, Dst: t.remote, Src: t.local, N: t.n}
 	if !t.put {
-		s.Kind, s.Dst, s.Src = gpuend.StepGet, t.here, t.there
+		s.Kind, s.Dst, s.Src = gpuend.StepGet, t.local, t.remote
 	}
 	if t.signal {
 		return []gpuend.Step{s, {Kind: gpuend.StepSignal}}

@@ -81,7 +81,7 @@ func allReduce[T dtype.Elem](ctx context.Context, c *ubcoll.Comm, a *experiment.
 		copies += 2 // the buffers
 	}
 	what := fmt.Sprintf("buffers of %d %v", a.Count(), a.Type)
-	if err := bench.Room(ctx, c, what, copies*a.Count()*a.Type.Size()); err != nil {
+	if err := bench.CheckMemory(ctx, c, what, copies*a.Count()*a.Type.Size()); err != nil {
 		return err
 	}
 	p.printf("Starting AllReduce example with %d ranks\n", c.Size())

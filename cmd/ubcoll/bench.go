@@ -97,9 +97,9 @@ func ranksHere(want int) (int, error) {
 	if want < 0 {
 		return 0, usageError("-t %d: want a number of ranks from 1", want)
 	}
-	v, unsaid := threadsVariable(), defaultRanks
+	v, byDefault := threadsVariable(), defaultRanks
 	if v == env.RanksPerProcess {
-		unsaid = 1
+		byDefault = 1
 	}
 	if want == 0 && v.IsSet() {
 		n, err := v.Get()
@@ -109,7 +109,7 @@ func ranksHere(want int) (int, error) {
 		return n, nil
 	}
 	if want == 0 {
-		want = unsaid
+		want = byDefault
 	}
 	s := strconv.Itoa(want)
 	// Both variables: a launcher's only process may run without the launcher.

@@ -31,8 +31,8 @@ func holders(m meeting) (ranks [][]int, err error) {
 	}
 	n, _ := threads.Get()            // a malformed variable is what Open reports,
 	id, _, _ := roster.HostOf(m.job) // and so is a host without identity
-	told, _ := gpu.Accelerators.Visible(team.DevicesAuto)
-	text, err := json.Marshal(devicesOf{id, max(n, 1), told})
+	visible, _ := gpu.Accelerators.Visible(team.DevicesAuto)
+	text, err := json.Marshal(devicesOf{id, max(n, 1), visible})
 	if err != nil {
 		return nil, err
 	}
@@ -55,21 +55,21 @@ func holdersOf(all [][]byte, mine int) (ranks [][]int, err error) {
 			return nil, fmt.Errorf("what process %d told of its devices: %w", p, err)
 		}
 	}
-	var told []json.RawMessage // by the ranks of this host,
-	var names []int            // which have these numbers
+	var local []json.RawMessage // by the ranks of this host,
+	var names []int             // which have these numbers
 	first, rank := 0, 0
 	for p := range of {
 		if p == mine {
-			first = len(told)
+			first = len(local)
 		}
 		for range of[p].Ranks {
 			if of[p].Host == of[mine].Host {
-				told, names = append(told, of[p].GPUs), append(names, rank)
+				local, names = append(local, of[p].GPUs), append(names, rank)
 			}
 			rank++
 		}
 	}
-	return gpu.Holders(told, first, func(r int) int { return names[r] })
+	return gpu.Holders(local, first, func(r int) int { return names[r] })
 }
 
 // ofRanks says which ranks have a device.

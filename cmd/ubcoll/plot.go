@@ -205,10 +205,10 @@ func drawAll(figures []chart.Figure, format string) (pictures [][]byte, err erro
 	}
 	for _, text := range texts {
 		cmd := exec.Command(program, format)
-		var picture, said bytes.Buffer
-		cmd.Stdin, cmd.Stdout, cmd.Stderr = bytes.NewReader(text), &picture, &said
+		var picture, messages bytes.Buffer
+		cmd.Stdin, cmd.Stdout, cmd.Stderr = bytes.NewReader(text), &picture, &messages
 		if err := cmd.Run(); err != nil {
-			return nil, fmt.Errorf("%s: %w: %s", program, err, strings.TrimSpace(said.String()))
+			return nil, fmt.Errorf("%s: %w: %s", program, err, strings.TrimSpace(messages.String()))
 		}
 		pictures = append(pictures, picture.Bytes())
 	}

@@ -84,7 +84,7 @@ func TestEveryOperation(t *testing.T) {
 					require.Len(t, rep.Results, rows)
 					require.Equal(t, Bounds{0, true}, rep.Wrong)
 					for _, r := range rep.Results {
-						require.Equal(t, op.apart, r.In == nil)
+						require.Equal(t, op.outOfPlace, r.In == nil)
 						require.Equal(t, name == barrier, r.Out.Wrong == nil)
 						require.Equal(t, 3, r.Out.Spread.Calls)
 						require.LessOrEqual(t, r.Size, 4900)
@@ -156,7 +156,7 @@ func TestChecksNotice(t *testing.T) {
 					}
 					cfg := small(op.name)
 					for _, inPlace := range []bool{false, true} {
-						if inPlace && op.apart {
+						if inPlace && op.outOfPlace {
 							continue
 						}
 						bad := op
@@ -180,7 +180,7 @@ func TestChecksNotice(t *testing.T) {
 					require.Positive(t, wrong[false])
 				case fault.name == "does nothing" || lastHasOutput:
 					require.Positive(t, wrong[false])
-					require.Equal(t, !op.apart, wrong[true] > 0)
+					require.Equal(t, !op.outOfPlace, wrong[true] > 0)
 				}
 				if fault.name == "spoils one element" && lastHasOutput {
 					require.Equal(t, 1, wrong[false])
@@ -559,7 +559,7 @@ func TestRoom(t *testing.T) {
 		if err != nil {
 			return err
 		}
-		return errors.Join(Room(t.Context(), c, "x", need), c.Close(), b.Close())
+		return errors.Join(CheckMemory(t.Context(), c, "x", need), c.Close(), b.Close())
 	}) {
 		require.ErrorIs(t, err, ubcoll.ErrLimit)
 	}

@@ -164,7 +164,7 @@ func (c *Config) Validate() error {
 	o := operationOf(c.Op)
 	bad(o != nil && len(c.Types) > 0 && len(c.Reductions) > 0 && !c.exists(o), "no %v of %v: only max and min (-o, -d)",
 		c.Reductions, c.Types)
-	bad(o != nil && o.apart && c.Only == InPlace, "%s has no variant that is in place", c.Op)
+	bad(o != nil && o.outOfPlace && c.Only == InPlace, "%s has no variant that is in place", c.Op)
 	if o != nil {
 		for _, v := range c.Variants {
 			bad(!slices.Contains(o.variants, v), "%s has no variant %q%s", c.Op, v, nearest.Hint(v, o.variants))
@@ -291,7 +291,7 @@ func Has(name string) (reduces, inPlace bool, variants []string) {
 	if o == nil {
 		return false, false, nil
 	}
-	return o.reduces, !o.apart, o.variants
+	return o.reduces, !o.outOfPlace, o.variants
 }
 
 // Fits returns an error if c, which is valid, cannot be measured on this many ranks: there is no such root, mbw_mr

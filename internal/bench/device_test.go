@@ -76,7 +76,7 @@ func TestOnDevices(t *testing.T) {
 				require.Contains(t, table.String(), i.Name)
 			}
 			for _, row := range rep.Results {
-				require.Equal(t, op.apart, row.In == nil)
+				require.Equal(t, op.outOfPlace, row.In == nil)
 				require.Equal(t, op.name == barrier || cfg.Checks == 0, row.Out.Wrong == nil)
 				require.Positive(t, row.Out.Time)
 				if cfg.Buffers == GoSlices && cfg.Graphs == 0 && op.name != barrier && row.Size > 0 { // captures register

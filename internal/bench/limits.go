@@ -52,10 +52,10 @@ func (c *Config) memory(op *operation) int {
 	return max(product(parts, c.MaxBytes), product(workBytes, c.held(c.MinBytes)), product(8, timed))
 }
 
-// Room returns an error that wraps ubcoll.ErrLimit if the ranks of some host need more host memory than it has. Each rank
-// needs bytes; the error says that they are for what, and all ranks return the same. Call Room before allocating: a machine
-// that runs out of memory kills processes. Collective.
-func Room(ctx context.Context, c *ubcoll.Comm, what string, bytes int) error {
+// CheckMemory returns an error that wraps ubcoll.ErrLimit if the ranks of some host need more host memory than it has.
+// Each rank needs bytes; the error says that they are for what, and all ranks return the same. Call CheckMemory before
+// allocating: a machine that runs out of memory kills processes. Collective.
+func CheckMemory(ctx context.Context, c *ubcoll.Comm, what string, bytes int) error {
 	share := []int64{int64(shm.FreeMemory() / c.LocalSize())}
 	if err := coll.AllReduce(ctx, c, ubcoll.Of(share), ubcoll.Of(share), ubcoll.Min); err != nil {
 		return err

@@ -18,9 +18,9 @@ import (
 // one region of memory: a source, a destination and, for packets, two areas that calls use in turn. There are two
 // because a rank may begin the next call before its peer has read the packets of this one.
 var oneSided = []operation{
-	{name: "channel", apart: true, device: true, trips: 1, bus: once, shape: pairs, open: openChannel, parts: 6,
+	{name: "channel", outOfPlace: true, device: true, trips: 1, bus: once, shape: pairs, open: openChannel, parts: 6,
 		variants: []string{"put", "get", "packet"}},
-	{name: "window", apart: true, device: true, trips: 1, bus: once, shape: pairs, open: openWindow, parts: 2,
+	{name: "window", outOfPlace: true, device: true, trips: 1, bus: once, shape: pairs, open: openWindow, parts: 2,
 		variants: []string{"put", "get"}},
 }
 

@@ -12,13 +12,13 @@ import (
 
 // operation describes one operation that can be measured.
 type operation struct {
-	name    string
-	reduces bool // combines elements
-	rooted  bool
-	single  bool // has one buffer: input on one rank, output on the others
-	apart   bool // cannot run in place
-	device  bool // runs on device memory
-	trips   int  // messages that follow each other in a call; the time of one is reported; 0 = not point-to-point
+	name       string
+	reduces    bool // combines elements
+	rooted     bool
+	single     bool // has one buffer: input on one rank, output on the others
+	outOfPlace bool // cannot run in place
+	device     bool // runs on device memory
+	trips      int  // messages that follow each other in a call; the time of one is reported; 0 = not point-to-point
 	// bus returns how many times a result's bytes cross the busiest link. With this factor, bandwidths of different
 	// operations can be compared. nccl-tests has the same factors.
 	bus func(ranks float64) float64
@@ -102,7 +102,7 @@ var operations = []operation{
 		run: func(ctx context.Context, c *ubcoll.Comm, a *args) error {
 			return coll.Scatter(ctx, c, a.dst, a.src, a.root)
 		}},
-	{name: "alltoall", device: true, apart: true, bus: most, shape: allToAll,
+	{name: "alltoall", device: true, outOfPlace: true, bus: most, shape: allToAll,
 		run: func(ctx context.Context, c *ubcoll.Comm, a *args) error { return coll.AllToAll(ctx, c, a.dst, a.src) }},
 	{name: "all_gatherv", device: true, bus: most, shape: allGatherV,
 		run: func(ctx context.Context, c *ubcoll.Comm, a *args) error {
@@ -116,15 +116,15 @@ var operations = []operation{
 		run: func(ctx context.Context, c *ubcoll.Comm, a *args) error {
 			return coll.ScatterV(ctx, c, a.dst, a.src, a.sends, a.root)
 		}},
-	{name: "alltoallv", device: true, apart: true, bus: most, shape: allToAllV,
+	{name: "alltoallv", device: true, outOfPlace: true, bus: most, shape: allToAllV,
 		run: func(ctx context.Context, c *ubcoll.Comm, a *args) error {
 			return coll.AllToAllV(ctx, c, a.dst, a.recvs, a.src, a.sends)
 		}},
-	{name: "pingpong", device: true, apart: true, trips: 2, bus: once, shape: pairs, run: pingPong},
-	{name: "sendrecv", device: true, apart: true, trips: 1, bus: once, shape: chain, run: sendRecv},
-	{name: multiPair, device: true, apart: true, trips: 1, bus: func(ranks float64) float64 { return math.Floor(ranks / 2) },
+	{name: "pingpong", device: true, outOfPlace: true, trips: 2, bus: once, shape: pairs, run: pingPong},
+	{name: "sendrecv", device: true, outOfPlace: true, trips: 1, bus: once, shape: chain, run: sendRecv},
+	{name: multiPair, device: true, outOfPlace: true, trips: 1, bus: func(ranks float64) float64 { return math.Floor(ranks / 2) },
 		shape: halves, run: sendWindow},
-	{name: barrier, device: true, apart: true, bus: none, shape: func(place, int) shape { return shape{} },
+	{name: barrier, device: true, outOfPlace: true, bus: none, shape: func(place, int) shape { return shape{} },
 		run: func(ctx context.Context, c *ubcoll.Comm, _ *args) error { return coll.Barrier(ctx, c) }},
 }
 

@@ -150,7 +150,7 @@ func (r *runner) run(ctx context.Context) (err error) {
 	if err := r.place(ctx); err != nil {
 		return err
 	}
-	if err := Room(ctx, r.c, "buffers of "+strconv.Itoa(r.cfg.MaxBytes)+" bytes (-e), and lists of calls (-n, -m, -G)",
+	if err := CheckMemory(ctx, r.c, "buffers of "+strconv.Itoa(r.cfg.MaxBytes)+" bytes (-e), and lists of calls (-n, -m, -G)",
 		r.cfg.memory(r.op)); err != nil {
 		return err
 	}
@@ -266,7 +266,7 @@ func (r *runner) row(ctx context.Context, bytes int, t dtype.Type, red ubcoll.Op
 			return err
 		}
 	}
-	if !r.op.apart && r.cfg.Only != OutOfPlace {
+	if !r.op.outOfPlace && r.cfg.Only != OutOfPlace {
 		k := newTask(r.c, r.cfg, r.op, s, t, red, root, r.a, r.b, true)
 		if row.In, err = r.result(ctx, k, row.Size); err != nil {
 			return err

@@ -98,7 +98,7 @@ func Verify(ctx context.Context, c *ubcoll.Comm, v Verification, out io.Writer) 
 			r.ops = append(r.ops, o)
 		}
 	}
-	if err := Room(ctx, c, fmt.Sprintf("buffers of %d bytes (-e)", v.MaxBytes), product(len(r.mem), v.MaxBytes)); err != nil {
+	if err := CheckMemory(ctx, c, fmt.Sprintf("buffers of %d bytes (-e)", v.MaxBytes), product(len(r.mem), v.MaxBytes)); err != nil {
 		return err
 	}
 	if r.stream, err = ubcoll.NewStream(dev); err != nil {
@@ -183,7 +183,7 @@ func (v *verifier) run(ctx context.Context) error {
 						count += []int{1, 3, 7, 13}[v.dice.IntN(4)]
 					}
 					for _, inPlace := range []bool{false, true} {
-						if inPlace && o.apart {
+						if inPlace && o.outOfPlace {
 							continue
 						}
 						if err := v.call(ctx, o, t, red, count, inPlace); err != nil {

@@ -242,8 +242,8 @@ func (c *Comm) Close() error {
 	if _, ok := errors.AsType[*fault.Error](err); err != nil && !ok {
 		err = c.LocalError("close", err)
 	}
-	if unsaid := c.unreported.left(); unsaid != nil && c.broken.Load() == nil { // if it is broken, Err says why
-		err = errors.Join(err, c.LocalError("close", unsaid))
+	if left := c.unreported.left(); left != nil && c.broken.Load() == nil { // if it is broken, Err says why
+		err = errors.Join(err, c.LocalError("close", left))
 	}
 	return err
 }

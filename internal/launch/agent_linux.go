@@ -171,7 +171,7 @@ func (a *agent) reap() bool {
 // ended says how a rank has ended, behind what it wrote.
 func (a *agent) ended(p *process, status syscall.WaitStatus) {
 	for _, f := range p.out { // processes that left the group may still hold the other end
-		_ = f.SetReadDeadline(time.Now().Add(lastWords))
+		_ = f.SetReadDeadline(time.Now().Add(drainTimeout))
 	}
 	p.readers.Wait()
 	e := event{Rank: p.rank, Ended: true, Code: status.ExitStatus()}
@@ -229,8 +229,8 @@ func (a *agent) start(rank int, s start) (err error) {
 }
 
 const (
-	lastWords = time.Second // to read what a rank wrote before it ended
-	longest   = 1 << 20     // longest line that is passed on whole
+	drainTimeout = time.Second // to read what a rank wrote before it ended
+	longest      = 1 << 20     // longest line that is passed on whole
 )
 
 // pass sends on complete lines as they come, as many at once as there are. If the last line has no end, it gets one.

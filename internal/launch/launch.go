@@ -54,7 +54,7 @@ const (
 // SIGHUP: the remaining ranks get SIGTERM, and SIGKILL after Grace, or at once if another such signal comes half a
 // second later or more. The error says why a job could not start.
 func Run(j Job, signals <-chan os.Signal) (code int, err error) {
-	l := &launcher{Job: j, size: sum(j.Counts), heard: make(chan news), errors: errorMerger{to: j.Stderr}}
+	l := &launcher{Job: j, size: sum(j.Counts), news: make(chan news), errors: errorMerger{to: j.Stderr}}
 	defer l.flush()
 	defer l.end()
 	if err := l.agents(); err != nil {
@@ -75,7 +75,7 @@ type launcher struct {
 	Job
 	size   int
 	hosts  []*remote
-	heard  chan news
+	news   chan news
 	over   chan struct{}
 	output sync.Mutex
 	errors errorMerger // standard error of the ranks
@@ -154,7 +154,7 @@ func (l *launcher) listen(r *remote, from io.ReadCloser) {
 	tell := func(n news) {
 		n.of = r
 		select {
-		case l.heard <- n:
+		case l.news <- n:
 		case <-l.over:
 		}
 	}
@@ -246,7 +246,7 @@ func (l *launcher) greet(signals <-chan os.Signal) (where string, err error) {
 	late := time.After(greeting)
 	for range l.hosts {
 		select {
-		case n := <-l.heard:
+		case n := <-l.news:
 			switch {
 			case n.hello == nil:
 				return "", fmt.Errorf("host %s: the agent did not start (%s): is %s there, and can this user log in without a password? %w",
@@ -355,7 +355,7 @@ func (l *launcher) wait(signals <-chan os.Signal) (code int) {
 	}
 	for left > 0 {
 		select {
-		case n := <-l.heard:
+		case n := <-l.news:
 			r := n.of
 			switch {
 			case n.event == nil:
@@ -439,7 +439,7 @@ func (l *launcher) end() {
 	for _, r := range l.hosts {
 		for !r.gone {
 			select {
-			case n := <-l.heard:
+			case n := <-l.news:
 				n.of.gone = n.of.gone || n.hello == nil && n.event == nil
 			case <-late:
 				r.gone = true

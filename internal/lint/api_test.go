@@ -66,8 +66,8 @@ func list(lines []string) string {
 func faceLines(t *testing.T) []string {
 	t.Helper()
 	args := []string{"list", "-export", "-deps", "-json=ImportPath,Export"}
-	for _, room := range face {
-		args = append(args, path.Join(module, room))
+	for _, dir := range face {
+		args = append(args, path.Join(module, dir))
 	}
 	var out, said bytes.Buffer
 	cmd := exec.Command("go", args...)
@@ -81,8 +81,8 @@ func faceLines(t *testing.T) []string {
 	}
 	from := importer.ForCompiler(token.NewFileSet(), "gc", func(path string) (io.ReadCloser, error) { return os.Open(exports[path]) })
 	var lines []string
-	for _, room := range face {
-		pkg, err := from.Import(path.Join(module, room))
+	for _, dir := range face {
+		pkg, err := from.Import(path.Join(module, dir))
 		require.NoError(t, err)
 		lines = append(lines, packageLines(pkg)...)
 	}

@@ -26,16 +26,16 @@ type source struct {
 // packages must exist.
 func (c *checker) face() {
 	hidden := []string{"internal"}
-	for room := range c.rooms {
-		if strings.HasPrefix(room, "internal/") {
-			hidden = append(hidden, regexp.QuoteMeta(path.Base(room)))
+	for dir := range c.dirs {
+		if strings.HasPrefix(dir, "internal/") {
+			hidden = append(hidden, regexp.QuoteMeta(path.Base(dir)))
 		}
 	}
 	named := regexp.MustCompile(`\binternal/|\b(` + strings.Join(hidden, "|") + `)\.\w`)
 	symbols := map[string]map[string]bool{}
 	pages := map[string]*doc.Package{}
-	for room, sources := range c.sources {
-		if strings.HasPrefix(room, "internal/") {
+	for dir, sources := range c.sources {
+		if strings.HasPrefix(dir, "internal/") {
 			continue
 		}
 		var files []*ast.File
@@ -44,24 +44,24 @@ func (c *checker) face() {
 				files = append(files, f)
 			}
 		}
-		page, err := doc.NewFromFiles(c.fset, files, strings.TrimSuffix(module+"/"+room, "/"))
+		page, err := doc.NewFromFiles(c.fset, files, strings.TrimSuffix(module+"/"+dir, "/"))
 		if err != nil {
-			c.fault(or(room, "the root"), "%v", err)
+			c.fault(or(dir, "the root"), "%v", err)
 			continue
 		}
-		pages[room] = page
+		pages[dir] = page
 		symbols[page.ImportPath] = exported(page)
 	}
 	_, err := fs.Stat(c.tree, "go.mod")
 	whole := err == nil
-	for _, room := range face {
-		if whole && len(c.sources[room]) == 0 {
-			c.fault(or(room, "the root"), "has no files: internal/lint's face names the packages that users hold")
+	for _, dir := range face {
+		if whole && len(c.sources[dir]) == 0 {
+			c.fault(or(dir, "the root"), "has no files: internal/lint's face names the packages that users hold")
 		}
-		for _, s := range c.sources[room] {
+		for _, s := range c.sources[dir] {
 			if f := c.parse(s); f != nil {
 				ast.FileExports(f)
-				c.shown(f, named, pages[room], symbols)
+				c.shown(f, named, pages[dir], symbols)
 			}
 		}
 	}

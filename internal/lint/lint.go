@@ -104,10 +104,10 @@ var importRules = []importRule{
 	},
 }
 
-// cgoRooms may contain C; sysRooms may make system calls through x/sys.
+// cgoPackages may contain C; sysPackages may make system calls through x/sys.
 var (
-	cgoRooms = []string{"hw/*", "bootstrap"}
-	sysRooms = []string{"hw", "hw/*", "internal/mem", "bootstrap", "internal/transport/*", "internal/launch"}
+	cgoPackages = []string{"hw/*", "bootstrap"}
+	sysPackages = []string{"hw", "hw/*", "internal/mem", "bootstrap", "internal/transport/*", "internal/launch"}
 )
 
 // testPackages are for tests. Only tests and each other may import them, programs may not.
@@ -118,7 +118,7 @@ var testPackages = []string{"internal/testkit", "internal/testkit/*", "internal/
 // not enter folders with a go.mod of their own, hidden folders, testdata, bin and build.
 func Check(tree fs.FS) ([]string, error) {
 	c := &checker{tree: tree, fset: token.NewFileSet(), variables: map[string]token.Pos{}, read: map[string]bool{},
-		rooms: map[string]bool{}, start: map[string]*start{}, sources: map[string][]source{}}
+		dirs: map[string]bool{}, start: map[string]*start{}, sources: map[string][]source{}}
 	err := fs.WalkDir(tree, ".", func(name string, d fs.DirEntry, err error) error {
 		if err != nil {
 			return err
@@ -152,7 +152,7 @@ type checker struct {
 	variables map[string]token.Pos // those of internal/env, by their Go names
 	read      map[string]bool      // which of them other packages read
 
-	rooms   map[string]bool     // those with more than tests
+	dirs    map[string]bool     // those with more than tests
 	start   map[string]*start   // by package
 	sources map[string][]source // by package: what go doc reads
 }
@@ -195,27 +195,27 @@ func (c *checker) file(name string) error {
 		c.fault(name, "%v", err)
 		return nil
 	}
-	room := path.Dir(name)
-	if room == "." {
-		room = ""
+	dir := path.Dir(name)
+	if dir == "." {
+		dir = ""
 	}
 	test := strings.HasSuffix(name, "_test.go")
-	c.imports(f, room, test)
+	c.imports(f, dir, test)
 	if !test {
-		c.rooms[room] = true
-		c.sets(f, room)
-		c.calls(f, room)
-		c.environment(f, room)
+		c.dirs[dir] = true
+		c.sets(f, dir)
+		c.calls(f, dir)
+		c.environment(f, dir)
 		if f.Name.Name != "main" {
 			c.documented(f)
-			c.sources[room] = append(c.sources[room], source{name, data})
+			c.sources[dir] = append(c.sources[dir], source{name, data})
 		}
 	}
 	return nil
 }
 
 // imports checks what a file imports: of this module, C and x/sys. Tests may import everything: Go itself refuses cycles.
-func (c *checker) imports(f *ast.File, room string, test bool) {
+func (c *checker) imports(f *ast.File, dir string, test bool) {
 	program := f.Name.Name == "main"
 	for _, spec := range f.Imports {
 		p, err := strconv.Unquote(spec.Path.Value)
@@ -224,26 +224,26 @@ func (c *checker) imports(f *ast.File, room string, test bool) {
 		}
 		where := c.at(spec.Pos())
 		switch {
-		case p == "C" && !within(room, cgoRooms):
+		case p == "C" && !within(dir, cgoPackages):
 			c.fault(where, "C belongs in hw and bootstrap only")
-		case (p == "golang.org/x/sys" || strings.HasPrefix(p, "golang.org/x/sys/")) && !within(room, sysRooms) && !test:
-			c.fault(where, "system calls belong in %s", strings.Join(sysRooms, ", "))
+		case (p == "golang.org/x/sys" || strings.HasPrefix(p, "golang.org/x/sys/")) && !within(dir, sysPackages) && !test:
+			c.fault(where, "system calls belong in %s", strings.Join(sysPackages, ", "))
 		}
 		other, ours := strings.CutPrefix(p+"/", module+"/")
 		other = strings.TrimSuffix(other, "/")
-		if !ours || test || within(room, testPackages) {
+		if !ours || test || within(dir, testPackages) {
 			continue
 		}
 		if within(other, testPackages) {
-			c.fault(where, "%s must not import %s, which is for tests", or(room, "the root"), other)
+			c.fault(where, "%s must not import %s, which is for tests", or(dir, "the root"), other)
 			continue
 		}
 		for _, r := range importRules {
-			if program || !within(room, r.of) {
+			if program || !within(dir, r.of) {
 				continue
 			}
 			if within(other, r.not) || r.only != nil && !within(other, r.only) {
-				c.fault(where, "%s must not import %s: %s", or(room, "the root"), or(other, "the root"), r.why)
+				c.fault(where, "%s must not import %s: %s", or(dir, "the root"), or(other, "the root"), r.why)
 				break
 			}
 		}
@@ -251,21 +251,21 @@ func (c *checker) imports(f *ast.File, room string, test bool) {
 }
 
 // calls checks what may be called where.
-func (c *checker) calls(f *ast.File, room string) {
+func (c *checker) calls(f *ast.File, dir string) {
 	ast.Inspect(f, func(n ast.Node) bool {
 		switch n := n.(type) {
 		case *ast.SelectorExpr:
 			if name := called(n); name == "runtime.SetFinalizer" || name == "runtime.AddCleanup" {
 				c.fault(c.at(n.Pos()), "%s: nothing is freed behind the user's back", name)
 			} else if pkg, what, _ := strings.Cut(name, "."); pkg == "slog" &&
-				room != "internal/logs" && room != "internal/testkit" &&
+				dir != "internal/logs" && dir != "internal/testkit" &&
 				slices.Contains([]string{"Debug", "Info", "Warn", "Error", "Log", "LogAttrs", "With", "Default"},
 					strings.TrimSuffix(what, "Context")) {
 				c.fault(c.at(n.Pos()), "%s: the library's messages go to the communicator's logger, or to that of internal/logs", name)
 			}
 		case *ast.CallExpr:
 			name := called(n.Fun)
-			if room == "internal/env" || len(n.Args) == 0 || name != "os.Getenv" && name != "os.LookupEnv" {
+			if dir == "internal/env" || len(n.Args) == 0 || name != "os.Getenv" && name != "os.LookupEnv" {
 				break
 			}
 			// Test hooks are not settings: they stay out of the table that users read.
@@ -279,11 +279,11 @@ func (c *checker) calls(f *ast.File, room string) {
 }
 
 // environment notes the variables that internal/env defines, and those whose values other packages read.
-func (c *checker) environment(f *ast.File, room string) {
+func (c *checker) environment(f *ast.File, dir string) {
 	ast.Inspect(f, func(n ast.Node) bool {
 		switch n := n.(type) {
 		case *ast.ValueSpec:
-			if room != "internal/env" {
+			if dir != "internal/env" {
 				break
 			}
 			for i, v := range n.Values {
@@ -346,11 +346,11 @@ func (c *checker) project() {
 	}
 }
 
-// within reports whether rooms has room; a star stands for everything below a folder.
-func within(room string, rooms []string) bool {
-	return slices.ContainsFunc(rooms, func(r string) bool {
+// within reports whether dirs has dir; a star stands for everything below a folder.
+func within(dir string, dirs []string) bool {
+	return slices.ContainsFunc(dirs, func(r string) bool {
 		below, star := strings.CutSuffix(r, "*")
-		return room == r || star && strings.HasPrefix(room, below)
+		return dir == r || star && strings.HasPrefix(dir, below)
 	})
 }
 

@@ -94,7 +94,7 @@ func TestRules(t *testing.T) {
 		{"a program imports what is for tests", "cmd/x/a.go",
 			`package main; import _ "github.com/ubcoll/ubcoll/internal/testkit"`,
 			"cmd/x/a.go:1: cmd/x must not import internal/testkit, which is for tests"},
-		{"a room imports what is for tests", "internal/bench/a.go",
+		{"a package imports what is for tests", "internal/bench/a.go",
 			`package bench; import _ "github.com/ubcoll/ubcoll/internal/gpu/emulated"`,
 			"internal/bench/a.go:1: internal/bench must not import internal/gpu/emulated, which is for tests"},
 		{"a test imports what is for tests", "coll/a_test.go",
@@ -252,8 +252,8 @@ func TestFace(t *testing.T) {
 		"fault/fault.go":  {Data: []byte("package main\n")}, // go doc shows nothing of it
 		"graph/a_test.go": {Data: []byte("package graph\n")},
 	}
-	for _, room := range []string{"coll", "p2p", "bootstrap", "dtype"} {
-		tree[room+"/a.go"] = &fstest.MapFile{Data: []byte("package " + room + "\n")}
+	for _, dir := range []string{"coll", "p2p", "bootstrap", "dtype"} {
+		tree[dir+"/a.go"] = &fstest.MapFile{Data: []byte("package " + dir + "\n")}
 	}
 	const want = ": has no files: internal/lint's face names the packages that users hold"
 	faults, err := Check(tree)

@@ -24,7 +24,7 @@ type start struct {
 // sets checks that f sets no variable of another package: it must not assign to the variable, its elements, its fields
 // or what it points to, and must not take its address. The check does not see methods that change a variable, or
 // pointers and maps that somebody got from it. sets also notes f's code that runs at the start.
-func (c *checker) sets(f *ast.File, room string) {
+func (c *checker) sets(f *ast.File, dir string) {
 	of := c.others(f)
 	set := func(to ast.Expr) {
 		if name := of(to); name != "" {
@@ -50,7 +50,7 @@ func (c *checker) sets(f *ast.File, room string) {
 		return true
 	})
 	if f.Name.Name != "main" {
-		c.starts(f, room, of)
+		c.starts(f, dir, of)
 	}
 }
 
@@ -98,11 +98,11 @@ func (c *checker) others(f *ast.File) (of func(e ast.Expr) string) {
 }
 
 // starts notes f's code that runs at the start.
-func (c *checker) starts(f *ast.File, room string, of func(ast.Expr) string) {
-	s := c.start[room]
+func (c *checker) starts(f *ast.File, dir string, of func(ast.Expr) string) {
+	s := c.start[dir]
 	if s == nil {
 		s = &start{functions: map[string][]code{}}
-		c.start[room] = s
+		c.start[dir] = s
 	}
 	for _, d := range f.Decls {
 		switch d := d.(type) {

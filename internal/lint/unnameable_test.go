@@ -21,8 +21,8 @@ import (
 // not internal, and so are the types of its fields and methods.
 func TestNameable(t *testing.T) {
 	arguments := []string{"list", "-export", "-deps", "-f", "{{.ImportPath}}={{.Export}}"}
-	for _, room := range face {
-		arguments = append(arguments, "../../"+room)
+	for _, dir := range face {
+		arguments = append(arguments, "../../"+dir)
 	}
 	out, err := exec.CommandContext(t.Context(), "go", arguments...).Output()
 	require.NoError(t, err)
@@ -34,8 +34,8 @@ func TestNameable(t *testing.T) {
 	packages := importer.ForCompiler(token.NewFileSet(), "gc", func(path string) (io.ReadCloser, error) {
 		return os.Open(compiled[path])
 	})
-	for _, room := range face {
-		p, err := packages.Import(strings.TrimSuffix(module+"/"+room, "/"))
+	for _, dir := range face {
+		p, err := packages.Import(strings.TrimSuffix(module+"/"+dir, "/"))
 		require.NoError(t, err)
 		require.NotEmpty(t, p.Scope().Names())
 		require.Empty(t, unnameable(p))

@@ -173,7 +173,7 @@ func Run(ctx context.Context, c *ubcoll.Comm, cfg Config, p bench.Program, out i
 	if c.Rank() != 0 {
 		out = io.Discard
 	}
-	if err := bench.Room(ctx, c, "messages of "+strconv.Itoa(cfg.MaxBytes)+" bytes (-e)", 2*cfg.MaxBytes); err != nil {
+	if err := bench.CheckMemory(ctx, c, "messages of "+strconv.Itoa(cfg.MaxBytes)+" bytes (-e)", 2*cfg.MaxBytes); err != nil {
 		return nil, err
 	}
 	r := &runner{c: c, cfg: &cfg, text: &text{w: out}, rep: &Report{Schema: SchemaVersion, Version: p.Version, Args: p.Args,

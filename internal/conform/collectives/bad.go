@@ -113,18 +113,18 @@ func Bad(ctx context.Context, c *ubcoll.Comm) error {
 			return conform.Fail(c, "%s: after it: %v %v", k.name, z, err)
 		}
 	}
-	var beside *ubcoll.Comm
+	var dup *ubcoll.Comm
 	if c.LocalSize() < c.Size() {
-		if beside, err = c.Dup(ctx); err != nil {
+		if dup, err = c.Dup(ctx); err != nil {
 			return err
 		}
-		defer beside.Close()
+		defer dup.Close()
 	}
 	return testkit.InOrder(
 		func() error { return badLocal(ctx, c) },
-		func() error { return badConcurrent(ctx, c, beside) },
+		func() error { return badConcurrent(ctx, c, dup) },
 		func() error { return badGroup(ctx, c) },
-		func() error { return badFree(ctx, c, beside) })
+		func() error { return badFree(ctx, c, dup) })
 }
 
 func refuse(mine bool, wrong, right func() error) func() error {

@@ -47,14 +47,14 @@ const (
 
 // Errors that a kernel reports (Status.Error).
 const (
-	OK       = 0
-	Mismatch = 1 // Peer runs another operation, Theirs; later ones work. Detail is 1 if this rank receives the message
-	Refused  = 2 // Peer refused, with the code in the low half of Theirs; later operations work
-	Timeout  = 3 // waited for Peer longer than Params.Timeout
-	Aborted  = 4 // Abort was set while it waited for Peer
-	NoExtent = 5 // Peer named an extent that is not mapped here; Detail is its word
-	Counts   = 6 // Peer expects another count than a rank sends: see CountsOf; later operations work
-	Astray   = 7 // Peer wants a message at Detail, which is not where a copy engine is about to put it
+	OK         = 0
+	Mismatch   = 1 // Peer runs another operation, Theirs; later ones work. Detail is 1 if this rank receives the message
+	Refused    = 2 // Peer refused, with the code in the low half of Theirs; later operations work
+	Timeout    = 3 // waited for Peer longer than Params.Timeout
+	Aborted    = 4 // Abort was set while it waited for Peer
+	NoExtent   = 5 // Peer named an extent that is not mapped here; Detail is its word
+	Counts     = 6 // Peer expects another count than a rank sends: see CountsOf; later operations work
+	WrongPlace = 7 // Peer wants a message at Detail, which is not where a copy engine is about to put it
 )
 
 // Bytes returns a kernel's parameters in the form that a launch takes. The result is p's own memory, valid as long as
@@ -190,7 +190,7 @@ func (s *Status) Broke(code uint32, peer int, timeout time.Duration, more string
 		return "wait", fmt.Errorf("nothing from rank %d for %v%s: %w", peer, timeout, more, fault.ErrTimeout)
 	case Aborted:
 		return "wait", fault.ErrAborted
-	case Astray:
+	case WrongPlace:
 		return "copy", fmt.Errorf("it receives %s at another place than when both captured: %w", DescribeHead(s.Mine),
 			fault.ErrMismatch)
 	case NoExtent:

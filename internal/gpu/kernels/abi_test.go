@@ -94,7 +94,7 @@ func TestABI(t *testing.T) {
 		"UBC_AREA_MAIL + UBC_MAX_RANKS * UBC_MAIL_BYTES <= UBC_AREA_CREDIT":                 1,
 		"UBC_OUT_FIFO_CREDIT + 8 * UBC_FIFO_SLOTS <= UBC_IN_RECEIVED":                       1,
 		"UBC_IN_FIFO_FILLED + 8 * UBC_FIFO_SLOTS <= UBC_MAIL_BYTES":                         1,
-		"offsetof(ubc_status, claim)":                                                       unsafe.Offsetof(s.Claim), "UBC_ASTRAY": Astray,
+		"offsetof(ubc_status, claim)":                                                       unsafe.Offsetof(s.Claim), "UBC_WRONG_PLACE": WrongPlace,
 		"UBC_BOX_BYTES": boxBytes, "UBC_EAGER_BYTES": EagerBytes,
 		"UBC_MAX_MESSAGES": MaxMessages, "UBC_BY_PACKETS": ByPackets, "UBC_BY_PUSH": ByPush, "UBC_AWAIT": Await,
 		"UBC_DONE": Done, "UBC_WHAT(UBC_DIRECT | 5)": 5, "UBC_WAY(7ull << 56 | 5)": 7,

@@ -224,7 +224,7 @@ enum { // errors
 	UBC_NO_EXTENT = 5, // peer named an extent that is not mapped here; detail is its word
 	UBC_COUNTS = 6,    // peer expects another count than a rank sends; detail is that rank << 48 + expected, theirs is
 	                   // the count sent
-	UBC_ASTRAY = 7,    // peer wants a message at detail, which is not where a copy engine is about to put it
+	UBC_WRONG_PLACE = 7, // peer wants a message at detail, which is not where a copy engine is about to put it
 };
 
 // Kernels of one channel may run at the same time if their sides differ.

@@ -174,7 +174,7 @@ UBC_FN bool ubc_send_large(
 		if (word == m.word && what == ubc_wire_head(m.head))
 			return true;
 		if (first)
-			ubc_report(p, UBC_ASTRAY, e.peer, seq, m.head, what, word);
+			ubc_report(p, UBC_WRONG_PLACE, e.peer, seq, m.head, what, word);
 		return false;
 	}
 	if (what != ubc_wire_head(m.head)) {
