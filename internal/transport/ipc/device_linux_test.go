@@ -56,7 +56,7 @@ func TestDeviceOneProcess(t *testing.T) {
 				require.Equal(t, "by a", b.take(t, cuda.Addr(x.Base())+100, 4))
 
 				// In the other direction: numbers are each rank's own.
-				y := a.make(t, 1, "of a", legacy)
+				y := a.make(t, 4, "of a", legacy)
 				back, err := a.Export(y)
 				require.NoError(t, err)
 				require.Zero(t, back)
@@ -71,7 +71,7 @@ func TestDeviceOneProcess(t *testing.T) {
 				require.Equal(t, "it is not exported any more", why)
 				_, err = ab.Import(background, extent, 0, 0)
 				require.ErrorIs(t, err, fault.ErrStale)
-				third, err := b.Export(b.make(t, 1, "new", legacy))
+				third, err := b.Export(b.make(t, 3, "new", legacy))
 				require.NoError(t, err)
 				require.Equal(t, extent, third, "the number is used again")
 				b.imported(t, third)
