@@ -100,7 +100,7 @@ func TestDeviceImportFails(t *testing.T) {
 	for _, call := range []string{"cuMemImportFromShareableHandle", "cuMemAddressReserve", "cuMemMap", "cuMemSetAccess",
 		"cuMemcpyHtoDAsync"} {
 		t.Run(call, func(t *testing.T) {
-			x := b.make(t, 1, "text", false)
+			x := b.make(t, 4, "text", false)
 			foot, memory := measure(t), emulated.Used(t, one)
 			t.Setenv("UBCOLL_EMULATE_FAIL", call+":1=2")
 			extent, err := b.Export(x)
@@ -144,7 +144,7 @@ func TestDeviceHandleFails(t *testing.T) {
 		a, b := newGPU(t, 0, false), newGPU(t, 1, false)
 		ab, _ := meet(t, a.rank, b.rank)
 		t.Setenv("UBCOLL_EMULATE_FAIL", "cuCtxEnablePeerAccess:1=217")
-		extent, err := b.Export(b.make(t, 1, "text", true))
+		extent, err := b.Export(b.make(t, 4, "text", true))
 		require.NoError(t, err)
 		require.Contains(t, failed(t, b, extent), "cuCtxEnablePeerAccess: CUDA_ERROR_PEER_ACCESS_UNSUPPORTED")
 		t.Setenv("UBCOLL_EMULATE_FAIL", "")
