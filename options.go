@@ -15,14 +15,20 @@ import (
 )
 
 // Options configure a communicator. All ranks must give the same, except for the Logger; [Open] compares them. The zero
-// Options are the defaults, which the variables UBCOLL_TIMEOUT, UBCOLL_REGISTER, UBCOLL_PIN, UBCOLL_ALGO and UBCOLL_CUDA
-// change.
+// Options are the defaults, which the variables UBCOLL_TIMEOUT, UBCOLL_NET_TIMEOUT, UBCOLL_REGISTER, UBCOLL_PIN,
+// UBCOLL_ALGO and UBCOLL_CUDA change.
 type Options struct {
 	Timeout   time.Duration // longest wait inside one operation; 0 = 10 minutes
 	Register  Policy        // which buffers the library registers
 	Pin       Pin           // whether registered host memory must be locked in memory
 	Algorithm Algorithm     // of all-reduces on one host, where it is possible
 	Devices   DevicePolicy  // whether the ranks use GPUs, and may share them
+
+	// NetTimeout is how long another host may leave what was sent to it unanswered before the connection to it counts as
+	// cut, which is [ErrPeerLost] and breaks the communicators on it: from one second to one hour, 0 = 5 seconds. Longer
+	// lets a link be away for that long, in the failover of a bond for example. A process that ends is seen at once,
+	// whatever it is, and a process that is stopped is not lost: its host answers.
+	NetTimeout time.Duration
 
 	// Logger takes the log of this rank for this communicator and for those that Split and Dup make of it. Its handler
 	// alone decides what is written, whatever UBCOLL_LOG says. Nil logs text to standard error, from UBCOLL_LOG's level
@@ -140,6 +146,9 @@ func (o Options) Validate() error {
 	if o.Timeout < 0 {
 		errs = append(errs, fmt.Errorf("timeout %v is negative: want more, or 0 for the default: %w", o.Timeout, ErrArgument))
 	}
+	if o.NetTimeout != 0 && (o.NetTimeout < time.Second || o.NetTimeout > time.Hour) {
+		errs = append(errs, fmt.Errorf("net timeout %v: want 1s to 1h, or 0 for the default: %w", o.NetTimeout, ErrArgument))
+	}
 	if o.Register < RegisterAuto || o.Register > RegisterOff {
 		errs = append(errs, fmt.Errorf("registration policy %v: %w", o.Register, ErrArgument))
 	}
@@ -159,11 +168,14 @@ func (o Options) Validate() error {
 	return errors.Join(errs...)
 }
 
-// fromEnvironment sets the fields that o leaves open from UBCOLL_TIMEOUT, UBCOLL_REGISTER, UBCOLL_PIN, UBCOLL_ALGO and
-// UBCOLL_CUDA. It ignores malformed values: the engine's Open reports those of all variables.
+// fromEnvironment sets the fields that o leaves open from UBCOLL_TIMEOUT, UBCOLL_NET_TIMEOUT, UBCOLL_REGISTER,
+// UBCOLL_PIN, UBCOLL_ALGO and UBCOLL_CUDA. It ignores malformed values: the engine's Open reports those of all variables.
 func (o Options) fromEnvironment() Options {
 	if o.Timeout == 0 {
 		o.Timeout, _ = env.Timeout.Get()
+	}
+	if o.NetTimeout == 0 {
+		o.NetTimeout, _ = env.NetTimeout.Get()
 	}
 	if o.Register == RegisterAuto {
 		name, _ := env.Register.Get()
@@ -187,6 +199,6 @@ func (o Options) fromEnvironment() Options {
 }
 
 func (o Options) engine() engine.Options {
-	return engine.Options{Timeout: o.Timeout, Register: o.Register, Pin: o.Pin,
+	return engine.Options{Timeout: o.Timeout, NetTimeout: o.NetTimeout, Register: o.Register, Pin: o.Pin,
 		Algorithm: string(o.Algorithm), Devices: team.DevicePolicy(o.Devices), Logger: o.Logger}
 }

@@ -20,13 +20,13 @@ func TestOptionsHints(t *testing.T) {
 // Options are read from TOML, and written, as words.
 func TestOptionsText(t *testing.T) {
 	var o ubcoll.Options
-	_, err := toml.Decode("Timeout = \"90s\"\nRegister = \"explicit\"\nPin = \"required\"\nAlgorithm = \"one-shot\"\nDevices = \"required\"\n", &o)
+	_, err := toml.Decode("Timeout = \"90s\"\nRegister = \"explicit\"\nPin = \"required\"\nAlgorithm = \"one-shot\"\nDevices = \"required\"\nNetTimeout = \"9s\"\n", &o)
 	require.NoError(t, err)
-	require.Equal(t, ubcoll.Options{Timeout: 90e9, Register: ubcoll.RegisterExplicit, Pin: ubcoll.PinRequired,
+	require.Equal(t, ubcoll.Options{Timeout: 90e9, NetTimeout: 9e9, Register: ubcoll.RegisterExplicit, Pin: ubcoll.PinRequired,
 		Algorithm: ubcoll.AlgorithmOneShot, Devices: ubcoll.DevicesRequired}, o)
 	text, err := toml.Marshal(o)
 	require.NoError(t, err)
-	require.Equal(t, "Timeout = \"1m30s\"\nRegister = \"explicit\"\nPin = \"required\"\nAlgorithm = \"one-shot\"\nDevices = \"required\"\n",
+	require.Equal(t, "Timeout = \"1m30s\"\nRegister = \"explicit\"\nPin = \"required\"\nAlgorithm = \"one-shot\"\nDevices = \"required\"\nNetTimeout = \"9s\"\n",
 		string(text))
 }
 

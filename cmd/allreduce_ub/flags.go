@@ -76,6 +76,7 @@ func configure(args []string, help io.Writer) (*experiment.Experiment, error) {
 		is        bool
 		name, key string
 	}{{env.Algorithm.IsSet(), env.Algorithm.Name, "options.algorithm"}, {env.Timeout.IsSet(), env.Timeout.Name, "options.timeout"},
+		{env.NetTimeout.IsSet(), env.NetTimeout.Name, "options.net_timeout"},
 		{env.Register.IsSet(), env.Register.Name, "allreduce.registration"}, {env.Pin.IsSet(), env.Pin.Name, "options.pin"},
 		// Devices that the file requires stay required: the variable says whether ranks may share them.
 		{env.CUDA.IsSet() && e.Options.Devices != ubcoll.DevicesRequired, env.CUDA.Name, "options.devices"}} {

@@ -33,8 +33,8 @@ func main() {
 		fmt.Fprintf(os.Stderr, "%v\nallreduce_ub: -h lists the flags\n", err)
 		os.Exit(exitUsage)
 	}
-	o := ubcoll.Options{Timeout: time.Duration(e.Options.Timeout), Register: e.AllReduce.Registration,
-		Algorithm: ubcoll.Algorithm(e.Options.Algorithm), Pin: e.Options.Pin, Devices: e.Options.Devices}
+	o := ubcoll.Options{Timeout: time.Duration(e.Options.Timeout), NetTimeout: time.Duration(e.Options.NetTimeout),
+		Register: e.AllReduce.Registration, Algorithm: ubcoll.Algorithm(e.Options.Algorithm), Pin: e.Options.Pin, Devices: e.Options.Devices}
 	if !env.Threads.IsSet() {
 		os.Setenv(env.Threads.Name, strconv.Itoa(defaultRanks(e)))
 	}

@@ -96,7 +96,8 @@ func runSweep(args []string, out io.Writer) error {
 		return dryRun(&o.job, threads, out)
 	}
 	o.job.Program = measure.Program{Version: version(), Args: os.Args, Threads: threads}
-	options := ubcoll.Options{Timeout: time.Duration(o.job.Spec.Run.Timeout), Devices: o.job.Spec.Run.Devices}
+	options := ubcoll.Options{Timeout: time.Duration(o.job.Spec.Run.Timeout), NetTimeout: time.Duration(o.job.Spec.Run.NetTimeout),
+		Devices: o.job.Spec.Run.Devices}
 	ubcoll.Main(options, func(ctx context.Context, c *ubcoll.Comm) error {
 		if err := measure.Required(c); err != nil {
 			return err

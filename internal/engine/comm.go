@@ -22,12 +22,13 @@ import (
 
 // Options are what all ranks of a communicator must agree on.
 type Options struct {
-	Timeout   time.Duration
-	Register  register.Policy
-	Pin       register.Pin
-	Algorithm string
-	Devices   team.DevicePolicy
-	Logger    *slog.Logger `json:"-"` // ranks need not agree on it; nil: see logs.Or
+	Timeout    time.Duration
+	NetTimeout time.Duration
+	Register   register.Policy
+	Pin        register.Pin
+	Algorithm  string
+	Devices    team.DevicePolicy
+	Logger     *slog.Logger `json:"-"` // ranks need not agree on it; nil: see logs.Or
 
 	// CopyTimeout is how long a rank that takes memory back waits for a peer, which checks its grant after every piece
 	// that it copies. 0: one second. Only tests set it.

@@ -102,6 +102,7 @@ func (o *Options) settings(agreed string) (all []roster.Setting, err error) {
 		add("environment variable "+k, strconv.Quote(vars[k]))
 	}
 	add("Options.Timeout", o.Timeout)
+	add("Options.NetTimeout", o.NetTimeout)
 	add("Options.Register", o.Register)
 	add("Options.Pin", o.Pin)
 	add("Options.Algorithm", o.Algorithm)

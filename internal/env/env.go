@@ -82,6 +82,9 @@ var (
 			"do without; hosts: that this machine can make several of itself; verbs: an RDMA device, by which no job goes yet."}, list("mpi", "cuda", "verbs", "hosts"))
 	Timeout = define(Info{Name: "UBCOLL_TIMEOUT", Kind: "duration", Default: "10m", JobWide: true,
 		Doc: "The longest wait inside one operation."}, duration)
+	NetTimeout = define(Info{Name: "UBCOLL_NET_TIMEOUT", Kind: "duration, 1s to 1h", Default: "5s", JobWide: true,
+		Doc: "How long another host may be silent before the connection to it counts as cut; a process that ends is seen at once."},
+		within(time.Second, time.Hour))
 	Register = define(Info{Name: "UBCOLL_REGISTER", Kind: "auto|explicit|off", Default: "auto", JobWide: true,
 		Doc: "Which buffers the library registers: those it meets, those the program names, or none."},
 		choice("auto", "explicit", "off"))
@@ -263,6 +266,16 @@ func duration(s string) (time.Duration, error) {
 		return 0, fmt.Errorf("want a duration over zero, as 30s or 10m")
 	}
 	return d, nil
+}
+
+// within is duration between least and most.
+func within(least, most time.Duration) func(string) (time.Duration, error) {
+	return func(s string) (time.Duration, error) {
+		if d, err := time.ParseDuration(s); err == nil && least <= d && d <= most {
+			return d, nil
+		}
+		return 0, fmt.Errorf("want a duration from %v to %v, as 10s", least, most)
+	}
 }
 
 // TooLong returns an error if s is a duration that exceeds what a time.Duration can hold, else nil.

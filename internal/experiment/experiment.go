@@ -53,9 +53,10 @@ type AllReduce struct {
 
 // Options are options of the library, as in ubcoll.Options.
 type Options struct {
-	Timeout   Duration     `toml:"timeout,omitempty"` // 0: from the environment, or the library's default
-	Algorithm string       `toml:"algorithm"`         // "": the library chooses
-	Pin       register.Pin `toml:"pin"`               // required: registering fails where memory cannot be locked
+	Timeout    Duration     `toml:"timeout,omitempty"`     // 0: from the environment, or the library's default
+	NetTimeout Duration     `toml:"net_timeout,omitempty"` // how long another host may be silent; 0: the same
+	Algorithm  string       `toml:"algorithm"`             // "": the library chooses
+	Pin        register.Pin `toml:"pin"`                   // required: registering fails where memory cannot be locked
 
 	Devices ubcoll.DevicePolicy `toml:"devices"` // whether ranks use GPUs, and may share them
 }
@@ -222,6 +223,9 @@ func (e *Experiment) Validate() error {
 	}
 	if e.Options.Timeout < 0 {
 		bad("options.timeout", "must be 0 (the library's default) or longer, not %v", e.Options.Timeout)
+	}
+	if err := (ubcoll.Options{NetTimeout: time.Duration(e.Options.NetTimeout)}).Validate(); err != nil {
+		bad("options.net_timeout", "%v", err)
 	}
 	if len(faults) == 0 {
 		return nil

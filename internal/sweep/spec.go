@@ -9,6 +9,7 @@ import (
 	"math"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/ubcoll/ubcoll"
 	"github.com/ubcoll/ubcoll/dtype"
@@ -52,8 +53,9 @@ type Run struct {
 	Loop       bool                `toml:"loop"`  // calls back to back on untouched buffers
 	Churn      bool                `toml:"churn"` // also measure registering
 	Root       int                 `toml:"root"`
-	Timeout    experiment.Duration `toml:"timeout"` // 0: the library's default
-	Devices    ubcoll.DevicePolicy `toml:"devices"` // of the job: whether its ranks use GPUs, and may share them
+	Timeout    experiment.Duration `toml:"timeout"`     // 0: the library's default
+	NetTimeout experiment.Duration `toml:"net_timeout"` // how long another host may be silent; 0: the same
+	Devices    ubcoll.DevicePolicy `toml:"devices"`     // of the job: whether its ranks use GPUs, and may share them
 }
 
 // The values of Axes.Registration.
@@ -168,6 +170,8 @@ func (s *Spec) FromEnvironment() error {
 	set(env.Register.IsSet(), "sweep.registration", r, err)
 	d, err := env.Timeout.Get()
 	set(env.Timeout.IsSet(), "run.timeout", d.String(), err)
+	n, err := env.NetTimeout.Get()
+	set(env.NetTimeout.IsSet(), "run.net_timeout", n.String(), err)
 	c, err := env.CUDA.Get()
 	set(env.CUDA.IsSet() && s.Run.Devices != ubcoll.DevicesRequired, "run.devices", c, err)
 	return errors.Join(errs...)
@@ -217,7 +221,9 @@ func (s *Spec) Validate() error {
 	bad(r.Checks < 0 || r.Checks > maxRepeats, "run.checks", "must be 0 (never) to %d, not %d", maxRepeats, r.Checks)
 	bad(r.Root < 0, "run.root", "must be 0 or more, not %d", r.Root)
 	bad(r.Timeout < 0, "run.timeout", "must be 0 (the library's default) or longer, not %v", r.Timeout)
-	_, err := r.Devices.MarshalText()
+	err := ubcoll.Options{NetTimeout: time.Duration(r.NetTimeout)}.Validate()
+	bad(err != nil, "run.net_timeout", "%v", err)
+	_, err = r.Devices.MarshalText()
 	bad(err != nil, "run.devices", "%v", err)
 	if n := s.product(); n > maxPoints || n*float64(r.Repeats) > 10*maxPoints {
 		bad(true, "sweep", "the lists have %.3g combinations, and %.3g with repeats, more than %d and %d", n, n*float64(r.Repeats),
