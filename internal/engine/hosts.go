@@ -28,7 +28,9 @@ func (c *Comm) listen(r *roster.Roster, mine *card) (row []byte, err error) {
 		r.Lay(unsafe.Slice((*byte)(a.Ptr), r.TableBytes()))
 	}
 	if d.network == nil {
-		if d.network, err = hosts.Listen(c.rank, r.Secret, d.log, r.Row); err != nil {
+		d.network, err = hosts.Listen(hosts.JobConfig{Rank: c.rank, Size: c.size, Secret: r.Secret, Timeout: c.opts.NetTimeout,
+			Log: d.log, RowOf: r.Row})
+		if err != nil {
 			return nil, err
 		}
 	}

@@ -124,6 +124,7 @@ func (s *Stage) partners() (hosts []int) {
 
 // connect makes all links at the same time, since each of two leaders waits for the other.
 func (s *Stage) connect(ctx context.Context) error {
+	s.Network.learn()
 	hosts := s.partners()
 	errs := make([]error, len(hosts))
 	var wg sync.WaitGroup

@@ -3,7 +3,9 @@ package hosts
 import (
 	"fmt"
 	"log/slog"
+	"net/netip"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/ubcoll/ubcoll/fault"
@@ -14,17 +16,28 @@ import (
 // concurrent use.
 type Network struct {
 	node *net.Node
-	row  func(rank int) []byte
+	JobConfig
+	addrs atomic.Pointer[map[netip.Addr]bool] // of all ranks; nil before the first stage
 
 	mu     sync.Mutex
 	stages map[uint64]*Stage // by communicator
 }
 
-// Listen makes the network of a rank of a job with this secret. row returns what each rank of the job published with
-// Row.
-func Listen(rank int, secret []byte, log *slog.Logger, row func(rank int) []byte) (n *Network, err error) {
-	n = &Network{row: row, stages: map[uint64]*Stage{}}
-	n.node, err = net.New(net.Config{Rank: rank, Secret: secret, Log: log, Heard: n.heard, Down: n.down, Tick: n.tick})
+// JobConfig is what a network gets from its rank's job.
+type JobConfig struct {
+	Rank, Size int
+	Secret     []byte
+	Timeout    time.Duration // how long another host may be silent
+	Log        *slog.Logger
+	// RowOf returns what a rank of the job published with Row. It is called from the first Open on.
+	RowOf func(rank int) []byte
+}
+
+// Listen makes the network of a rank.
+func Listen(c JobConfig) (n *Network, err error) {
+	n = &Network{JobConfig: c, stages: map[uint64]*Stage{}}
+	n.node, err = net.New(net.Config{Rank: c.Rank, Secret: c.Secret, Log: c.Log, Timeout: c.Timeout, Known: n.known,
+		Heard: n.heard, Down: n.down, Tick: n.tick})
 	if err != nil {
 		return nil, err
 	}
@@ -35,7 +48,30 @@ func Listen(rank int, secret []byte, log *slog.Logger, row func(rank int) []byte
 func (n *Network) Row() []byte { return n.node.Row().Append(nil) }
 
 // reach returns how to reach a rank of the job.
-func (n *Network) reach(rank int) (net.Row, error) { return net.ParseRow(n.row(rank)) }
+func (n *Network) reach(rank int) (net.Row, error) { return net.ParseRow(n.RowOf(rank)) }
+
+// learn reads the addresses of all ranks, once.
+func (n *Network) learn() {
+	if n.addrs.Load() != nil {
+		return
+	}
+	all := map[netip.Addr]bool{}
+	for rank := range n.Size {
+		row, err := n.reach(rank)
+		if err != nil {
+			continue // who connects to that rank gets the error
+		}
+		for _, a := range row.Addrs {
+			all[a] = true
+		}
+	}
+	n.addrs.Store(&all)
+}
+
+func (n *Network) known(a netip.Addr) bool {
+	all := n.addrs.Load()
+	return all != nil && (*all)[a]
+}
 
 // closeTimeout is how long Close waits for peers to take data under way. It is less than the 5 s after which a closing
 // communicator goes on without an answer.
@@ -84,9 +120,9 @@ func (n *Network) heard(from int, m net.Message) {
 }
 
 // down handles the end of a wire.
-func (n *Network) down(peer int, down *net.Down) {
+func (n *Network) down(_ int, down *net.Down) {
 	for _, s := range n.list() {
-		s.Break(func() *fault.Error { return s.down(peer, down) })
+		s.Break(func() *fault.Error { return s.down(down) })
 	}
 }
 

@@ -71,11 +71,11 @@ func (s *Stage) heard(from int, m net.Message) *fault.Error {
 	return nil
 }
 
-// down handles the end of the wire to a peer. It returns why the communicator breaks, or nil. It may be called from any
-// goroutine.
-func (s *Stage) down(world int, down *net.Down) *fault.Error {
+// down handles the end of a wire, which may be an older one to the same peer. It returns why the communicator breaks, or
+// nil. It may be called from any goroutine.
+func (s *Stage) down(down *net.Down) *fault.Error {
 	for _, p := range s.peers {
-		if p != nil && p.world == world && p.left.Load() == 0 {
+		if p != nil && p.wire != nil && p.wire.Err() == down && p.left.Load() == 0 {
 			return s.downError(p, down, "wait")
 		}
 	}

@@ -167,7 +167,7 @@ func (c *control) drained() bool {
 func (c *control) silent() bool {
 	c.sending.Lock()
 	defer c.sending.Unlock()
-	return c.fd >= 0 && silent(c.fd)
+	return c.fd >= 0 && silent(c.fd, c.wire.node.config.Timeout)
 }
 
 func (c *control) shut() {

@@ -13,7 +13,6 @@ import (
 	"fmt"
 	"io"
 	stdnet "net"
-	"os"
 	"syscall"
 	"time"
 
@@ -26,6 +25,7 @@ import (
 //	       nonce
 //	proof       HMAC over "dial", hello and nonce
 //	       proof HMAC over "accept", hello and nonce
+//	begin       one byte: this is the connection that the dialling side has chosen
 //	probe       as large as a segment can be
 //	       probe
 //	seal        one byte: all has come both ways
@@ -36,17 +36,12 @@ const (
 	helloSize = 8 + 4 + 4 + 4 + 4 + 16 + 32 + 32
 	nonceSize = 32
 	probeSize = 64 << 10
-
-	strangers = 64 // at most so many connections may be unproved: see queue.add
 )
 
-var helloMagic = [8]byte{'u', 'b', 'c', 'o', 'l', 'l', 0, 1}
+var helloMagic = [8]byte{'u', 'b', 'c', 'o', 'l', 'l', 0, 2}
 
-// Variables, so that tests can make them short.
-var (
-	strangerLimit = 5 * time.Second  // for everything before the proofs
-	probeLimit    = 10 * time.Second // for the probes: they are the first large messages on the path, and the machine may be busy
-)
+// strangerLimit is how long everything before the proofs may take. Tests make it short.
+var strangerLimit = 5 * time.Second
 
 // hello is the first message of a connection.
 type hello struct {
@@ -130,8 +125,11 @@ func (n *Node) meet(c stdnet.Conn, h hello, peer [32]byte) error {
 	if _, err := c.Write(proof(key, "dial", first, nonce[:])); err != nil {
 		return err
 	}
-	if _, err := io.ReadFull(c, theirs[:]); err != nil {
-		return fmt.Errorf("it refuses this rank's proof: another job's, or another secret: %w", err)
+	switch _, err := io.ReadFull(c, theirs[:]); {
+	case hungUp(err):
+		return fmt.Errorf("%w: %w", errProofRefused, err)
+	case err != nil:
+		return err
 	}
 	if !hmac.Equal(theirs[:], proof(key, "accept", first, nonce[:])) {
 		return fmt.Errorf("it cannot prove that it is the rank: %w", errStranger)
@@ -181,37 +179,42 @@ func probeBytes() []byte {
 	return b
 }
 
-var errNoProbe = errors.New("closed before the probe") // the other side took another address, which answered, too
+var (
+	errNoProbe      = errors.New("closed before the probe") // the other side took another address, which answered, too
+	errProofRefused = errors.New("it refuses this rank's proof: another job's, or another secret")
+	errSmallOnly    = fmt.Errorf("small messages pass, and %d bytes do not: is the MTU the same on the whole way?", probeSize)
+)
 
 // probe sends and receives a full-size frame: a path that only small packets pass must not become a wire. Once the
-// dialling side has sent the seal, the other side has a wire: from then on the end of ctx is not an error.
+// dialling side has sent the seal, the other side has a wire: from then on the end of ctx is not an error. The time
+// that it takes is limited by ctx and the peer's kernel, not the peer, which may be stopped.
 func probe(ctx context.Context, c stdnet.Conn, dialled bool) error {
-	mine, theirs, seal := probeBytes(), make([]byte, probeSize), []byte{1}
-	k, limit := 0, probeLimit
-	send := func() error { _, err := c.Write(mine); return err }
-	receive := func() (err error) {
-		if k, err = io.ReadFull(c, theirs); err == nil && !bytes.Equal(mine, theirs) {
+	mine, theirs, begin, seal := probeBytes(), make([]byte, probeSize), []byte{1}, []byte{1}
+	write := func(b []byte) func() error { return func() error { _, err := c.Write(b); return err } }
+	read := func(b []byte) func() error { return func() error { _, err := io.ReadFull(c, b); return err } }
+	compare := func() error {
+		if !bytes.Equal(mine, theirs) {
 			return fmt.Errorf("the probe came back changed: %w", fault.ErrMismatch)
 		}
-		return err
+		return nil
 	}
-	steps := []func() error{send, receive, func() error { _, err := c.Write(seal); return err }}
+	steps := []func() error{write(begin), write(mine), read(theirs), compare, write(seal)}
 	if !dialled {
-		steps = []func() error{receive, send, func() error { _, err := io.ReadFull(c, seal); return err }}
-		limit += limit / 4 // the dialling side gives up first, and says why
+		steps = []func() error{read(begin), read(theirs), compare, write(mine), read(seal)}
 	}
-	_ = c.SetDeadline(time.Now().Add(limit))
+	_ = c.SetDeadline(time.Time{})
 	defer untilDone(ctx, c)() // called after SetDeadline, which would undo it
-	for _, step := range steps {
+	for i, step := range steps {
 		switch err := step(); {
 		case err == nil:
+		case ctx.Err() != nil && i > 0:
+			return fmt.Errorf("%w: %w: %w", errSmallOnly, context.Cause(ctx), fault.ErrTimeout)
 		case ctx.Err() != nil:
 			return ctx.Err()
-		case !dialled && k == 0 && (errors.Is(err, io.EOF) || errors.Is(err, syscall.ECONNRESET)): // before it read our proof
+		case !dialled && i == 0 && hungUp(err):
 			return errNoProbe
-		case errors.Is(err, os.ErrDeadlineExceeded), !dialled && errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF):
-			return fmt.Errorf("small messages pass, and %d bytes do not within %v (%w): is the MTU the same on the whole way? %w",
-				probeSize, limit, err, fault.ErrTimeout)
+		case errors.Is(err, syscall.ETIMEDOUT), !dialled && hungUp(err):
+			return fmt.Errorf("%w: %w: %w", errSmallOnly, err, fault.ErrTimeout)
 		default:
 			return err
 		}

@@ -22,6 +22,8 @@ package net
 import (
 	"fmt"
 	"log/slog"
+	"net/netip"
+	"time"
 
 	"github.com/ubcoll/ubcoll/fault"
 )
@@ -32,10 +34,19 @@ type Config struct {
 	Secret []byte // of the job, at least 16 bytes
 	Log    *slog.Logger
 
+	// Timeout is how long a peer's host may leave what was sent to it unanswered before the connection counts as cut; at
+	// least one second. 0: 5 seconds.
+	Timeout time.Duration
+	// Known reports whether a is an address of a rank of the job. If many connections want to prove themselves at once,
+	// those from other addresses wait. Nil: none is.
+	Known func(a netip.Addr) bool
+
 	Heard func(from int, m Message) // a message of the control connection came; called from any progress, once at a time for each peer; must neither wait nor make progress
 	Down  func(peer int, err *Down) // a peer's connections ended without a bye; called once for each peer, from any progress, after Link.Err says so
 	Tick  func()                    // every 20 ms, by the node's goroutine, while the node has a wire
 }
+
+const defaultTimeout = 5 * time.Second
 
 // Message is what stages tell each other besides the data.
 type Message struct {
@@ -55,7 +66,7 @@ type DownKind uint8
 // The ways in which wires end.
 const (
 	Died   DownKind = iota + 1 // the peer's process ended: end of stream or reset, without a bye
-	Cut                        // the peer's host does not answer: no acknowledgement within 3 s, no route
+	Cut                        // the peer's host does not answer: no acknowledgement within Config.Timeout, no route
 	Broken                     // the peer broke the protocol
 	Left                       // the peer closed its node, or this one was closed: no failure by itself
 )

@@ -21,9 +21,8 @@ import (
 )
 
 const (
-	tick       = 20 * time.Millisecond
-	quiet      = 5 * time.Millisecond // how often the node's goroutine looks while others make progress
-	unanswered = 3 * time.Second      // how long bytes of a control connection may stay unacknowledged
+	tick  = 20 * time.Millisecond
+	quiet = 5 * time.Millisecond // how often the node's goroutine looks while others make progress
 )
 
 // Node is a process's end of the network. Its methods are local and safe for concurrent use.
@@ -43,7 +42,7 @@ type Node struct {
 	ctx       context.Context // for handshakes
 	cancel    context.CancelFunc
 	handshake sync.WaitGroup // counts the goroutines that accept and those that do handshakes
-	strangers queue
+	strangers *unproved
 	full      atomic.Pointer[error] // why no connection can be accepted now: no descriptor is left
 
 	mu      sync.Mutex
@@ -70,6 +69,9 @@ func New(c Config) (*Node, error) {
 	if c.Log == nil {
 		c.Log = slog.New(slog.DiscardHandler)
 	}
+	if c.Timeout == 0 {
+		c.Timeout = defaultTimeout
+	}
 	raiseLimit()
 	words, err := env.Net.Get()
 	if err != nil {
@@ -79,7 +81,7 @@ func New(c Config) (*Node, error) {
 	if err != nil {
 		return nil, err
 	}
-	n := &Node{config: c, wires: map[int]*Wire{}, peers: map[int]*arrival{}}
+	n := &Node{config: c, wires: map[int]*Wire{}, peers: map[int]*arrival{}, strangers: newUnproved()}
 	if n.mine, err = locals(); err != nil {
 		return nil, err
 	}

@@ -181,7 +181,7 @@ func adopt(c syscall.Conn) (fd int, err error) {
 }
 
 // watch sets after how long without acknowledgements a control connection ends. Data connections never end so.
-func watch(fd int, control bool) (err error) {
+func watch(fd int, control bool, timeout time.Duration) (err error) {
 	set := func(level, option, value int) {
 		if err == nil {
 			err = unix.SetsockoptInt(fd, level, option, value)
@@ -191,8 +191,8 @@ func watch(fd int, control bool) (err error) {
 		set(unix.SOL_SOCKET, unix.SO_KEEPALIVE, 1)
 		set(unix.IPPROTO_TCP, unix.TCP_KEEPIDLE, 1)
 		set(unix.IPPROTO_TCP, unix.TCP_KEEPINTVL, 1)
-		set(unix.IPPROTO_TCP, unix.TCP_KEEPCNT, 3)
-		set(unix.IPPROTO_TCP, unix.TCP_USER_TIMEOUT, int(unanswered/time.Millisecond))
+		set(unix.IPPROTO_TCP, unix.TCP_KEEPCNT, max(1, int(timeout/time.Second))) // the next option decides, where it is known
+		set(unix.IPPROTO_TCP, unix.TCP_USER_TIMEOUT, int(timeout/time.Millisecond))
 	} else { // a peer that is stopped and reads nothing is alive
 		set(unix.SOL_SOCKET, unix.SO_KEEPALIVE, 0)
 		set(unix.IPPROTO_TCP, unix.TCP_USER_TIMEOUT, 0)
@@ -200,12 +200,18 @@ func watch(fd int, control bool) (err error) {
 	return err
 }
 
+// limited sets the same for a connection that is being made.
+func limited(c syscall.RawConn, timeout time.Duration) (err error) {
+	failed := c.Control(func(fd uintptr) { err = watch(int(fd), true, timeout) })
+	return errors.Join(failed, err)
+}
+
 // silent reports whether the peer's kernel does not answer: data was retransmitted at least twice without
 // acknowledgement, or a probe was, and nothing was acknowledged for half the time after which a control connection
 // ends. Data from the peer may still come.
-func silent(fd int) bool {
+func silent(fd int, timeout time.Duration) bool {
 	i, err := unix.GetsockoptTCPInfo(fd, unix.IPPROTO_TCP, unix.TCP_INFO)
-	return err == nil && (i.Retransmits > 1 || i.Probes > 0 && time.Duration(i.Last_ack_recv)*time.Millisecond > unanswered/2)
+	return err == nil && (i.Retransmits > 1 || i.Probes > 0 && time.Duration(i.Last_ack_recv)*time.Millisecond > timeout/2)
 }
 
 func sendTo(fd int, b []byte) (int, error) {

@@ -34,9 +34,11 @@ func (w *waiter) close() {}
 
 func adopt(syscall.Conn) (int, error) { return 0, fault.ErrNotSupported }
 
-func watch(int, bool) error { return fault.ErrNotSupported }
+func watch(int, bool, time.Duration) error { return fault.ErrNotSupported }
 
-func silent(int) bool { return false }
+func limited(syscall.RawConn, time.Duration) error { return fault.ErrNotSupported }
+
+func silent(int, time.Duration) bool { return false }
 
 func sendTo(int, []byte) (int, error) { return 0, fault.ErrNotSupported }
 

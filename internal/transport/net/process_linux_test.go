@@ -40,7 +40,7 @@ func TestStopped(t *testing.T) {
 	for range 100 {
 		p.l.wire.Tell(Message{Text: string(from[:MaxText])})
 	}
-	time.Sleep(unanswered + 5*time.Second)
+	time.Sleep(p.n.config.Timeout + 5*time.Second)
 	require.Nil(t, p.l.Err())
 	require.NoError(t, p.Cmd.Process.Signal(syscall.SIGCONT))
 	p.l.until(t, 1, streamPlaces)

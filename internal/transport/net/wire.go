@@ -7,11 +7,11 @@ import (
 	"maps"
 	"sync"
 	"sync/atomic"
-	"syscall"
 	"time"
 	"unsafe"
 
 	"github.com/ubcoll/ubcoll/fault"
+	"github.com/ubcoll/ubcoll/internal/env"
 	"github.com/ubcoll/ubcoll/internal/transport/net/tcp"
 )
 
@@ -28,7 +28,8 @@ const (
 type Wire struct {
 	node    *Node
 	peer    int
-	name    string // see Name
+	attempt [16]byte // by which it was made
+	name    string   // see Name
 	control control
 	data    [Lanes]data
 	down    atomic.Pointer[Down]
@@ -55,8 +56,8 @@ type data struct {
 }
 
 // wire makes a wire of connected sockets. If it cannot, it closes them.
-func (n *Node) wire(peer int, fds []int) (*Wire, error) {
-	w := &Wire{node: n, peer: peer, name: "tcp"}
+func (n *Node) wire(peer int, fds []int, attempt [16]byte) (*Wire, error) {
+	w := &Wire{node: n, peer: peer, attempt: attempt, name: "tcp"}
 	if a, err := localAddr(fds[len(fds)-1]); err == nil {
 		w.name = "tcp " + interfaceOf(a)
 	}
@@ -166,9 +167,8 @@ func (w *Wire) silent(now time.Time) bool {
 // and its end of stream may arrive. If its kernel did not answer before, that does not mean that its process died.
 func (w *Wire) lost(what string, err error) {
 	switch {
-	case errors.Is(err, syscall.ETIMEDOUT), errors.Is(err, syscall.EHOSTUNREACH), errors.Is(err, syscall.ENETUNREACH),
-		errors.Is(err, syscall.EHOSTDOWN), errors.Is(err, syscall.ENETDOWN):
-		w.finish(Cut, fmt.Errorf("no answer: %w", err))
+	case noRoute(err):
+		w.finish(Cut, fmt.Errorf("no answer for %v (%s): %w", w.node.config.Timeout, env.NetTimeout.Name, err))
 	case w.silent(time.Now()):
 		w.finish(Cut, fmt.Errorf("no answer before: %w", err))
 	default:

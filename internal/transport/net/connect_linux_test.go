@@ -1,0 +1,241 @@
+package net
+
+import (
+	"context"
+	"errors"
+	"io"
+	stdnet "net"
+	"net/netip"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/ubcoll/ubcoll/fault"
+	"github.com/ubcoll/ubcoll/internal/race"
+	"github.com/ubcoll/ubcoll/internal/testkit"
+)
+
+// A thousand nodes connect to one at once.
+func TestConnectMany(t *testing.T) {
+	count := 1000
+	if testing.Short() || race.Enabled {
+		count = 100
+	}
+	one, _ := node(t, count)
+	one.config.Known = func(netip.Addr) bool { return true }
+	var nodes []*Node
+	for r := range count {
+		n, _ := node(t, r)
+		nodes = append(nodes, n)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), testkit.Limit)
+	defer cancel()
+	start := time.Now()
+	var all sync.WaitGroup
+	var failed atomic.Int64
+	for r, n := range nodes {
+		for _, connect := range []func() error{
+			func() error { _, err := n.Connect(ctx, count, one.Row()); return err },
+			func() error { _, err := one.Connect(ctx, r, n.Row()); return err },
+		} {
+			all.Go(func() {
+				if err := connect(); err != nil {
+					failed.Add(1)
+					t.Error(err)
+				}
+			})
+		}
+	}
+	all.Wait()
+	t.Logf("%d nodes in %v, %d failed", count, time.Since(start), failed.Load())
+	closeAll(t, append(nodes, one)...)
+}
+
+// relay passes connections on to a node: after handles each, with its two ends. It returns the row by which it is
+// reached.
+func relay(t *testing.T, to *Node, handle func(c, d stdnet.Conn)) Row {
+	l, err := stdnet.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	var all sync.WaitGroup
+	all.Go(func() {
+		for {
+			c, err := l.Accept()
+			if err != nil {
+				return
+			}
+			d, err := stdnet.Dial("tcp", to.addr())
+			if err != nil {
+				c.Close()
+				return
+			}
+			all.Go(func() { handle(c, d); c.Close(); d.Close() })
+		}
+	})
+	t.Cleanup(func() { l.Close(); all.Wait() })
+	row := to.Row()
+	row.Port = netip.MustParseAddrPort(l.Addr().String()).Port()
+	return row
+}
+
+// both copies in both directions until both have ended.
+func both(c, d stdnet.Conn) {
+	var two sync.WaitGroup
+	for _, x := range [][2]stdnet.Conn{{c, d}, {d, c}} {
+		two.Go(func() {
+			_, _ = io.Copy(x[0], x[1])
+			_ = x[0].(*stdnet.TCPConn).CloseWrite()
+		})
+	}
+	two.Wait()
+}
+
+// A peer whose process answers only after several times the time limit, as one that was stopped, is connected to: its
+// kernel has answered.
+func TestConnectSlowPeer(t *testing.T) {
+	a, _ := node(t, 0)
+	b, _ := node(t, 1)
+	a.config.Timeout, b.config.Timeout = time.Second, time.Second
+	row := relay(t, b, func(c, d stdnet.Conn) { time.Sleep(2500 * time.Millisecond); both(c, d) })
+	ctx, cancel := context.WithTimeout(t.Context(), testkit.Limit)
+	defer cancel()
+	var two sync.WaitGroup
+	two.Go(func() {
+		if _, err := a.Connect(ctx, 1, row); err != nil {
+			t.Error(err)
+		}
+	})
+	two.Go(func() {
+		if _, err := b.Connect(ctx, 0, a.Row()); err != nil {
+			t.Error(err)
+		}
+	})
+	two.Wait()
+	closeAll(t, a, b)
+}
+
+// A rank that waits for a peer to dial learns that the peer has ended, without anybody's help.
+func TestAwaitedPeerEnds(t *testing.T) {
+	a, _ := node(t, 0)
+	b, _ := node(t, 1)
+	ctx, cancel := context.WithTimeout(t.Context(), testkit.Limit)
+	defer cancel()
+	failed := make(chan error)
+	go func() { _, err := b.Connect(ctx, 0, a.Row()); failed <- err }()
+	closeAll(t, a)
+	err := <-failed
+	require.NoError(t, ctx.Err())
+	require.ErrorIs(t, err, fault.ErrPeerLost)
+	require.ErrorContains(t, err, "rank 1 is to be dialled by rank 0: "+a.addr()+": nobody listens there any more")
+	closeAll(t, b)
+}
+
+// Whoever ends Connect's context with the reason gives it its error.
+func TestConnectCause(t *testing.T) {
+	why := &fault.Error{Op: "open", Rank: 0, Peer: 2, Err: fault.ErrPeerLost}
+	a, _ := node(t, 0)
+	b, _ := node(t, 1)
+	silent, err := stdnet.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	defer silent.Close()
+	row := b.Row()
+	row.Port = netip.MustParseAddrPort(silent.Addr().String()).Port()
+	for name, connect := range map[string]func(ctx context.Context) error{
+		"dials":      func(ctx context.Context) error { _, err := a.Connect(ctx, 1, row); return err },
+		"is dialled": func(ctx context.Context) error { _, err := b.Connect(ctx, 0, a.Row()); return err },
+	} {
+		t.Run(name, func(t *testing.T) {
+			ctx, cancel := context.WithCancelCause(t.Context())
+			time.AfterFunc(20*time.Millisecond, func() { cancel(why) })
+			e, ok := errors.AsType[*fault.Error](connect(ctx))
+			require.True(t, ok)
+			require.Same(t, why, e)
+		})
+	}
+	closeAll(t, a, b)
+}
+
+// If the address that answers first carries nothing large, another is taken.
+func TestConnectOtherAddress(t *testing.T) {
+	a, _ := node(t, 0)
+	b, _ := node(t, 1)
+	row := b.Row()
+	// A relay on another address of loopback, with the node's port, ends connections that have proved themselves.
+	l, err := stdnet.Listen("tcp", netip.AddrPortFrom(netip.MustParseAddr("127.0.0.3"), row.Port).String())
+	require.NoError(t, err)
+	var relays sync.WaitGroup
+	var cut atomic.Int64
+	relays.Go(func() {
+		for {
+			c, err := l.Accept()
+			if err != nil {
+				return
+			}
+			d, err := stdnet.Dial("tcp", b.addr())
+			if err != nil {
+				t.Error(err)
+			}
+			relays.Go(func() { _, _ = io.Copy(c, d); c.Close() })
+			relays.Go(func() {
+				_, _ = io.CopyN(d, c, helloSize+32+1) // the proof, and the byte behind it
+				cut.Add(1)
+				c.Close()
+				d.Close()
+			})
+		}
+	})
+	row.Addrs = append([]netip.Addr{netip.MustParseAddr("127.0.0.3")}, row.Addrs...)
+	var two sync.WaitGroup
+	two.Go(func() {
+		if _, err := a.Connect(t.Context(), 1, row); err != nil {
+			t.Error(err)
+		}
+	})
+	two.Go(func() {
+		if _, err := b.Connect(t.Context(), 0, a.Row()); err != nil {
+			t.Error(err)
+		}
+	})
+	two.Wait()
+	require.Positive(t, cut.Load())
+	l.Close()
+	relays.Wait()
+	closeAll(t, a, b)
+}
+
+// A wire that was cut is made anew by the next Connect, whether both ends have noticed or only the one that dials.
+// Links on the old one stay down.
+func TestConnectAnew(t *testing.T) {
+	for name, noticed := range map[string]bool{"both have noticed": true, "one has noticed": false} {
+		t.Run(name, func(t *testing.T) {
+			p := newPair(t, 1)
+			p.ab.ended.Store(true) // as if packets got lost: the other end notices nothing
+			for _, e := range p.ab.sockets() {
+				p.a.poll.remove(e)
+			}
+			p.ab.down.Store(&Down{Cut, 1, fault.ErrPeerLost})
+			if noticed {
+				p.ba.finish(Cut, fault.ErrPeerLost)
+			}
+			var again *Wire
+			var err error
+			var two sync.WaitGroup
+			two.Go(func() { again, err = p.a.Connect(t.Context(), 1, p.b.Row()) })
+			testkit.Eventually(t, func() bool { return p.ba.Err() != nil })
+			other, errB := p.b.Connect(t.Context(), 0, p.a.Row())
+			two.Wait()
+			require.NoError(t, err)
+			require.NoError(t, errB)
+			require.Equal(t, Cut, p.lb.Err().Kind)
+			require.ErrorIs(t, p.la.Err(), fault.ErrPeerLost)
+			la, lb := links(t, again, other, comm+1, 1)
+			la.Put(0, 1, nil, 0)
+			lb.until(t, 0, 1)
+			require.Len(t, p.toldB.downs(), 1)
+			p.ab.close()
+			p.close(t)
+		})
+	}
+}

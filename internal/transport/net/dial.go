@@ -1,0 +1,296 @@
+package net
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"io"
+	mathrand "math/rand/v2"
+	stdnet "net"
+	"net/netip"
+	"os"
+	"slices"
+	"syscall"
+	"time"
+
+	"github.com/ubcoll/ubcoll/fault"
+	"github.com/ubcoll/ubcoll/internal/clock"
+	"github.com/ubcoll/ubcoll/internal/env"
+)
+
+const (
+	stagger      = 200 * time.Millisecond // before it tries the next address as well
+	refusedLimit = 500 * time.Millisecond // how long nobody may listen before the peer counts as ended
+	refusedProof = 3                      // how often a peer may end the connection at this rank's proof
+)
+
+// dial makes all connections of a wire. It tries all addresses, and all of them again, until one works, the error says
+// that none will, or ctx ends. A peer whose process is stopped does not answer, but its kernel does: no error.
+func (n *Node) dial(ctx context.Context, peer int, at Row, _ *arrival) (*Wire, error) {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	defer context.AfterFunc(n.ctx, cancel)()
+	refused, silent := clock.After(refusedLimit), clock.After(n.config.Timeout)
+	defer refused.Stop()
+	defer silent.Stop()
+	for again := 0; ; again++ {
+		w, errs := n.dialOnce(ctx, peer, at)
+		if w != nil {
+			return w, nil
+		}
+		if e, ok := errors.AsType[*fault.Error](context.Cause(ctx)); ok {
+			return nil, e // somebody knows why
+		}
+		if ctx.Err() != nil || final(errs, again, passed(refused), passed(silent)) {
+			return nil, errors.Join(errs...)
+		}
+		pause(ctx, again)
+	}
+}
+
+func passed(t clock.Timer) bool {
+	select {
+	case <-t.C:
+		return true
+	default:
+		return false
+	}
+}
+
+// pause waits before the next round, longer each time, and not equally long on all ranks.
+func pause(ctx context.Context, again int) {
+	d := 20 * time.Millisecond << min(again, 5)
+	select {
+	case <-time.After(d/2 + mathrand.N(d)):
+	case <-ctx.Done():
+	}
+}
+
+// final reports whether to give up: for each address, the error is one that stays, or has lasted for long enough.
+func final(errs []error, again int, refused, silent bool) bool {
+	for _, err := range errs {
+		switch {
+		case errors.Is(err, fault.ErrLimit): // this process has no descriptor left
+			return true
+		case errors.Is(err, errProofRefused):
+			if again < refusedProof {
+				return false
+			}
+		case errors.Is(err, errStranger), errors.Is(err, fault.ErrMismatch):
+		case errors.Is(err, syscall.ECONNREFUSED):
+			if !refused {
+				return false
+			}
+		case !silent:
+			return false
+		}
+	}
+	return true
+}
+
+// dialOnce tries all addresses, and returns why each has failed.
+func (n *Node) dialOnce(ctx context.Context, peer int, at Row) (w *Wire, errs []error) {
+	left := inOrder(at.Addrs, n.mine)
+	for len(left) > 0 {
+		h := hello{from: uint32(n.config.Rank), to: uint32(peer), count: 1 + Lanes, key: n.row.Key}
+		if _, err := rand.Read(h.attempt[:]); err != nil {
+			return nil, []error{err}
+		}
+		first, addr, failed := n.race(ctx, h, at, left)
+		errs = append(errs, failed...)
+		if first == nil {
+			return nil, errs
+		}
+		w, err := n.dialAll(ctx, first, h, addr, at.Key)
+		if err == nil {
+			return w, nil
+		}
+		errs = append(errs, fmt.Errorf("%v: %w", addr, n.reasoned(err)))
+		left = slices.DeleteFunc(left, func(a netip.Addr) bool { return a == addr.Addr() })
+	}
+	return nil, errs
+}
+
+// dialAll makes the connections after the first, to the same address, and a wire of all.
+func (n *Node) dialAll(ctx context.Context, c stdnet.Conn, h hello, addr netip.AddrPort, key [32]byte) (w *Wire, err error) {
+	fds := make([]int, 0, h.count)
+	for {
+		var fd int
+		if fd, err = n.tried(ctx, c, h.index == 0, true); err != nil {
+			break
+		}
+		fds = append(fds, fd)
+		if h.index++; h.index == h.count {
+			return n.wire(int(h.to), fds, h.attempt)
+		}
+		if c, err = n.attempt(ctx, h, addr, key); err != nil {
+			break
+		}
+	}
+	for _, fd := range fds {
+		closeSocket(fd)
+	}
+	return nil, err
+}
+
+// race dials addresses, starting each a little after the one before, and takes the first whose peer proves itself.
+// Without one, it returns why each has failed.
+func (n *Node) race(ctx context.Context, h hello, at Row, addrs []netip.Addr) (stdnet.Conn, netip.AddrPort, []error) {
+	type result struct {
+		c    stdnet.Conn
+		addr netip.AddrPort
+		err  error
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	results := make(chan result, len(addrs))
+	next, running := 0, 0
+	start := func() {
+		addr := netip.AddrPortFrom(addrs[next], at.Port)
+		next++
+		running++
+		go func() {
+			c, err := n.attempt(ctx, h, addr, at.Key)
+			results <- result{c, addr, err}
+		}()
+	}
+	var won result
+	var errs []error
+	for next < len(addrs) || running > 0 {
+		var later <-chan time.Time
+		if won.c == nil && next < len(addrs) {
+			if running == 0 {
+				start()
+			}
+			if next < len(addrs) {
+				later = time.After(stagger)
+			}
+		}
+		select {
+		case <-later:
+			start()
+		case r := <-results:
+			running--
+			switch {
+			case r.err != nil:
+				errs = append(errs, fmt.Errorf("%v: %w", r.addr, n.reasoned(r.err)))
+			case won.c != nil:
+				r.c.Close()
+			default:
+				won = r
+				next = len(addrs)
+				cancel()
+			}
+		}
+	}
+	if won.c != nil {
+		return won.c, won.addr, nil
+	}
+	return nil, won.addr, errs
+}
+
+// dialer makes connections that end if the peer's host does not answer for the time limit, and only then: a peer that
+// is stopped may take long.
+func (n *Node) dialer() *stdnet.Dialer {
+	return &stdnet.Dialer{Timeout: n.config.Timeout, KeepAlive: -1, Control: func(_, _ string, c syscall.RawConn) error {
+		return limited(c, n.config.Timeout)
+	}}
+}
+
+// attempt makes a connection whose ends have proved themselves.
+func (n *Node) attempt(ctx context.Context, h hello, addr netip.AddrPort, key [32]byte) (stdnet.Conn, error) {
+	c, err := n.dialer().DialContext(ctx, "tcp", addr.String())
+	if err == nil {
+		stop := untilDone(ctx, c)
+		err = n.meet(c, h, key)
+		if stop(); err != nil {
+			c.Close()
+		}
+	}
+	switch {
+	case err == nil:
+		return c, nil
+	case ctx.Err() != nil:
+		return nil, fmt.Errorf("no answer yet: %w: %w", context.Cause(ctx), fault.ErrTimeout)
+	}
+	return nil, err
+}
+
+// listens returns why nobody listens at a peer's addresses, or nil if somebody does.
+func (n *Node) listens(ctx context.Context, at Row) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	errs := make(chan error, len(at.Addrs))
+	for _, a := range at.Addrs {
+		addr := netip.AddrPortFrom(a, at.Port)
+		go func() {
+			c, err := n.dialer().DialContext(ctx, "tcp", addr.String())
+			if err == nil {
+				c.Close()
+			} else {
+				err = fmt.Errorf("%v: %w", addr, n.reasoned(err))
+			}
+			errs <- err
+		}()
+	}
+	var all []error
+	for range at.Addrs {
+		err := <-errs
+		if err == nil {
+			return nil
+		}
+		all = append(all, err)
+	}
+	return errors.Join(all...)
+}
+
+// tried probes a connection and takes its socket.
+func (n *Node) tried(ctx context.Context, c stdnet.Conn, control, dialled bool) (int, error) {
+	defer c.Close()
+	fd, err := adopt(c.(*stdnet.TCPConn)) // before the probe: after it, the other side has a wire
+	if err != nil {
+		return 0, err
+	}
+	err = probe(ctx, c, dialled)
+	if err == nil {
+		err = watch(fd, control, n.config.Timeout) // after the probe, which has its own error
+	}
+	if err != nil {
+		closeSocket(fd)
+		return 0, err
+	}
+	return fd, nil
+}
+
+// reasoned adds the reason for failure to a system error.
+func (n *Node) reasoned(err error) error {
+	switch {
+	case errors.Is(err, syscall.EMFILE), errors.Is(err, syscall.ENFILE):
+		return limit(err)
+	case errors.Is(err, fault.ErrTimeout), errors.Is(err, fault.ErrMismatch), errors.Is(err, context.Canceled):
+		return err
+	case errors.Is(err, syscall.ECONNREFUSED):
+		err = fmt.Errorf("nobody listens there any more, so its process has ended: %w", err)
+	case errors.Is(err, os.ErrDeadlineExceeded), noRoute(err):
+		err = fmt.Errorf("no answer for %v (%s): %w", n.config.Timeout, env.NetTimeout.Name, err)
+	}
+	return fmt.Errorf("%w: %w", err, fault.ErrPeerLost)
+}
+
+// noRoute reports whether err says that the peer's host cannot be reached, or has not answered for too long.
+func noRoute(err error) bool {
+	for _, e := range []syscall.Errno{syscall.ETIMEDOUT, syscall.EHOSTUNREACH, syscall.ENETUNREACH, syscall.EHOSTDOWN,
+		syscall.ENETDOWN} {
+		if errors.Is(err, e) {
+			return true
+		}
+	}
+	return false
+}
+
+// hungUp reports whether err is the end of a connection.
+func hungUp(err error) bool {
+	return errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, syscall.ECONNRESET) ||
+		errors.Is(err, syscall.EPIPE)
+}
