@@ -196,6 +196,7 @@ func (s *splitting) connect(ctx context.Context) error {
 			case <-over:
 				return
 			case <-time.After(10 * time.Millisecond):
+				s.parent.breakBy(s.parent.stage.Health) // nothing else looks while this rank is in no operation
 			}
 		}
 		cancel(s.parent.broken.Load())
@@ -213,6 +214,9 @@ func (s *splitting) connect(ctx context.Context) error {
 		s.child.world = append(s.child.world, s.parent.inJob(m.rank))
 	}
 	err := s.child.openStage(ctx, s.id, on, number[s.parent.stage.Host()])
+	if e, ok := errors.AsType[*fault.Error](err); ok {
+		return e // why the parent broke
+	}
 	if r := reason.Blamed(err, -1); r >= 0 {
 		err = reason.About(s.group[r].rank, err)
 	}

@@ -2,6 +2,7 @@ package engine
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"time"
 	"unsafe"
@@ -138,7 +139,12 @@ func (c *Comm) breakBy(why func() *fault.Error) {
 
 // several connects the ranks of several hosts. If any rank fails, all return its error.
 func (c *Comm) several(ctx context.Context, r *roster.Roster) error {
-	err := c.openStage(ctx, r.Comm, r.Hosts, r.Mine)
+	watched, stop := r.Watch(ctx)
+	err := c.openStage(watched, r.Comm, r.Hosts, r.Mine)
+	stop()
+	if e, ok := errors.AsType[*fault.Error](err); ok && e.Peer >= 0 {
+		err = reason.About(e.Peer, e.Err)
+	}
 	_, err = roster.Exchange(ctx, r, struct{}{}, err) // confirms that all have connected
 	return err
 }

@@ -146,6 +146,11 @@ func (s *Stage) connect(ctx context.Context) error {
 		})
 	}
 	wg.Wait()
+	for _, err := range errs {
+		if e, ok := errors.AsType[*fault.Error](err); ok {
+			return e // why the caller has ended ctx; the other errors follow from that
+		}
+	}
 	return errors.Join(errs...)
 }
 

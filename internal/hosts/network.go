@@ -130,7 +130,7 @@ func (n *Network) down(_ int, down *net.Down) {
 func (n *Network) tick() {
 	for _, s := range n.list() {
 		if s.Team.Broken() == nil {
-			s.Break(s.watch)
+			s.Break(s.Health)
 		}
 	}
 }

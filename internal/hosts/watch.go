@@ -110,9 +110,9 @@ func (s *Stage) error(step string, about int, err error) *fault.Error {
 	return s.Team.ErrorOf(&w, about, err)
 }
 
-// watch checks the team on behalf of other hosts that wait for it. It returns why the communicator breaks, or nil. It
+// Health checks the team on behalf of other hosts that wait for it. It returns why the communicator breaks, or nil. It
 // may be called from any goroutine.
-func (s *Stage) watch() *fault.Error {
+func (s *Stage) Health() *fault.Error {
 	return s.Team.PollHealth(&team.WaitState{Op: NoCall, Peer: s.Team.Rank(), Step: "watch", PassOn: true})
 }
 
@@ -152,7 +152,7 @@ func (s *Stage) Close() {
 	}
 	s.closed = true
 	s.Network.remove(s)
-	if e := s.watch(); e != nil && s.Team.Broken() == nil {
+	if e := s.Health(); e != nil && s.Team.Broken() == nil {
 		s.Flood(e) // a failure that the network's goroutine has not seen yet makes this no orderly end
 	}
 	s.tell(net.Message{Comm: s.ID, Kind: kindBye, Text: fmt.Sprint(s.seq)})

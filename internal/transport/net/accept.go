@@ -99,7 +99,7 @@ func (n *Node) await(ctx context.Context, peer int, at Row, a *arrival) (*Wire, 
 		err := a.givenUp()
 		n.mu.Unlock()
 		if err != nil {
-			return nil, err
+			return nil, n.blame(ctx, at, err)
 		}
 		select {
 		case <-news:

@@ -20,9 +20,10 @@ import (
 )
 
 const (
-	stagger      = 200 * time.Millisecond // before it tries the next address as well
-	refusedLimit = 500 * time.Millisecond // how long nobody may listen before the peer counts as ended
-	refusedProof = 3                      // how often a peer may end the connection at this rank's proof
+	stagger      = 200 * time.Millisecond  // before it tries the next address as well
+	refusedLimit = 500 * time.Millisecond  // how long nobody may listen before the peer counts as ended
+	blameLimit   = 1500 * time.Millisecond // how long the kernel of a peer with which little passes may take: one packet again
+	refusedProof = 3                       // how often a peer may end the connection at this rank's proof
 )
 
 // dial makes all connections of a wire. It tries all addresses, and all of them again, until one works, the error says
@@ -106,7 +107,9 @@ func (n *Node) dialOnce(ctx context.Context, peer int, at Row) (w *Wire, errs []
 		if err == nil {
 			return w, nil
 		}
-		errs = append(errs, fmt.Errorf("%v: %w", addr, n.reasoned(err)))
+		only := at
+		only.Addrs = []netip.Addr{addr.Addr()}
+		errs = append(errs, n.blame(ctx, only, fmt.Errorf("%v: %w", addr, n.reasoned(err))))
 		left = slices.DeleteFunc(left, func(a netip.Addr) bool { return a == addr.Addr() })
 	}
 	return nil, errs
@@ -217,6 +220,20 @@ func (n *Node) attempt(ctx context.Context, h hello, addr netip.AddrPort, key [3
 	return nil, err
 }
 
+// blame returns err, or why nobody answers at a peer's addresses if err is that only small messages pass: a peer that
+// ended, or whose host fell silent, during the probe looks the same.
+func (n *Node) blame(ctx context.Context, at Row, err error) error {
+	if !errors.Is(err, errSmallOnly) || ctx.Err() != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(ctx, blameLimit)
+	defer cancel()
+	if why := n.listens(ctx, at); why != nil {
+		return why
+	}
+	return err
+}
+
 // listens returns why nobody listens at a peer's addresses, or nil if somebody does.
 func (n *Node) listens(ctx context.Context, at Row) error {
 	ctx, cancel := context.WithCancel(ctx)
@@ -272,7 +289,7 @@ func (n *Node) reasoned(err error) error {
 		return err
 	case errors.Is(err, syscall.ECONNREFUSED):
 		err = fmt.Errorf("nobody listens there any more, so its process has ended: %w", err)
-	case errors.Is(err, os.ErrDeadlineExceeded), noRoute(err):
+	case errors.Is(err, os.ErrDeadlineExceeded), errors.Is(err, context.DeadlineExceeded), noRoute(err):
 		err = fmt.Errorf("no answer for %v (%s): %w", n.config.Timeout, env.NetTimeout.Name, err)
 	}
 	return fmt.Errorf("%w: %w", err, fault.ErrPeerLost)
