@@ -241,7 +241,7 @@ func (c *Comm) Close() error {
 	}
 	err = c.within("close", c.end)
 	if _, ok := errors.AsType[*fault.Error](err); err != nil && !ok {
-		err = c.LocalError("close", err)
+		err = &fault.Error{Op: "close", Rank: c.rank, Peer: c.ofJob(reason.Blamed(err, -1)), Host: c.Hostname(c.rank), Err: err}
 	}
 	if left := c.unreported.left(); left != nil && c.broken.Load() == nil { // if it is broken, Err says why
 		err = errors.Join(err, c.LocalError("close", left))

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 	"unsafe"
 
@@ -88,6 +89,14 @@ func (c *Comm) inJob(rank int) int {
 		return rank
 	}
 	return c.world[rank]
+}
+
+// ofJob is inJob's inverse; -1 for ranks that the communicator does not have.
+func (c *Comm) ofJob(rank int) int {
+	if c.world == nil {
+		return rank
+	}
+	return slices.Index(c.world, rank)
 }
 
 // runPart runs w within the team as a part of the running operation, on which all ranks have agreed.

@@ -39,7 +39,7 @@ func KillHosts(ctx context.Context, c *ubcoll.Comm) error {
 			err = coll.AllReduce(ctx, c, some, some, ubcoll.Max)
 		}
 	}
-	if werr := writeReport(c, dir, err, time.Now()); werr != nil {
+	if werr := writeReport(c.Rank(), dir, err, time.Now()); werr != nil {
 		return werr
 	}
 	if c.Err() == nil {
@@ -64,7 +64,7 @@ func CloseStopped(_ context.Context, c *ubcoll.Comm) error {
 		return conform.Fail(c, "the test does not stop rank 1")
 	}
 	err = c.Close()
-	return errors.Join(writeReport(c, dir, err, time.Now()), testkit.WantsOf(0, "close", err, ubcoll.ErrTimeout))
+	return errors.Join(writeReport(c.Rank(), dir, err, time.Now()), testkit.WantsOf(0, "close", err, ubcoll.ErrTimeout))
 }
 
 // Stopped reduces 64 MiB until the test has seen enough. The test meanwhile stops a host's processes for

@@ -57,7 +57,7 @@ func write(name, text string) error {
 // report writes which rank the error of this survivor names, and when. It waits until the other survivors have done so,
 // since Main may end them when this one returns.
 func report(c *ubcoll.Comm, dir string, err error) error {
-	if err := writeReport(c, dir, err, time.Now()); err != nil {
+	if err := writeReport(c.Rank(), dir, err, time.Now()); err != nil {
 		return err
 	}
 	e := &ubcoll.Error{Peer: -1}
@@ -74,11 +74,11 @@ func report(c *ubcoll.Comm, dir string, err error) error {
 }
 
 // writeReport writes which rank err names.
-func writeReport(c *ubcoll.Comm, dir string, err error, at time.Time) error {
+func writeReport(rank int, dir string, err error, at time.Time) error {
 	e := &ubcoll.Error{Peer: -1}
 	errors.As(err, &e)
 	text := fmt.Sprintf("%d %d lost=%v %v", e.Peer, at.UnixNano(), errors.Is(err, ubcoll.ErrPeerLost), err)
-	return write(reportFile(dir, c.Rank()), text)
+	return write(reportFile(dir, rank), text)
 }
 
 // Report is what a survivor has written.

@@ -19,6 +19,9 @@ func main() {
 	if env.Timeout.IsSet() {
 		o.Timeout = 0
 	}
+	if len(os.Args) > 1 && os.Args[1] == making {
+		os.Exit(makeAndKill(o))
+	}
 	if os.Getenv(runVar) != "" {
 		os.Exit(report(o))
 	}

@@ -18,6 +18,7 @@ import (
 	"github.com/ubcoll/ubcoll/hw/shm"
 	"github.com/ubcoll/ubcoll/internal/clock"
 	"github.com/ubcoll/ubcoll/internal/env"
+	"github.com/ubcoll/ubcoll/internal/reason"
 )
 
 const (
@@ -221,8 +222,9 @@ func (n *Node) all() []*Wire {
 }
 
 // Close says bye to all peers, sends what is queued, for limit at most, and ends all connections and the node's
-// goroutine. If something was left unsent, its error says what, and wraps fault.ErrTimeout. Nobody may use the node or
-// its links meanwhile or afterwards.
+// goroutine. If something was left unsent, its error says what, is about that peer (reason.Blamed), and wraps
+// fault.ErrTimeout, or fault.ErrPeerLost if the peer's host does not answer. Nobody may use the node or its links
+// meanwhile or afterwards.
 func (n *Node) Close(limit time.Duration) error {
 	n.mu.Lock()
 	if n.closing {
@@ -258,7 +260,11 @@ func (n *Node) Close(limit time.Duration) error {
 	var left []error
 	for _, w := range wires {
 		if what := w.left(); what != "" {
-			left = append(left, fmt.Errorf("rank %d %s within %v: %w", w.peer, what, limit, fault.ErrTimeout))
+			is := fault.ErrTimeout
+			if w.silent(time.Now()) {
+				what, is = what+", and its host does not answer,", fault.ErrPeerLost
+			}
+			left = append(left, reason.About(w.peer, fmt.Errorf("rank %d %s within %v: %w", w.peer, what, limit, is)))
 		}
 		w.finish(Left, errClosed)
 	}
