@@ -105,7 +105,7 @@ func (n *Node) await(ctx context.Context, peer int, at Row, a *arrival) (*Wire, 
 		case <-news:
 		case <-tick.C:
 		case <-ask.C:
-			n.handshake.Go(func() { answer <- n.listens(ctx, at) })
+			go func() { answer <- n.listens(ctx, at) }()
 		case err := <-answer:
 			if err != nil && ctx.Err() == nil {
 				return nil, err

@@ -269,9 +269,12 @@ func (n *Node) tried(ctx context.Context, c stdnet.Conn, control, dialled bool) 
 	if err != nil {
 		return 0, err
 	}
-	err = probe(ctx, c, dialled)
+	err = watch(fd, true, n.config.Timeout) // for the probe, whatever the connection is for
 	if err == nil {
-		err = watch(fd, control, n.config.Timeout) // after the probe, which has its own error
+		err = probe(ctx, c, dialled)
+	}
+	if err == nil {
+		err = watch(fd, control, n.config.Timeout)
 	}
 	if err != nil {
 		closeSocket(fd)

@@ -229,9 +229,8 @@ func (l *Link) parked(t testing.TB, place int, seq uint64) bool {
 
 // A dialler that knows everything but the secret is a stranger. So is one that replays a rank's messages.
 func TestProof(t *testing.T) {
-	a, _ := node(t, 0)
+	a, _ := nodeWith(t, Config{Rank: 0, Timeout: time.Second}) // so long it tries again, as if the other end were overloaded
 	b, _ := node(t, 1)
-	a.config.Timeout = time.Second // how long it tries again where the other end might be overloaded
 	t.Run("another secret", func(t *testing.T) {
 		a.config.Secret = []byte("another secret of sixteen bytes")
 		defer func() { a.config.Secret = secret }()

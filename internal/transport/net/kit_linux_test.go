@@ -35,11 +35,13 @@ func (t *told) downs() []*Down {
 }
 
 // node makes a node on loopback, and closes it at the end of the test if the test has not.
-func node(t testing.TB, rank int) (*Node, *told) {
+func node(t testing.TB, rank int) (*Node, *told) { return nodeWith(t, Config{Rank: rank}) }
+
+func nodeWith(t testing.TB, c Config) (*Node, *told) {
 	t.Helper()
 	t.Setenv("UBCOLL_NET", "lo")
 	h := &told{}
-	n, err := New(Config{Rank: rank, Secret: secret,
+	n, err := New(Config{Rank: c.Rank, Secret: secret, Timeout: c.Timeout, Known: c.Known,
 		Heard: func(_ int, m Message) { h.mu.Lock(); defer h.mu.Unlock(); h.heard = append(h.heard, m) },
 		Down:  func(_ int, d *Down) { h.mu.Lock(); defer h.mu.Unlock(); h.down = append(h.down, d) },
 		Tick:  func() { h.mu.Lock(); defer h.mu.Unlock(); h.ticks++ },
