@@ -121,6 +121,8 @@ type wire struct {
 	net.Conn
 	mu    sync.Mutex
 	first []byte
+
+	silence // of the host at the other end
 }
 
 func (w *wire) send(f frame) error {

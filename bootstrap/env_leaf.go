@@ -3,7 +3,6 @@ package bootstrap
 import (
 	"context"
 	"fmt"
-	"net"
 	"sync"
 	"time"
 
@@ -16,7 +15,8 @@ type leaf struct {
 	rank, size int
 	key        []byte
 	gate       gate
-	wire       wire
+	wire       *wire
+	unwatch    func() // ends the watch of the wire
 	swaps      swaps
 	wg         sync.WaitGroup // its reader
 
@@ -30,11 +30,13 @@ type leaf struct {
 	closing bool
 }
 
-func newLeaf(rank, size int, key []byte, conn net.Conn) *leaf {
+// newLeaf makes a rank that is connected to rank 0 by w, and takes w and its watch over.
+func newLeaf(rank, size int, key []byte, w *wire, unwatch func()) *leaf {
 	l := &leaf{
 		rank: rank, size: size, key: key,
 		swaps:   newSwaps(),
-		wire:    wire{Conn: conn},
+		wire:    w,
+		unwatch: unwatch,
 		broken:  make(chan struct{}),
 		results: make(chan []byte, 1),
 	}
@@ -48,12 +50,12 @@ func (l *leaf) Size() int { return l.size }
 // read handles rank 0's frames until the connection ends.
 func (l *leaf) read() {
 	for seq := uint32(0); ; {
-		f, err := readFrame(&l.wire)
+		f, err := readFrame(l.wire)
 		if err == nil {
 			err = l.take(f, &seq)
 		}
 		if err != nil {
-			l.fail(lost(0, lostText(err)))
+			l.fail(lost(0, l.wire.lostText(err)))
 			return
 		}
 	}
@@ -222,6 +224,7 @@ func (l *leaf) Close() error {
 	if !failed {
 		l.wire.sendNotice(frame{kind: kindBye})
 	}
+	l.unwatch()
 	l.wire.Close()
 	l.wg.Wait()
 	return nil

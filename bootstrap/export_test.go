@@ -1,6 +1,10 @@
 package bootstrap
 
-import "time"
+import (
+	"time"
+
+	"github.com/ubcoll/ubcoll/internal/env"
+)
 
 // Join is Env with the settings given.
 func Join(rank, size int, where, secret string, timeout time.Duration) (Bootstrap, error) {
@@ -8,7 +12,11 @@ func Join(rank, size int, where, secret string, timeout time.Duration) (Bootstra
 	if err != nil {
 		return nil, err
 	}
-	return config{rank: rank, size: size, network: network, addr: addr, secret: []byte(secret)}.join(timeout)
+	netTimeout, err := env.NetTimeout.Get()
+	if err != nil {
+		return nil, err
+	}
+	return config{rank: rank, size: size, network: network, addr: addr, secret: []byte(secret), netTimeout: netTimeout}.join(timeout)
 }
 
 // Place is where Env would go.
