@@ -27,7 +27,7 @@ import (
 // MAC over all of that under the job's secret. Rank 0 proves itself by a MAC over the same bytes, under its own role.
 // Frames follow only then. Nobody learns the secret, and a recorded handshake is useless because the nonces differ.
 const (
-	magic     = "ubcoll-2" // the digit is the wire version
+	magic     = "ubcoll-3" // the digit is the wire version
 	nonceSize = 32
 	macSize   = sha256.Size
 

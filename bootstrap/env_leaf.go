@@ -21,7 +21,7 @@ type leaf struct {
 	wg         sync.WaitGroup // its reader
 
 	broken  chan struct{} // closed once failure is set and, if this rank is the cause, rank 0 is told
-	results chan []byte
+	results chan frame
 	seq     uint32 // of the current AllGather; owned by its caller
 
 	mu      sync.Mutex
@@ -38,7 +38,7 @@ func newLeaf(rank, size int, key []byte, w *wire, unwatch func()) *leaf {
 		wire:    w,
 		unwatch: unwatch,
 		broken:  make(chan struct{}),
-		results: make(chan []byte, 1),
+		results: make(chan frame, 1),
 	}
 	l.wg.Go(l.read)
 	return l
@@ -64,7 +64,7 @@ func (l *leaf) read() {
 // take handles one frame; an error ends the connection. seq is the number of the next result.
 func (l *leaf) take(f frame, seq *uint32) error {
 	switch f.kind {
-	case kindResult:
+	case kindResult, kindPacked:
 		l.mu.Lock()
 		asked := l.asked
 		l.asked = false
@@ -73,7 +73,7 @@ func (l *leaf) take(f frame, seq *uint32) error {
 			return fmt.Errorf("it sent result %d out of turn: %w", f.seq, fault.ErrMismatch)
 		}
 		*seq++
-		l.results <- f.body // has room: one was asked for
+		l.results <- f // has room: one was asked for
 		return nil
 	case kindSwap:
 		if uint64(f.seq) >= uint64(l.size) || int(f.seq) == l.rank {
@@ -150,12 +150,12 @@ func (l *leaf) AllGather(ctx context.Context, mine []byte) ([][]byte, error) {
 	defer stop()
 	// If this fails, the reader learns why: rank 0 may have told what broke the job before it went.
 	_ = l.wire.send(frame{kindGather, l.seq, mine})
-	var body []byte
+	var result frame
 	select {
-	case body = <-l.results:
+	case result = <-l.results:
 	case <-l.broken:
 		select {
-		case body = <-l.results: // it came before the job broke
+		case result = <-l.results: // it came before the job broke
 		default:
 			if ctx.Err() != nil {
 				return nil, l.timeoutError(reason.Ended(ctx))
@@ -167,7 +167,7 @@ func (l *leaf) AllGather(ctx context.Context, mine []byte) ([][]byte, error) {
 		return nil, l.giveUp(reason.Ended(ctx)) // the others have been told that this rank gave up
 	}
 	l.seq++
-	parts, err := unpackParts(body, l.size)
+	parts, err := result.result(l.size)
 	if err != nil {
 		return nil, l.giveUp(fmt.Errorf("the result from rank 0: %w", err))
 	}

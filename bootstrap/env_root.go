@@ -352,30 +352,39 @@ func (r *root) AllGather(ctx context.Context, mine []byte) ([][]byte, error) {
 // the result, before they hear of the break.
 func (r *root) result(seq uint32) ([][]byte, error) {
 	r.mu.Lock()
-	if r.failure != nil {
-		r.mu.Unlock()
-		<-r.broken
-		return nil, r.reason()
-	}
-	all := r.parts
-	r.parts, r.n = make([][]byte, r.size), 0
-	r.seq++
+	all := r.parts // complete: they stay as they are until the next AllGather begins
+	r.mu.Unlock()
 	total := 4
 	for _, p := range all {
 		total += 4 + len(p)
 	}
 	if total > maxResult {
-		r.mu.Unlock()
 		return nil, r.giveUp(fmt.Errorf("all parts together have %d bytes, at most %d: %w", total, maxResult, fault.ErrLimit))
 	}
+	b := resultFrame(seq, all).append(nil)
+	if !r.owe(b) {
+		<-r.broken
+		return nil, r.reason()
+	}
+	return all, nil
+}
+
+// owe begins the next AllGather, and makes b, the frame of this one's result, what each other rank gets first. It
+// reports false, and has done nothing, if the job has broken.
+func (r *root) owe(b []byte) bool {
+	r.mu.Lock()
 	defer r.mu.Unlock()
-	b := frame{kindResult, seq, packParts(all)}.append(nil)
+	if r.failure != nil {
+		return false
+	}
+	r.parts, r.n = make([][]byte, r.size), 0
+	r.seq++
 	for _, w := range r.wires {
 		if w != nil {
 			w.sendFirst(b) // no other write is under way: notices are sent only after failure is set
 		}
 	}
-	return all, nil
+	return true
 }
 
 // check returns why mine cannot be sent, or nil.
