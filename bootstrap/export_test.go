@@ -54,5 +54,20 @@ func set(v *time.Duration, d time.Duration) (restore func()) {
 	return func() { *v = old }
 }
 
+// Die ends the connections of a rank of Env, as if its process had died: it tells nobody why.
+func Die(b Bootstrap) {
+	switch b := b.(type) {
+	case *root:
+		c := lost(0, "died")
+		b.mu.Lock()
+		b.failure = &c
+		b.mu.Unlock()
+		close(b.broken)
+		b.drop()
+	case *leaf:
+		b.wire.Close()
+	}
+}
+
 // ResultBytes is how many bytes rank 0 sends to each other rank as the result of an AllGather.
 func ResultBytes(parts [][]byte) int { return len(resultFrame(0, parts).append(nil)) }
