@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"math/rand/v2"
 	"os"
 	"os/exec"
@@ -23,8 +24,12 @@ import (
 	"github.com/ubcoll/ubcoll/internal/testkit"
 )
 
+// systemChildren are the children of tests that not every system has.
+var systemChildren = map[string]func() error{}
+
 func TestMain(m *testing.M) {
 	children := map[string]func() error{"stranger": stranger, "few descriptors": fewDescriptors, "stand-in": standIn}
+	maps.Copy(children, systemChildren)
 	for name, rank := range bootstraps.Cases { // each is one rank of an Env job
 		children[name] = func() error {
 			b, err := bootstrap.Env()

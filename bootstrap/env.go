@@ -38,8 +38,10 @@ const closeTimeout = time.Minute
 //
 // All messages go through rank 0, those of an Exchange ([Exchanger]) too: 64 MiB of a rank at most, and 1 GiB of all
 // ranks together (ErrLimit). The connections are authenticated when they open, but not encrypted. If a rank dies, all
-// others return ErrPeerLost with its name within 2 seconds; if a host dies, within 5, unless data was on its way to it
-// just then. Over Unix sockets, rank 0 closes connections of other users before it reads anything. Connections that stay
+// others return ErrPeerLost with its name within 2 seconds. If a host dies, or is cut off, they do once it has answered
+// nothing for as long as UBCOLL_NET_TIMEOUT says (5 seconds; other systems than Linux notice it later if data was on its
+// way to that host). A process that is stopped is not lost, since its kernel answers. Over Unix sockets, rank 0 closes
+// connections of other users before it reads anything. Connections that stay
 // silent keep no rank out. Abstract and TCP rendezvous leave nothing on disk, however the job ends. A socket at a path
 // is removed once all ranks are there, and the next job removes one that a killed process has left.
 func Env() (Bootstrap, error) {
@@ -66,6 +68,7 @@ type config struct {
 	network, addr string // where the others look for rank 0
 	bind          string // where rank 0 listens, if not at addr
 	secret        []byte
+	netTimeout    time.Duration // how long another host may be silent; 0: as long as the system lets it
 
 	job   string // as whose variables say, in words; "" for those of UBCOLL_
 	peers bool   // no secret was given: a Unix socket admits this user alone, and rank 0 makes the key
@@ -75,6 +78,7 @@ type config struct {
 func envConfig() (config, error) {
 	var f faults
 	var c config
+	netTimeout, err := env.NetTimeout.Get()
 	switch name, _ := Launcher(); {
 	case env.Rank.IsSet() || env.Size.IsSet():
 		c = f.ubcoll()
@@ -85,6 +89,8 @@ func envConfig() (config, error) {
 	default:
 		c = f.ubcoll()
 	}
+	c.netTimeout = netTimeout
+	f.bad(err)
 	if f != nil {
 		var text []string
 		for _, err := range f {

@@ -26,6 +26,7 @@ const (
 	kindTimeout                    // like kindLost, by timeout; empty, to rank 0: the sender's time for AllGather seq is up
 	kindSwap                       // to rank 0: the sender's part of an Exchange with rank seq; from rank 0: rank seq's part
 	kindExchangeTimeout            // to rank 0: the sender's time for an Exchange with rank seq is up
+	kindPacked                     // from rank 0: all parts, compressed
 	kindEnd
 )
 
@@ -64,7 +65,7 @@ func readFrame(r io.Reader) (frame, error) {
 	switch f.kind {
 	case kindGather, kindSwap:
 		most = maxPart
-	case kindResult:
+	case kindResult, kindPacked:
 		most = maxResult
 	}
 	if size > most {
@@ -121,6 +122,8 @@ type wire struct {
 	net.Conn
 	mu    sync.Mutex
 	first []byte
+
+	silence // of the host at the other end
 }
 
 func (w *wire) send(f frame) error {

@@ -20,6 +20,7 @@ func TestFrame(t *testing.T) {
 	for _, f := range []frame{
 		{kindGather, 7, []byte("part")},
 		{kindResult, 1 << 31, packParts([][]byte{nil, []byte("x")})},
+		resultFrame(3, [][]byte{make([]byte, packLeast), nil}),
 		{kindBye, 0, nil},
 		aborted(3, -1).encode(),
 		lost(2, "gone").encode(),
@@ -53,6 +54,7 @@ func TestFrameRefused(t *testing.T) {
 		{"claims 64 MiB, has none", header(kindGather, maxPart), io.ErrUnexpectedEOF},
 		{"part too long", header(kindGather, maxPart+1), fault.ErrLimit},
 		{"result too long", header(kindResult, maxResult+1), fault.ErrLimit},
+		{"packed result too long", header(kindPacked, maxResult+1), fault.ErrLimit},
 		{"text too long", header(kindLost, maxText+1), fault.ErrLimit},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -101,6 +103,7 @@ func TestResultComesBeforeWhatFollowsIt(t *testing.T) {
 func FuzzFrame(f *testing.F) {
 	f.Add(frame{kindGather, 1, []byte("part")}.append(nil))
 	f.Add(frame{kindResult, 1, packParts([][]byte{{1}, {2, 3}, nil})}.append(nil))
+	f.Add(resultFrame(1, [][]byte{make([]byte, packLeast), {1}, nil}).append(nil))
 	f.Add(aborted(1, 9).encode().append(nil))
 	f.Add(lost(2, "gone").encode().append(nil))
 	f.Add([]byte("UB\x01\x00\x00\x00\x00\x00\xff\xff\xff\xff"))
@@ -115,6 +118,10 @@ func FuzzFrame(f *testing.F) {
 		case kindResult:
 			if parts, err := unpackParts(got.body, 3); err == nil {
 				require.Equal(t, got.body, packParts(parts))
+			}
+		case kindPacked:
+			if parts, err := got.result(3); err == nil {
+				samePacked(t, parts)
 			}
 		case kindAbort, kindLost:
 			if c, err := got.decode(3); err == nil {

@@ -27,7 +27,7 @@ import (
 // MAC over all of that under the job's secret. Rank 0 proves itself by a MAC over the same bytes, under its own role.
 // Frames follow only then. Nobody learns the secret, and a recorded handshake is useless because the nonces differ.
 const (
-	magic     = "ubcoll-2" // the digit is the wire version
+	magic     = "ubcoll-3" // the digit is the wire version
 	nonceSize = 32
 	macSize   = sha256.Size
 
@@ -36,10 +36,6 @@ const (
 
 // handshakeTimeout is how long one handshake may take. Tests change it.
 var handshakeTimeout = 5 * time.Second
-
-// alive makes a connection fail about 4 s after the other side's host has died. There is no such limit for sent data
-// (TCP_USER_TIMEOUT), because a stopped process leaves data unread, and its connection must last.
-var alive = net.KeepAliveConfig{Enable: true, Idle: time.Second, Interval: time.Second, Count: 3}
 
 type greeting struct {
 	Magic [len(magic)]byte
@@ -159,6 +155,7 @@ func (c config) host(ctx context.Context) (Bootstrap, error) {
 	visitors := make(chan visitor)
 	greeting, done := context.WithCancel(context.Background())
 	r.wg.Go(func() { c.accept(greeting, l, visitors) })
+	r.unwatch = watchSilence(c.silenceLimit(), r.connected)
 	err = r.gather(ctx, c, l.Addr().String(), visitors)
 	if err != nil {
 		r.refuse(err)
@@ -208,9 +205,9 @@ func (c config) listen(ctx context.Context) (net.Listener, error) {
 	if c.bind != "" {
 		at = c.bind
 	}
-	l, err := (&net.ListenConfig{KeepAliveConfig: alive}).Listen(ctx, c.network, at)
+	l, err := (&net.ListenConfig{KeepAliveConfig: c.keepAlive()}).Listen(ctx, c.network, at)
 	if errors.Is(err, syscall.EADDRINUSE) && c.network == "unix" && c.addr[0] == '/' && c.removeStale(ctx) {
-		l, err = (&net.ListenConfig{KeepAliveConfig: alive}).Listen(ctx, c.network, at)
+		l, err = new(net.ListenConfig).Listen(ctx, c.network, at)
 	}
 	if errors.Is(err, syscall.EADDRINUSE) && c.job != "" {
 		err = fmt.Errorf("%w: by another job, or a server; %s, the same on all ranks, gives this job another place", err, env.Rendezvous.Name)
@@ -403,7 +400,7 @@ func (r *root) admit(c config, v visitor) error {
 		return fmt.Errorf("two processes say they are rank %d (%s): %w", v.Rank, env.Rank.Name, fault.ErrMismatch)
 	}
 	r.mu.Lock()
-	r.wires[v.Rank] = &wire{Conn: v.conn}
+	r.wires[v.Rank] = c.wire(v.conn)
 	r.mu.Unlock()
 	r.wg.Go(func() { r.read(int(v.Rank)) })
 	return nil
@@ -501,7 +498,7 @@ func (c config) dial(ctx context.Context) (Bootstrap, error) {
 	var tried []string
 	for wait := time.Millisecond; ; wait = min(2*wait, 100*time.Millisecond) {
 		var now attempts
-		d := net.Dialer{KeepAliveConfig: alive, ControlContext: func(_ context.Context, _, addr string, _ syscall.RawConn) error {
+		d := net.Dialer{KeepAliveConfig: c.keepAlive(), ControlContext: func(_ context.Context, _, addr string, _ syscall.RawConn) error {
 			now.add(addr)
 			return nil
 		}}
@@ -542,6 +539,8 @@ func (c config) enter(ctx context.Context, conn net.Conn) (Bootstrap, error) {
 		conn.Close()
 		return nil, fmt.Errorf("what listens there is not of this job: %w", err)
 	}
+	w := c.wire(conn)
+	unwatch := watchSilence(w.limit, func() []*wire { return []*wire{w} })
 	stop := context.AfterFunc(ctx, func() { _ = conn.SetDeadline(time.Unix(1, 0)) })
 	defer stop()
 	err := c.introduce(conn)
@@ -551,16 +550,20 @@ func (c config) enter(ctx context.Context, conn net.Conn) (Bootstrap, error) {
 	}
 	var made []byte
 	if err == nil {
-		made, err = c.awaitGo(conn)
+		made, err = c.awaitGo(w)
 	}
 	if err == nil && stop() {
 		key := c.key()
 		if c.peers {
 			key = made
 		}
-		return newLeaf(c.rank, c.size, key, conn), nil
+		return newLeaf(c.rank, c.size, key, w, unwatch), nil
 	}
+	unwatch()
 	conn.Close()
+	if w.isSilent(err) {
+		return nil, lost(0, w.silentText()).on(c.rank)
+	}
 	if errors.Is(err, os.ErrDeadlineExceeded) || err == nil {
 		err = fmt.Errorf("rank 0 did not say that all are there: %w", fault.ErrTimeout)
 	}
@@ -568,10 +571,10 @@ func (c config) enter(ctx context.Context, conn net.Conn) (Bootstrap, error) {
 }
 
 // awaitGo waits until rank 0 says that all are there. It returns the key that rank 0 has made, if it has.
-func (c config) awaitGo(conn net.Conn) (made []byte, err error) {
-	f, err := readFrame(conn)
+func (c config) awaitGo(w *wire) (made []byte, err error) {
+	f, err := readFrame(w)
 	if err != nil {
-		if errors.Is(err, os.ErrDeadlineExceeded) {
+		if errors.Is(err, os.ErrDeadlineExceeded) || w.isSilent(err) {
 			return nil, err
 		}
 		return nil, lost(0, "ended while the job was starting: "+err.Error()).on(c.rank)

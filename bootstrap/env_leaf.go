@@ -3,7 +3,6 @@ package bootstrap
 import (
 	"context"
 	"fmt"
-	"net"
 	"sync"
 	"time"
 
@@ -16,12 +15,13 @@ type leaf struct {
 	rank, size int
 	key        []byte
 	gate       gate
-	wire       wire
+	wire       *wire
+	unwatch    func() // ends the watch of the wire
 	swaps      swaps
 	wg         sync.WaitGroup // its reader
 
 	broken  chan struct{} // closed once failure is set and, if this rank is the cause, rank 0 is told
-	results chan []byte
+	results chan frame
 	seq     uint32 // of the current AllGather; owned by its caller
 
 	mu      sync.Mutex
@@ -30,13 +30,15 @@ type leaf struct {
 	closing bool
 }
 
-func newLeaf(rank, size int, key []byte, conn net.Conn) *leaf {
+// newLeaf makes a rank that is connected to rank 0 by w, and takes w and its watch over.
+func newLeaf(rank, size int, key []byte, w *wire, unwatch func()) *leaf {
 	l := &leaf{
 		rank: rank, size: size, key: key,
 		swaps:   newSwaps(),
-		wire:    wire{Conn: conn},
+		wire:    w,
+		unwatch: unwatch,
 		broken:  make(chan struct{}),
-		results: make(chan []byte, 1),
+		results: make(chan frame, 1),
 	}
 	l.wg.Go(l.read)
 	return l
@@ -48,12 +50,12 @@ func (l *leaf) Size() int { return l.size }
 // read handles rank 0's frames until the connection ends.
 func (l *leaf) read() {
 	for seq := uint32(0); ; {
-		f, err := readFrame(&l.wire)
+		f, err := readFrame(l.wire)
 		if err == nil {
 			err = l.take(f, &seq)
 		}
 		if err != nil {
-			l.fail(lost(0, lostText(err)))
+			l.fail(lost(0, l.wire.lostText(err)))
 			return
 		}
 	}
@@ -62,7 +64,7 @@ func (l *leaf) read() {
 // take handles one frame; an error ends the connection. seq is the number of the next result.
 func (l *leaf) take(f frame, seq *uint32) error {
 	switch f.kind {
-	case kindResult:
+	case kindResult, kindPacked:
 		l.mu.Lock()
 		asked := l.asked
 		l.asked = false
@@ -71,7 +73,7 @@ func (l *leaf) take(f frame, seq *uint32) error {
 			return fmt.Errorf("it sent result %d out of turn: %w", f.seq, fault.ErrMismatch)
 		}
 		*seq++
-		l.results <- f.body // has room: one was asked for
+		l.results <- f // has room: one was asked for
 		return nil
 	case kindSwap:
 		if uint64(f.seq) >= uint64(l.size) || int(f.seq) == l.rank {
@@ -148,12 +150,12 @@ func (l *leaf) AllGather(ctx context.Context, mine []byte) ([][]byte, error) {
 	defer stop()
 	// If this fails, the reader learns why: rank 0 may have told what broke the job before it went.
 	_ = l.wire.send(frame{kindGather, l.seq, mine})
-	var body []byte
+	var result frame
 	select {
-	case body = <-l.results:
+	case result = <-l.results:
 	case <-l.broken:
 		select {
-		case body = <-l.results: // it came before the job broke
+		case result = <-l.results: // it came before the job broke
 		default:
 			if ctx.Err() != nil {
 				return nil, l.timeoutError(reason.Ended(ctx))
@@ -165,7 +167,7 @@ func (l *leaf) AllGather(ctx context.Context, mine []byte) ([][]byte, error) {
 		return nil, l.giveUp(reason.Ended(ctx)) // the others have been told that this rank gave up
 	}
 	l.seq++
-	parts, err := unpackParts(body, l.size)
+	parts, err := result.result(l.size)
 	if err != nil {
 		return nil, l.giveUp(fmt.Errorf("the result from rank 0: %w", err))
 	}
@@ -222,6 +224,7 @@ func (l *leaf) Close() error {
 	if !failed {
 		l.wire.sendNotice(frame{kind: kindBye})
 	}
+	l.unwatch()
 	l.wire.Close()
 	l.wg.Wait()
 	return nil

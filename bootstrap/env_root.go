@@ -22,6 +22,8 @@ type root struct {
 	wg    sync.WaitGroup // its readers
 	swaps swaps
 
+	unwatch func() // ends the watch of the wires
+
 	started chan struct{} // closed once the job has been started on all ranks
 	broken  chan struct{} // closed once failure is set and the others are told
 	full    chan struct{} // holds a value when all parts of the current AllGather are there
@@ -41,6 +43,7 @@ type root struct {
 func newRoot(size int) *root {
 	return &root{
 		size:    size,
+		unwatch: func() {},
 		swaps:   newSwaps(),
 		ahead:   map[[2]int]int{},
 		started: make(chan struct{}),
@@ -89,8 +92,21 @@ func (r *root) drop() {
 	}
 }
 
-// hangUp closes all connections and waits for their readers.
+// connected returns the connections to the ranks that have not closed. The caller only reads the result.
+func (r *root) connected() (wires []*wire) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for rank, w := range r.wires {
+		if w != nil && !r.left[rank] {
+			wires = append(wires, w)
+		}
+	}
+	return wires
+}
+
+// hangUp closes all connections and waits for their readers and their watch.
 func (r *root) hangUp() {
+	r.unwatch()
 	r.drop()
 	r.wg.Wait()
 }
@@ -109,14 +125,17 @@ func (r *root) read(rank int) {
 		left := r.left[rank]
 		r.mu.Unlock()
 		if !left {
-			r.fail(lost(rank, lostText(err)))
+			r.fail(lost(rank, r.wires[rank].lostText(err)))
 		}
 		return
 	}
 }
 
 // lostText says how a connection ended.
-func lostText(err error) string {
+func (w *wire) lostText(err error) string {
+	if w.isSilent(err) {
+		return w.silentText()
+	}
 	if errors.Is(err, io.EOF) {
 		return "ended without closing its bootstrap"
 	}
@@ -333,30 +352,39 @@ func (r *root) AllGather(ctx context.Context, mine []byte) ([][]byte, error) {
 // the result, before they hear of the break.
 func (r *root) result(seq uint32) ([][]byte, error) {
 	r.mu.Lock()
-	if r.failure != nil {
-		r.mu.Unlock()
-		<-r.broken
-		return nil, r.reason()
-	}
-	all := r.parts
-	r.parts, r.n = make([][]byte, r.size), 0
-	r.seq++
+	all := r.parts // complete: they stay as they are until the next AllGather begins
+	r.mu.Unlock()
 	total := 4
 	for _, p := range all {
 		total += 4 + len(p)
 	}
 	if total > maxResult {
-		r.mu.Unlock()
 		return nil, r.giveUp(fmt.Errorf("all parts together have %d bytes, at most %d: %w", total, maxResult, fault.ErrLimit))
 	}
+	b := resultFrame(seq, all).append(nil)
+	if !r.owe(b) {
+		<-r.broken
+		return nil, r.reason()
+	}
+	return all, nil
+}
+
+// owe begins the next AllGather, and makes b, the frame of this one's result, what each other rank gets first. It
+// reports false, and has done nothing, if the job has broken.
+func (r *root) owe(b []byte) bool {
+	r.mu.Lock()
 	defer r.mu.Unlock()
-	b := frame{kindResult, seq, packParts(all)}.append(nil)
+	if r.failure != nil {
+		return false
+	}
+	r.parts, r.n = make([][]byte, r.size), 0
+	r.seq++
 	for _, w := range r.wires {
 		if w != nil {
 			w.sendFirst(b) // no other write is under way: notices are sent only after failure is set
 		}
 	}
-	return all, nil
+	return true
 }
 
 // check returns why mine cannot be sent, or nil.

@@ -1,6 +1,10 @@
 package bootstrap
 
-import "time"
+import (
+	"time"
+
+	"github.com/ubcoll/ubcoll/internal/env"
+)
 
 // Join is Env with the settings given.
 func Join(rank, size int, where, secret string, timeout time.Duration) (Bootstrap, error) {
@@ -8,7 +12,11 @@ func Join(rank, size int, where, secret string, timeout time.Duration) (Bootstra
 	if err != nil {
 		return nil, err
 	}
-	return config{rank: rank, size: size, network: network, addr: addr, secret: []byte(secret)}.join(timeout)
+	netTimeout, err := env.NetTimeout.Get()
+	if err != nil {
+		return nil, err
+	}
+	return config{rank: rank, size: size, network: network, addr: addr, secret: []byte(secret), netTimeout: netTimeout}.join(timeout)
 }
 
 // Place is where Env would go.
@@ -45,3 +53,21 @@ func set(v *time.Duration, d time.Duration) (restore func()) {
 	*v = d
 	return func() { *v = old }
 }
+
+// Die ends the connections of a rank of Env, as if its process had died: it tells nobody why.
+func Die(b Bootstrap) {
+	switch b := b.(type) {
+	case *root:
+		c := lost(0, "died")
+		b.mu.Lock()
+		b.failure = &c
+		b.mu.Unlock()
+		close(b.broken)
+		b.drop()
+	case *leaf:
+		b.wire.Close()
+	}
+}
+
+// ResultBytes is how many bytes rank 0 sends to each other rank as the result of an AllGather.
+func ResultBytes(parts [][]byte) int { return len(resultFrame(0, parts).append(nil)) }

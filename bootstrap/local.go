@@ -21,7 +21,8 @@ func Local(n int) []Bootstrap { return newMeeting(n, nil).ranks() }
 // PerProcess replaces each rank of b by n goroutine ranks of its process: the i-th result is rank b.Rank()*n + i. It is
 // local and does not block. Every process of b must use the same n. The last of the n ranks to arrive calls b on its
 // own goroutine, so b must not be bound to one (as [Gompi]'s is). PerProcess takes b over: the last of the n ranks to
-// close closes it. The ranks pass on b's [Hoster] and [Keyed]; they have no [Exchanger], even if b has one.
+// close closes it. The ranks pass on b's [Hoster] and [Keyed], and what its [Watcher] tells; they have no [Exchanger],
+// even if b has one.
 func PerProcess(b Bootstrap, n int) []Bootstrap { return newMeeting(n, b).ranks() }
 
 // meeting joins the n goroutine ranks of one process. If under is set, it connects them to other processes.
@@ -39,6 +40,11 @@ type meeting struct {
 	nclosed int
 	failure *cause
 	swaps   map[[2]int]*swap // by pairs of local indices, the lower first
+	watched bool             // what breaks under is heard without a call
+
+	exchanging sync.Mutex     // held by the exchange between processes, until an error of it has broken the job
+	watch      sync.WaitGroup // of under
+	over       chan struct{}  // closed when the last rank closes
 }
 
 // round is one AllGather.
@@ -54,7 +60,7 @@ type round struct {
 
 func newMeeting(n int, under Bootstrap) *meeting {
 	n = max(n, 0)
-	m := &meeting{n: n, under: under, closed: make([]bool, n), swaps: map[[2]int]*swap{}}
+	m := &meeting{n: n, under: under, closed: make([]bool, n), swaps: map[[2]int]*swap{}, over: make(chan struct{})}
 	m.broken, m.cancel = context.WithCancelCause(context.Background())
 	m.now = m.newRound()
 	return m
@@ -128,10 +134,9 @@ func (r *goRank) AllGather(ctx context.Context, mine []byte) ([][]byte, error) {
 		return nil, err
 	}
 	if last {
-		if now.all, err = r.m.exchange(ctx, now); err != nil {
-			return nil, r.exchangeFailed(ctx, err)
+		if err := r.complete(ctx, now); err != nil {
+			return nil, err
 		}
-		close(now.done)
 	}
 	select {
 	case <-now.done:
@@ -176,6 +181,17 @@ func (r *goRank) arrive(mine []byte) (now *round, last bool, err error) {
 	return now, true, nil
 }
 
+// complete ends now, for which all ranks of this process are there, or breaks the job.
+func (r *goRank) complete(ctx context.Context, now *round) (err error) {
+	r.m.exchanging.Lock()
+	defer r.m.exchanging.Unlock()
+	if now.all, err = r.m.exchange(ctx, now); err != nil {
+		return r.exchangeFailed(ctx, err)
+	}
+	close(now.done)
+	return nil
+}
+
 // exchange exchanges the parts with the other processes, if any, and returns every part by global rank.
 func (m *meeting) exchange(ctx context.Context, now *round) ([][]byte, error) {
 	if m.under == nil {
@@ -213,18 +229,8 @@ func (r *goRank) exchangeFailed(ctx context.Context, err error) error {
 	if errors.Is(ctx.Err(), context.Canceled) && !reason.TimedOut(err) {
 		return r.giveUp(nil, err)
 	}
-	c := cause{peer: r.Rank(), err: err}
-	if e, ok := errors.AsType[*fault.Error](err); ok && e.Peer >= 0 { // Peer is a process of under: name its ranks
-		first := e.Peer * m.n
-		c = cause{peer: first, err: fmt.Errorf("process %d with ranks %d to %d: %w", e.Peer, first, first+m.n-1, e.Err)}
-	} else if reason.TimedOut(err) {
-		c.peer = -1 // under does not say who was missing
-	}
-	told := c
-	if reason.TimedOut(err) { // the others need not know whose context it was
-		told.why, told.err = err.Error(), fault.ErrTimeout
-	}
-	m.fail(told)
+	c := m.causeUnder(err, r.Rank())
+	m.fail(c.told(err))
 	return c.on(r.Rank())
 }
 
@@ -323,6 +329,8 @@ func (r *goRank) Close() error {
 	}
 	m.mu.Unlock()
 	if last && m.under != nil {
+		close(m.over)
+		m.watch.Wait()
 		return m.under.Close()
 	}
 	return nil

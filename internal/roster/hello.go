@@ -16,7 +16,7 @@ import (
 )
 
 // Version must change whenever ranks built before and after a change could not work together.
-const Version = 8
+const Version = 9
 
 var order = binary.LittleEndian
 
@@ -37,13 +37,13 @@ func hashOf(v any) hash {
 type head struct {
 	version uint16
 	race    bool
-	failed  bool // the rank cannot go on; the envelope behind the head says why
-	pairs   bool // its bootstrap exchanges between two ranks
-	keyed   bool // its bootstrap has a secret
-	comm    uint64
+	failed  bool     // the rank cannot go on; the envelope behind the head says why
+	pairs   bool     // its bootstrap exchanges between two ranks
+	keyed   bool     // its bootstrap has a secret
+	comm    uint64   // rank 0's is the communicator's number; 0 on others, so that heads of one host are alike
 	agree   hash     // of the settings that must be the same
 	host    hash     // of the host's identity
-	secret  [16]byte // rank 0's is the job's
+	secret  [16]byte // likewise rank 0's
 	name    [64]byte // of the host
 }
 

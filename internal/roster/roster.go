@@ -91,10 +91,10 @@ func newHead(b bootstrap.Bootstrap, agree []Setting, m *Hello) (h head, err erro
 	h = head{version: Version, race: race.Enabled, agree: hashOf(agree)}
 	_, h.pairs = b.(bootstrap.Exchanger)
 	h.keyed = len(keyOf(b)) > 0
-	var random [24]byte
-	_, e1 := rand.Read(random[:])
-	copy(h.secret[:], random[:])
-	h.comm = order.Uint64(random[16:])
+	var e1 error
+	if b.Rank() == 0 {
+		e1 = h.draw()
+	}
 	gpus := m.GPUs
 	var e2 error
 	m.Member, e2 = team.ThisProcess()
@@ -106,6 +106,15 @@ func newHead(b bootstrap.Bootstrap, agree []Setting, m *Hello) (h head, err erro
 	h.host = hashOf(id)
 	copy(h.name[:], m.Hostname)
 	return h, errors.Join(e1, e2, e3)
+}
+
+// draw draws what rank 0 decides for all.
+func (h *head) draw() error {
+	var random [24]byte
+	_, err := rand.Read(random[:])
+	copy(h.secret[:], random[:])
+	h.comm = order.Uint64(random[16:])
+	return err
 }
 
 // HostOf returns the identity of this rank's host, from the bootstrap, UBCOLL_HOSTID or the system, and the host's name

@@ -447,7 +447,8 @@ func TestConnectErrors(t *testing.T) {
 	_, err = a.Connect(t.Context(), 2, gone.Row())
 	require.ErrorIs(t, err, fault.ErrPeerLost)
 	require.ErrorIs(t, err, syscall.ECONNREFUSED)
-	require.ErrorContains(t, err, "rank 0 dials rank 2: "+gone.addr())
+	require.ErrorContains(t, err, "rank 0 dials rank 2: ")
+	require.ErrorContains(t, err, gone.addr())
 	require.ErrorContains(t, err, "nobody listens there any more")
 
 	// Nobody dials, and nobody answers.
