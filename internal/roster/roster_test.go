@@ -264,6 +264,50 @@ func errorsOfOneRank(t *testing.T, on hosts) {
 	}
 }
 
+// Of the errors of several ranks each has its own, and all other ranks that of the first.
+func TestErrorsOfSeveralRanks(t *testing.T) { each(t, errorsOfSeveralRanks) }
+
+func errorsOfSeveralRanks(t *testing.T, on hosts) {
+	const n, first = 7, 2
+	own := func(r int) error {
+		if r == first || r == 4 || r == 5 {
+			return fmt.Errorf("no more of %s: %w", letter(r), fault.ErrLimit)
+		}
+		return nil
+	}
+	for name, l := range map[string]func(int) int{
+		"one host": func(int) int { return 0 },
+		"blocks":   func(r int) int { return r / 3 },
+		"cyclic":   func(r int) int { return r % 3 },
+		"apart":    func(r int) int { return r },
+	} {
+		t.Run(name, func(t *testing.T) {
+			check := func(rank int, err error) {
+				require.ErrorIs(t, err, fault.ErrLimit)
+				if own(rank) != nil {
+					require.ErrorContains(t, err, "no more of "+letter(rank))
+					return
+				}
+				require.Equal(t, first, reason.Blamed(err, -1))
+				require.ErrorContains(t, err, "rank 2: no more of "+letter(first))
+			}
+			host := func(r int) string { return letter(l(r)) }
+			for rank, err := range testkit.Each(on(n, host), func(b bootstrap.Bootstrap) error {
+				_, err := roster.Gather(background, b, nil, nil, own(b.Rank()))
+				return err
+			}) {
+				check(rank, err)
+			}
+			for rank, err := range testkit.Each(gather(t, on(n, host)), func(r *roster.Roster) error {
+				_, err := roster.Exchange(background, r, "", own(r.Rank()))
+				return err
+			}) {
+				check(rank, err)
+			}
+		})
+	}
+}
+
 // Settings are compared over all hosts: the error names the first rank that differs, and in what.
 func TestCompare(t *testing.T) {
 	set := func(s ...string) (all []roster.Setting) {
