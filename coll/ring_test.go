@@ -20,7 +20,7 @@ import (
 // TestRingAverage averages half types around the ring, with elements whose sum is beyond the type's range. Errors must
 // be within one rounding for each step, and results whose sums are exact in the type must have the exact bits.
 func TestRingAverage(t *testing.T) {
-	for _, n := range testkit.Sample(6, []int{3, 2, 4, 5, 7, 8}) {
+	for _, n := range testkit.Sample(3, []int{3, 2, 4, 5, 7, 8}) {
 		for _, typ := range []dtype.Type{dtype.Float16, dtype.BFloat16} {
 			t.Run(fmt.Sprintf("host/ranks=%d/%v", n, typ), func(t *testing.T) {
 				require.NoError(t, ubcoll.Local(t.Context(), n, ubcoll.Options{Algorithm: "ring"},
@@ -42,18 +42,18 @@ func ringAverage(ctx context.Context, c *ubcoll.Comm, dev ubcoll.Device, typ dty
 	const count = 4007
 	narrow, widen := func(x float64) uint16 { return uint16(dtype.ToF16(float32(x))) },
 		func(v uint16) float64 { return float64(dtype.F16(v).Float32()) }
-	largest, digits, least := 65504.0, 11, math.Ldexp(1, -24)
+	largest, large, digits, least := 65504.0, 0.9, 11, math.Ldexp(1, -24)
 	if typ == dtype.BFloat16 {
 		narrow, widen = func(x float64) uint16 { return uint16(dtype.ToBF16(float32(x))) },
 			func(v uint16) float64 { return float64(dtype.BF16(v).Float32()) }
-		largest, digits, least = math.Ldexp(255, 120), 8, math.Ldexp(1, -133)
+		largest, large, digits, least = math.Ldexp(255, 120), 0.4, 8, math.Ldexp(1, -133)
 	}
 	n := float64(c.Size())
 	value := func(r, i int) float64 {
 		random := float64((uint64(r)<<32|uint64(i))*0x9e3779b97f4a7c15>>11) / (1 << 53)
 		switch i % 4 {
 		case 0: // the sum is beyond the type's range; for float16 already the sum over two ranks
-			return widen(narrow(largest * 0.4))
+			return widen(narrow(largest * large))
 		case 1: // around the largest, both signs; for bfloat16 the float32 sum must be finite too
 			return widen(narrow((random - 0.5) * 2 * largest / math.Max(1, float64(typ-dtype.Float16)*n)))
 		case 2: // exact sums
