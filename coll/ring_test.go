@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"sync/atomic"
 	"testing"
 	"unsafe"
 
@@ -13,6 +14,7 @@ import (
 	"github.com/ubcoll/ubcoll"
 	"github.com/ubcoll/ubcoll/coll"
 	"github.com/ubcoll/ubcoll/dtype"
+	"github.com/ubcoll/ubcoll/internal/team"
 	"github.com/ubcoll/ubcoll/internal/testkit"
 	"github.com/ubcoll/ubcoll/internal/testkit/gputest"
 )
@@ -103,4 +105,64 @@ func ringAverage(ctx context.Context, c *ubcoll.Comm, dev ubcoll.Device, typ dty
 		}
 	}
 	return errors.Join(src.Free(), dst.Free())
+}
+
+// A rank of the ring goes no further than its right neighbour allows, which still reads what the rank offers: with a slow
+// neighbour it waits before it uses its staging memory again, and before it gives its destination back to the caller.
+func TestRingSlowNeighbour(t *testing.T) {
+	const n, slow = 3, 1
+	const count = 2 * n * coll.RingChunks * 16 << 10 // two rounds of chunks of 64 KiB
+	const step = coll.RingChunks                     // in items
+	const round = (2*n - 1) * step
+	for _, k := range []struct {
+		name   string
+		direct bool // the destination is registered
+		item   int  // the slow rank waits in this one
+		left   int  // its neighbour then has done so many
+	}{
+		{"staging memory", false, round - step, round},
+		{"destination", true, 2*round - 1, 2 * round},
+	} {
+		t.Run(k.name, func(t *testing.T) {
+			var returned atomic.Bool // the neighbour's call
+			defer coll.AfterWaitLeft(func(ctx context.Context, x *team.Team, left int, items uint64) error {
+				if x.Rank() != slow || items != uint64(k.item-step+1) {
+					return nil
+				}
+				if err := x.WaitProgress(ctx, left, uint64(k.left), "test"); err != nil {
+					return err
+				}
+				testkit.Until(func() bool { return returned.Load() || x.WaitsIn(left) != "no wait" })
+				return nil
+			})()
+			require.NoError(t, ubcoll.Local(t.Context(), n, ubcoll.Options{Algorithm: "ring"}, func(ctx context.Context, c *ubcoll.Comm) error {
+				src := make([]int32, count)
+				for i := range src {
+					src[i] = int32(c.Rank() + i)
+				}
+				got, dst := src, ubcoll.Of(src)
+				if k.direct {
+					b, err := ubcoll.Alloc[int32](c, ubcoll.Host, count)
+					if err != nil {
+						return err
+					}
+					got, dst = b.Slice(), b.Vec()
+				}
+				if err := coll.AllReduce(ctx, c, dst, ubcoll.Of(src), ubcoll.Sum); err != nil {
+					return err
+				}
+				if c.Rank() == slow-1 {
+					clear(got)
+					returned.Store(true)
+					return nil
+				}
+				for i, x := range got {
+					if want := int32(0 + 1 + 2 + n*i); x != want {
+						return fmt.Errorf("element %d is %d, not %d", i, x, want)
+					}
+				}
+				return nil
+			}))
+		})
+	}
 }
