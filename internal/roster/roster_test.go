@@ -26,11 +26,14 @@ func gather(t *testing.T, bs []bootstrap.Bootstrap) []*roster.Roster {
 	t.Helper()
 	rs := make([]*roster.Roster, len(bs))
 	require.NoError(t, errors.Join(testkit.Each(bs, func(b bootstrap.Bootstrap) (err error) {
-		rs[b.Rank()], err = roster.Gather(background, b, nil, json.RawMessage(`"gpu"`), nil)
+		rs[b.Rank()], err = roster.Gather(background, b, nil, gpuOf(b.Rank()), nil)
 		return err
 	})...))
 	return rs
 }
+
+// gpuOf is what a rank of gather tells about its devices.
+func gpuOf(rank int) json.RawMessage { return fmt.Appendf(nil, `"gpu of %d"`, rank) }
 
 func letter(i int) string { return fmt.Sprintf("host-%03d", i) }
 
@@ -159,9 +162,9 @@ func gathers(t *testing.T, on hosts) {
 					require.Equal(t, letter(l.host(other)), r.Hostnames()[other])
 					require.Contains(t, r.Hosts[r.Host(other)], other)
 				}
-				for _, h := range r.Hellos {
+				for i, h := range r.Hellos {
 					require.Equal(t, letter(l.host(rank)), h.Hostname)
-					require.Equal(t, `"gpu"`, string(h.GPUs))
+					require.Equal(t, string(gpuOf(r.LocalRanks()[i])), string(h.GPUs))
 				}
 				if h, ok := ids[r.HostID()]; ok {
 					require.Equal(t, h, r.Mine)
@@ -377,7 +380,10 @@ func exchangeVerdict(t *testing.T, on hosts) {
 		require.Equal(t, [][]int{{0, 3, 6}, {1}, {2, 5}, {4}}, r.Hosts)
 		require.Contains(t, r.LocalRanks(), rank)
 		require.Len(t, r.Hellos, len(r.LocalRanks()))
-		require.Equal(t, letter(rank%3), r.Hellos[0].Hostname)
+		for i, here := range r.LocalRanks() {
+			require.Equal(t, letter(rank%3), r.Hellos[i].Hostname)
+			require.Equal(t, string(gpuOf(here)), string(r.Hellos[i].GPUs))
+		}
 		require.Equal(t, rank%3 != 1, same[rank] == r.HostID())
 		ids[r.HostID()] = true
 		require.Equal(t, []string{letter(0), letter(1), letter(2), letter(0), letter(1) + "/2", letter(2), letter(0)}, r.Hostnames())
