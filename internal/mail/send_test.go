@@ -65,6 +65,44 @@ func TestVerdictBeforeRoom(t *testing.T) {
 	}))
 }
 
+// TestTakenIsDone: large messages are done as soon as their receiver has taken them, the last one too.
+func TestTakenIsDone(t *testing.T) {
+	for _, n := range []int{1, 2, mail.SendSlots, mail.SendSlots + 1} {
+		t.Run(fmt.Sprint(n), func(t *testing.T) {
+			require.NoError(t, ubcoll.Local(t.Context(), 2, ubcoll.Options{}, func(ctx context.Context, c *ubcoll.Comm) error {
+				b, err := ubcoll.Alloc[byte](c, ubcoll.Host, 10000) // long, and short enough for the receiver to take without help
+				if err != nil {
+					return err
+				}
+				var g p2p.Exchange
+				for range n {
+					g.Send(1, b.Vec())
+				}
+				if c.Rank() == 1 {
+					for range n {
+						if _, err := p2p.Recv(ctx, c, 0, b.Vec()); err != nil {
+							return err
+						}
+					}
+					return coll.Barrier(ctx, c)
+				}
+				r, err := g.Start(ctx, c)
+				if err != nil {
+					return err
+				}
+				if err := coll.Barrier(ctx, c); err != nil { // which moves messages
+					return err
+				}
+				done, err := r.Test()
+				if err == nil && !done {
+					err = errors.New("a message that was taken is not done")
+				}
+				return err
+			}))
+		})
+	}
+}
+
 // TestTakenDamage: a peer cannot have taken messages that were not sent, nor take back that it has taken some. What it says
 // breaks the communicator; the sender does not count on it.
 func TestTakenDamage(t *testing.T) {
