@@ -132,6 +132,35 @@ func FuzzFrame(f *testing.F) {
 	})
 }
 
+// When a rank's time for an AllGather is up, rank 0 blames those who have not come to that AllGather, if it still runs: those
+// who have not come to the next one yet have nothing to do with it.
+func TestLate(t *testing.T) {
+	for _, k := range []struct {
+		name  string
+		seq   uint32 // of the AllGather that runs; rank 1's time was up for the one before it, number 4
+		came  []int  // to the one that runs
+		about int
+		why   string
+	}{
+		{"some are missing", 4, []int{1, 2}, 0, "ranks 0, 3"},
+		{"all are there", 4, []int{0, 1, 2, 3}, 1, "its time was up"},
+		{"it is over", 5, nil, 1, "its time was up"},
+		{"it is over, and the next one has begun", 5, []int{2, 3}, 1, "its time was up"},
+	} {
+		t.Run(k.name, func(t *testing.T) {
+			r := newRoot(4)
+			r.seq = k.seq
+			for _, rank := range k.came {
+				require.NoError(t, r.place(rank, k.seq, []byte("part")))
+			}
+			require.NoError(t, r.take(1, frame{kind: kindTimeout, seq: 4}))
+			require.Equal(t, k.about, r.failure.peer)
+			require.ErrorIs(t, r.reason(), fault.ErrTimeout)
+			require.ErrorContains(t, r.reason(), k.why)
+		})
+	}
+}
+
 // The last missing part comes while the others are being told that the job broke: its rank must not get a result that
 // the others do not get.
 func TestNoResultAfterFailure(t *testing.T) {

@@ -10,3 +10,18 @@ import (
 func SkipWait() {
 	waitLeft = func(context.Context, *team.Team, int, uint64, string) error { return nil }
 }
+
+// RingChunks is the largest number of items in a step of the ring.
+const RingChunks = ringChunks
+
+// AfterWaitLeft makes each rank of a ring call f when its left neighbour has done that many items, until undo.
+func AfterWaitLeft(f func(ctx context.Context, t *team.Team, left int, items uint64) error) (undo func()) {
+	was := waitLeft
+	waitLeft = func(ctx context.Context, t *team.Team, left int, items uint64, step string) error {
+		if err := was(ctx, t, left, items, step); err != nil {
+			return err
+		}
+		return f(ctx, t, left, items)
+	}
+	return func() { waitLeft = was }
+}

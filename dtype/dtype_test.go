@@ -30,6 +30,15 @@ func TestNamesRoundTrip(t *testing.T) {
 	require.Equal(t, 0, Type(99).Size())
 }
 
+func TestKinds(t *testing.T) {
+	for _, ty := range append(All(), Invalid, numTypes, 99) {
+		s := ty.String()
+		float := strings.HasPrefix(s, "float") || strings.HasPrefix(s, "bfloat")
+		require.Equal(t, float, ty.Float(), s)
+		require.Equal(t, float || strings.HasPrefix(s, "int"), ty.Signed(), s)
+	}
+}
+
 func TestOf(t *testing.T) {
 	require.Equal(t, Int8, Of[int8]())
 	require.Equal(t, Uint16, Of[uint16]())

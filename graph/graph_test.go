@@ -220,6 +220,64 @@ func TestHolds(t *testing.T) {
 	require.NoError(t, err)
 }
 
+// TestCloseDuringLaunch closes a graph whose launches are queued: Close returns at once, and the buffers stay held until the
+// last of these launches is over.
+func TestCloseDuringLaunch(t *testing.T) {
+	run(t, 2, func(ctx context.Context, c *ubcoll.Comm) error {
+		s, err := ubcoll.NewStream(ubcoll.Host)
+		if err != nil {
+			return err
+		}
+		defer s.Close()
+		a, err := ubcoll.Alloc[float32](c, ubcoll.Host, 1000)
+		if err != nil {
+			return err
+		}
+		a.Slice()[0] = float32(c.Rank())
+		g, err := graph.Capture(ctx, c.On(s), func(c *ubcoll.Comm) error {
+			return coll.AllReduce(ctx, c, a.Vec(), a.Vec(), ubcoll.Sum)
+		})
+		if err != nil {
+			return err
+		}
+		token := ubcoll.Of(make([]byte, 1))
+		if c.Rank() == 1 { // launches when the other rank has closed the graph, which waits for that
+			if _, err := p2p.Recv(ctx, c, 0, token); err != nil {
+				return err
+			}
+		}
+		for range 2 {
+			if err := g.Launch(ctx); err != nil {
+				return err
+			}
+		}
+		if c.Rank() == 0 {
+			if err := g.Close(); err != nil {
+				return err
+			}
+			held := a.Free()
+			if err := errors.Join(check(c, "held", errors.Is(held, ubcoll.ErrInUse), true),
+				check(c, "why", strings.Contains(fmt.Sprint(held), "0 registrations and windows, and 1 graphs"), true),
+				check(c, "second close", errors.Is(g.Close(), ubcoll.ErrClosed), true),
+				check(c, "launch", errors.Is(g.Launch(ctx), ubcoll.ErrClosed), true)); err != nil {
+				return err
+			}
+			if err := p2p.Send(ctx, c, 1, token); err != nil {
+				return err
+			}
+		}
+		if err := s.Sync(ctx); err != nil {
+			return err
+		}
+		if c.Rank() == 1 {
+			if err := g.Close(); err != nil {
+				return err
+			}
+		}
+		return errors.Join(check(c, "result", a.Slice()[0], float32(2)), a.Free())
+	})
+}
+
 // TestHoldsBeyondItsCommunicator shows that a graph keeps its buffers after its communicator, with the registrations
 // made with it, has ended.
 func TestHoldsBeyondItsCommunicator(t *testing.T) {

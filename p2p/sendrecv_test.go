@@ -2,7 +2,9 @@ package p2p_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"strings"
 	"testing"
 	"time"
 
@@ -167,6 +169,43 @@ func TestProgress(t *testing.T) {
 		return p2p.Send(ctx, c, 0, ubcoll.Of(x[:1]))
 	})
 	require.NoError(t, err)
+}
+
+// TestSendRecvErrors: SendRecv returns what is wrong with either of its messages, or both, however they travel; the
+// communicator stays usable.
+func TestSendRecvErrors(t *testing.T) {
+	const small, large = 8, 100000
+	for _, k := range []struct {
+		name  string
+		n     int
+		short [2]int // by rank: how much room is missing for what it receives
+	}{
+		{"small, both fit", small, [2]int{}},
+		{"small, one does not", small, [2]int{1, 0}},
+		{"small, neither does", small, [2]int{1, 1}},
+		{"large, both fit", large, [2]int{}},
+		{"large, one does not", large, [2]int{1, 0}},
+		{"large, neither does", large, [2]int{1, 1}},
+	} {
+		t.Run(k.name, func(t *testing.T) {
+			require.NoError(t, ubcoll.Local(t.Context(), 2, ubcoll.Options{}, func(ctx context.Context, c *ubcoll.Comm) error {
+				me, peer := c.Rank(), 1-c.Rank()
+				src, dst := make([]byte, k.n), make([]byte, k.n-k.short[me])
+				n, err := p2p.SendRecv(ctx, c, peer, ubcoll.Of(dst), peer, ubcoll.Of(src))
+				received := err != nil && strings.Contains(err.Error(), fmt.Sprintf("it sent %d elements, and there is room for %d", k.n, len(dst)))
+				sent := err != nil && strings.Contains(err.Error(), fmt.Sprintf("it has no room for %d elements", k.n))
+				knows := k.n == large && k.short[peer] > 0 // a small message is sent when SendRecv returns
+				if received != (k.short[me] > 0) || sent != knows || (err != nil) != (received || sent) || err == nil && n != k.n {
+					return fmt.Errorf("rank %d got %d elements: %w", me, n, err)
+				}
+				if err != nil && !errors.Is(err, ubcoll.ErrMismatch) {
+					return fmt.Errorf("rank %d: not ErrMismatch: %w", me, err)
+				}
+				_, err = p2p.SendRecv(ctx, c, peer, ubcoll.Of(src), peer, ubcoll.Of(make([]byte, k.n)))
+				return err
+			}))
+		})
+	}
 }
 
 // TestDamage: values in shared memory that no rank can have written break the communicator, and nothing else.

@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"context"
 	"fmt"
 	"io"
 	"math"
@@ -95,6 +96,20 @@ func TestIterations(t *testing.T) {
 	require.Regexp(t, `(?m)^  3 iterations: the first took [\d.]+ us, the others [\d.]+ us \(median\), `+
 		`algbw [\d.]+ GB/s, busbw [\d.]+ GB/s$`, stdout)
 	require.Equal(t, strings.Count(golden(t, 4), "\n")+1, strings.Count(stdout, "\n"))
+}
+
+// The times are those of the slower rank, without the first call.
+func TestTimed(t *testing.T) {
+	var out bytes.Buffer
+	require.NoError(t, ubcoll.Local(t.Context(), 2, ubcoll.Options{}, func(ctx context.Context, c *ubcoll.Comm) error {
+		us := [][]float64{{100, 1, 2, 9}, {50, 4, 2, 3}}[c.Rank()]
+		p := &printer{w: io.Discard}
+		if c.Rank() == 0 {
+			p.w = &out
+		}
+		return timed(ctx, c, us, 8000, p)
+	}))
+	require.Equal(t, "  4 iterations: the first took 100.00 us, the others 4.00 us (median), algbw 2.000 GB/s, busbw 2.000 GB/s\n", out.String())
 }
 
 // A flag overrides the environment, and that overrides a file.
@@ -354,6 +369,7 @@ func TestExitCodes(t *testing.T) {
 		{"algorithm", "", "-algorithm rign", `unknown algorithm "rign" (one of ring, `},
 		{"nearest algorithm", "", "-algorithm rign", "did you mean ring?"},
 		{"other ranks than the config's", "NTHREADS=2", "-config " + three, "asks for 3 ranks, but the job has 2"},
+		{"fewer ranks than the job's", "NTHREADS=4", "-config " + three, "asks for 3 ranks, but the job has 4"},
 		{"no ranks", "NTHREADS=0", "", `NTHREADS="0": want a whole number from 1`},
 		{"hook without a rank", "UBCOLL_TEST_CORRUPT=x", "-b=64", `"x": want a rank`},
 	} {

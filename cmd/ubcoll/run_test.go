@@ -1,8 +1,11 @@
 package main
 
 import (
+	"bytes"
 	"crypto/rand"
+	"encoding/json"
 	"fmt"
+	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -15,6 +18,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/ubcoll/ubcoll/bootstrap"
+	measure "github.com/ubcoll/ubcoll/internal/bench"
 	"github.com/ubcoll/ubcoll/internal/sweep"
 	"github.com/ubcoll/ubcoll/internal/testkit"
 )
@@ -135,6 +139,61 @@ func TestRunJob(t *testing.T) {
 		"all_reduce", "-registration", "explicit")
 	require.Equal(t, 0, code, stderr)
 	require.NotContains(t, stdout, "auto", "the environment's algorithm replaces the file's")
+}
+
+// A trial measures each point once, with few and small calls, whatever the file says; flags count more.
+func TestQuick(t *testing.T) {
+	file := sweepFile(t, strings.Replace(smallSweep, "4K x8", "1M x8", 1)+"warmup = 5\nmin_time = \"1s\"\n")
+	o, err := parseRun([]string{file, "-quick", "-iterations", "7"}, io.Discard)
+	require.NoError(t, err)
+	r := o.job.Spec.Run
+	require.Equal(t, []int{1, 7, 0, 0}, []int{r.Repeats, r.Iterations, r.Warmup, int(r.MinTime)})
+	p, err := o.job.Spec.Plan(3)
+	require.NoError(t, err)
+	most := 0
+	for _, x := range p.Points {
+		most = max(most, x.Bytes)
+	}
+	require.Equal(t, 32<<10, most, "the largest of the list that is not larger than 64K")
+}
+
+// With a threshold, compare fails where a point is slower with its whole interval, and where only the mean is.
+func TestCompareThreshold(t *testing.T) {
+	dir := t.TempDir()
+	write := func(name string, times ...float64) string {
+		var b bytes.Buffer
+		require.NoError(t, json.NewEncoder(&b).Encode(sweep.Start{Kind: "run", Schema: sweep.Schema}))
+		for i, us := range times {
+			x := sweep.Record{Kind: "point", Repeat: i, Point: sweep.Point{Operation: "barrier", Ranks: 2}, Result: &measure.Result{}}
+			x.Time = us
+			require.NoError(t, json.NewEncoder(&b).Encode(x))
+		}
+		name = filepath.Join(dir, name)
+		require.NoError(t, os.WriteFile(name, b.Bytes(), 0o644))
+		return name
+	}
+	a, slow, unsure := write("a", 10, 11, 12, 13, 14), write("slow", 20, 22, 24, 26, 28), write("unsure", 9, 10, 24, 25, 26)
+	for _, k := range []struct {
+		name string
+		args []string
+		want string // the error's text; "": there is none
+	}{
+		{"slower", []string{a, slow, "-threshold", "50"}, slow + " is slower than " + a + " by more than 50 %: 1 point, the mean: true"},
+		{"the mean alone", []string{a, unsure, "-threshold", "50"}, "by more than 50 %: 0 points, the mean: true"},
+		{"within the threshold", []string{a, slow, "-threshold", "150"}, ""},
+		{"faster", []string{slow, a, "-threshold", "0"}, ""},
+		{"slower, and no threshold", []string{a, slow}, ""},
+	} {
+		t.Run(k.name, func(t *testing.T) {
+			err := compare(k.args, io.Discard)
+			if k.want == "" {
+				require.NoError(t, err)
+				return
+			}
+			require.ErrorContains(t, err, k.want)
+			require.Equal(t, exitFailed, exitCode(err))
+		})
+	}
 }
 
 // Each configuration of a sweep runs as it is, small, where the hardware is there.

@@ -54,3 +54,15 @@ func TestGlobalCapture(t *testing.T) {
 	require.NoError(t, captured.Close())
 	require.NoError(t, g.Close())
 }
+
+// A stream that is closed while it is captured takes the capture with it: the next stream may get its handle.
+func TestCloseInCapture(t *testing.T) {
+	c := gpu(t)
+	s, err := c.NewStream()
+	require.NoError(t, err)
+	handle := s.Handle()
+	require.NoError(t, s.BeginCapture())
+	require.True(t, cuda.Captured(handle))
+	t.Log(s.Close())
+	require.False(t, cuda.Captured(handle))
+}

@@ -42,12 +42,19 @@ func TestVerifyNotices(t *testing.T) {
 	o.run = func(ctx context.Context, c *ubcoll.Comm, a *args) error {
 		return good(ctx, c, &args{dst: a.dst, src: a.src, op: ubcoll.Max})
 	}
-	out, err := verifyOn(t, 2, Verification{Device: Host, MinBytes: 8, MaxBytes: 1 << 10,
-		Ops: []string{"all_reduce"}, Seed: 1})
-	require.ErrorIs(t, err, ErrFailed)
-	require.Contains(t, out, "verify: all_reduce of 8 int8, sum")
-	require.NotContains(t, out, ", max, ", "that one is right")
-	require.Contains(t, out, "FAILED\n")
+	for name, v := range map[string]Verification{
+		"of many calls": {MaxBytes: 1 << 10},
+		"of few":        {MaxBytes: 8, Types: []dtype.Type{dtype.Int8}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			v.Device, v.MinBytes, v.Ops, v.Seed = Host, 8, []string{"all_reduce"}, 1
+			out, err := verifyOn(t, 2, v)
+			require.ErrorIs(t, err, ErrFailed)
+			require.Contains(t, out, "verify: all_reduce of 8 int8, sum")
+			require.NotContains(t, out, ", max, ", "that one is right")
+			require.Contains(t, out, "FAILED\n")
+		})
+	}
 }
 
 func TestVerifyRefuses(t *testing.T) {

@@ -121,6 +121,30 @@ func TestSplit(t *testing.T) {
 	require.Empty(t, figures[0].Panels[0].Title)
 }
 
+// A legend names up to 16 lines. With one more there are several figures, whose panels have fewer.
+func TestLegend(t *testing.T) {
+	for _, k := range []struct{ lines, figures int }{{legend, 1}, {legend + 1, 3}} {
+		var b strings.Builder
+		b.WriteString("operation,type,ranks,requested_algorithm,size,time,bus_bw,registration\n")
+		for i := range k.lines { // an algorithm is one operation's alone
+			fmt.Fprintf(&b, "%s,float32,2,way%d,8,1,1,explicit\n", []string{"all_gather", "all_reduce", "broadcast"}[i/6], i)
+		}
+		file := filepath.Join(t.TempDir(), "lines.csv")
+		require.NoError(t, os.WriteFile(file, []byte(b.String()), 0o644))
+		figures := figuresOf(t, file)
+		require.Len(t, figures, k.figures, "%d lines", k.lines)
+		looks := map[int]bool{}
+		for _, f := range figures {
+			for _, p := range f.Panels {
+				for _, s := range p.Series {
+					looks[s.Look] = true
+				}
+			}
+		}
+		require.Len(t, looks, k.lines)
+	}
+}
+
 // Every experiment in configs is one figure, and few lines are in each panel of it.
 func TestConfigs(t *testing.T) {
 	files, err := filepath.Glob("../../configs/*.toml")

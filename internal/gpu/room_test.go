@@ -5,6 +5,9 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/ubcoll/ubcoll/fault"
+	"github.com/ubcoll/ubcoll/hw/cuda"
 )
 
 // A kernel that is launched early waits on the device beside the kernel before it. If the two do not fit into the room
@@ -112,4 +115,35 @@ func TestStreamsOf(t *testing.T) {
 		{8, 8, 224}, {72, 72, 1024}} {
 		require.Equal(t, k.want, streamsOf(k.sharers, k.ranks), "%d of %d ranks", k.sharers, k.ranks)
 	}
+}
+
+// Where ranks share a device, no more streams have work at the same time than there are queues. A stream keeps its place for
+// as long as it may have work, and no longer.
+func TestAdmit(t *testing.T) {
+	d := &Domain{Sharers: 2, shared: &shared{most: 3, queued: map[*Stream]bool{}, context: new(cuda.Context)}}
+	busy := func() *Stream {
+		s := new(Stream)
+		s.using.Lock() // whoever asks finds it in use
+		return s
+	}
+	over := func(s *Stream) {
+		s.gone = true
+		s.using.Unlock()
+	}
+	a, b, c, e := busy(), busy(), busy(), busy()
+	for _, s := range []*Stream{a, b, c, a} {
+		require.NoError(t, d.Admit(s))
+	}
+	require.ErrorIs(t, d.Admit(e), fault.ErrLimit)
+	require.ErrorContains(t, d.Admit(e), "work on more than 3 streams")
+	over(b)
+	require.NoError(t, d.Admit(e))
+	require.ErrorIs(t, d.Admit(b), fault.ErrLimit, "its place is another's")
+	over(a)
+	over(c)
+	require.NoError(t, d.Admit(busy()))
+	require.NoError(t, d.Admit(busy()))
+	require.ErrorIs(t, d.Admit(busy()), fault.ErrLimit)
+	alone := &Domain{Sharers: 1, shared: d.shared}
+	require.NoError(t, alone.Admit(busy()), "a rank with a device of its own needs no place")
 }

@@ -19,8 +19,10 @@ import (
 	"github.com/ubcoll/ubcoll/internal/env"
 	"github.com/ubcoll/ubcoll/internal/gpu"
 	"github.com/ubcoll/ubcoll/internal/gpuend"
+	"github.com/ubcoll/ubcoll/internal/inside"
 	"github.com/ubcoll/ubcoll/internal/team"
 	"github.com/ubcoll/ubcoll/internal/testkit"
+	"github.com/ubcoll/ubcoll/internal/testkit/gputest"
 	"github.com/ubcoll/ubcoll/internal/transport/ipc"
 )
 
@@ -218,4 +220,67 @@ func TestTakenBack(t *testing.T) {
 	require.ErrorIs(t, s.launch(gpuend.Step{Kind: gpuend.StepGet, N: 8}), fault.ErrStale)
 	require.NoError(t, s.launch(gpuend.Step{Kind: gpuend.StepSignal}))
 	require.ErrorIs(t, peer.launch(gpuend.Step{Kind: gpuend.StepWait}), fault.ErrStale, "its own registration is closed")
+}
+
+// TestOrderOfBothSides queues steps of both sides, of which the first waits, and then a signal on another stream: signals and
+// puts run in the order of the calls, whatever the streams.
+func TestOrderOfBothSides(t *testing.T) {
+	sides := open(t)
+	a, b := sides[0], sides[1]
+	var on [2]*engine.Stream
+	for i := range on {
+		var err error
+		on[i], err = gpu.OpenStream(a.vec.Dev)
+		require.NoError(t, err)
+	}
+	a.copy(t, 100, []byte("first"), true)
+	require.NoError(t, a.end.Launch(t.Context(), on[0], []gpuend.Step{{Kind: gpuend.StepWait}, {Kind: gpuend.StepPut, Dst: 200, Src: 100, N: 5}}))
+	require.NoError(t, a.end.Launch(t.Context(), on[1], []gpuend.Step{{Kind: gpuend.StepSignal}}))
+	waits := make(chan error, 1)
+	go func() { waits <- b.launch(gpuend.Step{Kind: gpuend.StepWait}) }()
+	time.Sleep(50 * time.Millisecond) // time for what must not happen
+	require.Empty(t, waits, "the signal has overtaken the put")
+	require.NoError(t, b.launch(gpuend.Step{Kind: gpuend.StepSignal}))
+	require.NoError(t, <-waits)
+	got := make([]byte, 5)
+	b.copy(t, 200, got, false)
+	require.Equal(t, "first", string(got))
+	for _, s := range on {
+		require.NoError(t, s.Sync(t.Context()))
+		require.NoError(t, s.Close())
+	}
+}
+
+// TestRoomForCapturedWaits: what a user has captured may wait at any time, so its blocks are taken from the room of all others
+// until the communicator ends, whether or not the capture goes on.
+func TestRoomForCapturedWaits(t *testing.T) {
+	s := open(t)[0]
+	d := gpu.DeviceOf(s.c)
+	room := d.Room.Channels
+	require.Greater(t, room, 1)
+	defer func(n int) { d.Domain.Sharers = n }(d.Domain.Sharers)
+	d.Domain.Sharers = 2
+	cu, handle, end, err := gputest.Foreign(s.vec.Dev)
+	require.NoError(t, err)
+	user := gpu.StreamOf((*inside.Stream)(handle).Engine())
+	other, err := gpu.OpenStream(s.vec.Dev)
+	require.NoError(t, err)
+	require.NoError(t, cu.BeginCapture())
+	blocks, err := d.AdmitWait(user, 1)
+	require.NoError(t, err)
+	require.Equal(t, 1, blocks)
+	g, err := cu.EndCapture()
+	require.NoError(t, err)
+	blocks, err = d.AdmitWait(gpu.StreamOf(other), room)
+	require.NoError(t, err)
+	require.Equal(t, room-1, blocks, "all but what is captured")
+	require.NoError(t, cu.BeginCapture())
+	blocks, err = d.AdmitWait(user, room)
+	require.NoError(t, err)
+	require.Equal(t, room-1, blocks)
+	again, err := cu.EndCapture()
+	require.NoError(t, err)
+	_, err = d.AdmitWait(gpu.StreamOf(other), 1)
+	require.ErrorIs(t, err, fault.ErrLimit)
+	require.NoError(t, errors.Join(g.Close(), again.Close(), other.Close(), end()))
 }

@@ -2,6 +2,7 @@ package mail
 
 import (
 	"fmt"
+	"maps"
 	"testing"
 	"unsafe"
 
@@ -96,4 +97,40 @@ func TestCloseMail(t *testing.T) {
 	require.True(t, l.idle(), "what was on its way is abandoned")
 	m.CloseRequest()
 	require.Zero(t, m.domain.open.Load())
+}
+
+// The waits of a rank move the messages of each communicator for as long as that has open requests, and no longer. A
+// communicator that closes takes its own requests with it, and no others.
+func TestOpenRequests(t *testing.T) {
+	a, _ := fakeMail(2)
+	b, _ := fakeMail(2)
+	p := a.domain
+	b.domain = p
+	requests := func(ofA, ofB int) {
+		t.Helper()
+		want := map[*Mail]int{a: ofA, b: ofB}
+		maps.DeleteFunc(want, func(_ *Mail, n int) bool { return n == 0 })
+		require.Equal(t, want, p.mails)
+		require.EqualValues(t, ofA+ofB, p.open.Load())
+	}
+	for range 3 {
+		a.OpenRequest()
+	}
+	b.OpenRequest()
+	requests(3, 1)
+	a.CloseRequest()
+	requests(2, 1)
+	a.CloseRequest()
+	a.CloseRequest()
+	requests(0, 1)
+	a.CloseRequest() // of a communicator that has been closed meanwhile
+	requests(0, 1)
+	a.OpenRequest()
+	a.OpenRequest()
+	a.CloseRequest()
+	require.NoError(t, a.Shut(true))
+	require.NoError(t, a.Close())
+	requests(0, 1)
+	b.CloseRequest()
+	requests(0, 0)
 }

@@ -80,6 +80,25 @@ func TestFreshAddressesFirst(t *testing.T) {
 	require.Len(t, h.space.windows, 2)
 }
 
+// A full window is followed by another one as often as the queue is short: addresses that are used again are not in the
+// queue any more.
+func TestFreshAddressesAgain(t *testing.T) {
+	const pages = 16
+	h := smallSpace(t, pages*shm.PageSize)
+	for range 10 * pages { // one after the other: half a window in the queue is not short
+		require.NoError(t, h.Retire(alloc(t, h, 1)))
+	}
+	require.Len(t, h.space.windows, 1)
+	for range pages { // takes what is in the queue
+		alloc(t, h, 1)
+	}
+	last := alloc(t, h, 1)
+	require.Len(t, h.space.windows, 2)
+	require.NoError(t, h.Retire(last))
+	require.NotEqual(t, last.Base(), alloc(t, h, 1).Base())
+	require.Equal(t, shm.PageSize, h.space.queued)
+}
+
 // Random allocations never share an address with a live one, however often addresses are reused.
 func TestAddressesAtRandom(t *testing.T) {
 	seed := rand.Uint64()
@@ -143,6 +162,7 @@ func TestLostAddresses(t *testing.T) {
 	h.arenas[0].file = file
 	require.Equal(t, 1, h.arenas[0].live)
 	b := alloc(t, h, 1)
+	require.Equal(t, a.At.Offset+uint64(shm.PageSize), b.At.Offset, "the arena's places are not lost")
 	require.Equal(t, a.Base()+2*uintptr(shm.PageSize), b.Base(), "behind what is lost")
 	base, end := h.space.windows[0].off, h.space.windows[0].off+h.space.windows[0].n
 

@@ -26,11 +26,14 @@ func gather(t *testing.T, bs []bootstrap.Bootstrap) []*roster.Roster {
 	t.Helper()
 	rs := make([]*roster.Roster, len(bs))
 	require.NoError(t, errors.Join(testkit.Each(bs, func(b bootstrap.Bootstrap) (err error) {
-		rs[b.Rank()], err = roster.Gather(background, b, nil, json.RawMessage(`"gpu"`), nil)
+		rs[b.Rank()], err = roster.Gather(background, b, nil, gpuOf(b.Rank()), nil)
 		return err
 	})...))
 	return rs
 }
+
+// gpuOf is what a rank of gather tells about its devices.
+func gpuOf(rank int) json.RawMessage { return fmt.Appendf(nil, `"gpu of %d"`, rank) }
 
 func letter(i int) string { return fmt.Sprintf("host-%03d", i) }
 
@@ -159,9 +162,9 @@ func gathers(t *testing.T, on hosts) {
 					require.Equal(t, letter(l.host(other)), r.Hostnames()[other])
 					require.Contains(t, r.Hosts[r.Host(other)], other)
 				}
-				for _, h := range r.Hellos {
+				for i, h := range r.Hellos {
 					require.Equal(t, letter(l.host(rank)), h.Hostname)
-					require.Equal(t, `"gpu"`, string(h.GPUs))
+					require.Equal(t, string(gpuOf(r.LocalRanks()[i])), string(h.GPUs))
 				}
 				if h, ok := ids[r.HostID()]; ok {
 					require.Equal(t, h, r.Mine)
@@ -264,6 +267,50 @@ func errorsOfOneRank(t *testing.T, on hosts) {
 	}
 }
 
+// Of the errors of several ranks each has its own, and all other ranks that of the first.
+func TestErrorsOfSeveralRanks(t *testing.T) { each(t, errorsOfSeveralRanks) }
+
+func errorsOfSeveralRanks(t *testing.T, on hosts) {
+	const n, first = 7, 2
+	own := func(r int) error {
+		if r == first || r == 4 || r == 5 {
+			return fmt.Errorf("no more of %s: %w", letter(r), fault.ErrLimit)
+		}
+		return nil
+	}
+	for name, l := range map[string]func(int) int{
+		"one host": func(int) int { return 0 },
+		"blocks":   func(r int) int { return r / 3 },
+		"cyclic":   func(r int) int { return r % 3 },
+		"apart":    func(r int) int { return r },
+	} {
+		t.Run(name, func(t *testing.T) {
+			check := func(rank int, err error) {
+				require.ErrorIs(t, err, fault.ErrLimit)
+				if own(rank) != nil {
+					require.ErrorContains(t, err, "no more of "+letter(rank))
+					return
+				}
+				require.Equal(t, first, reason.Blamed(err, -1))
+				require.ErrorContains(t, err, "rank 2: no more of "+letter(first))
+			}
+			host := func(r int) string { return letter(l(r)) }
+			for rank, err := range testkit.Each(on(n, host), func(b bootstrap.Bootstrap) error {
+				_, err := roster.Gather(background, b, nil, nil, own(b.Rank()))
+				return err
+			}) {
+				check(rank, err)
+			}
+			for rank, err := range testkit.Each(gather(t, on(n, host)), func(r *roster.Roster) error {
+				_, err := roster.Exchange(background, r, "", own(r.Rank()))
+				return err
+			}) {
+				check(rank, err)
+			}
+		})
+	}
+}
+
 // Settings are compared over all hosts: the error names the first rank that differs, and in what.
 func TestCompare(t *testing.T) {
 	set := func(s ...string) (all []roster.Setting) {
@@ -333,7 +380,10 @@ func exchangeVerdict(t *testing.T, on hosts) {
 		require.Equal(t, [][]int{{0, 3, 6}, {1}, {2, 5}, {4}}, r.Hosts)
 		require.Contains(t, r.LocalRanks(), rank)
 		require.Len(t, r.Hellos, len(r.LocalRanks()))
-		require.Equal(t, letter(rank%3), r.Hellos[0].Hostname)
+		for i, here := range r.LocalRanks() {
+			require.Equal(t, letter(rank%3), r.Hellos[i].Hostname)
+			require.Equal(t, string(gpuOf(here)), string(r.Hellos[i].GPUs))
+		}
 		require.Equal(t, rank%3 != 1, same[rank] == r.HostID())
 		ids[r.HostID()] = true
 		require.Equal(t, []string{letter(0), letter(1), letter(2), letter(0), letter(1) + "/2", letter(2), letter(0)}, r.Hostnames())

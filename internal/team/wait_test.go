@@ -3,6 +3,7 @@ package team
 import (
 	"context"
 	"log/slog"
+	"strings"
 	"testing"
 	"time"
 
@@ -58,4 +59,16 @@ func TestFirstLook(t *testing.T) {
 			}
 		})
 	}
+}
+
+// A process that ends after its rank has closed the communicator is no lost peer: ranks that are done with that rank go on.
+// What the rank has published before counts all the same.
+func TestEndedAfterClose(t *testing.T) {
+	x := newHosts(new(strings.Builder))
+	s := &WaitState{Ctx: context.Background(), Peer: before, Step: "test"}
+	x.Peers[behind].Area.State.Store(StateClosed)
+	x.Peers[behind].Mem.(*memory).dead = true
+	require.Nil(t, x.PollHealth(s))
+	x.Peers[behind].Area.Lost.Store(lostAborted<<32 | 7)
+	require.ErrorIs(t, x.PollHealth(s), fault.ErrAborted)
 }

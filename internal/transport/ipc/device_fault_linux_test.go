@@ -97,11 +97,12 @@ func TestDeviceImportFails(t *testing.T) {
 	emulated.Only(t)
 	a, b := newGPU(t, 0, false), newGPU(t, 1, false)
 	ab, _ := meet(t, a.rank, b.rank)
+	foot := measure(t)
 	for _, call := range []string{"cuMemImportFromShareableHandle", "cuMemAddressReserve", "cuMemMap", "cuMemSetAccess",
 		"cuMemcpyHtoDAsync"} {
 		t.Run(call, func(t *testing.T) {
 			x := b.make(t, 4, "text", false)
-			foot, memory := measure(t), emulated.Used(t, one)
+			memory := emulated.Used(t, one)
 			t.Setenv("UBCOLL_EMULATE_FAIL", call+":1=2")
 			extent, err := b.Export(x)
 			require.NoError(t, err)
@@ -114,8 +115,7 @@ func TestDeviceImportFails(t *testing.T) {
 			require.Contains(t, why, "could not import it: ")
 			require.Contains(t, why, call)
 			require.Contains(t, why, "OUT_OF_MEMORY")
-			foot.descriptors++ // the export's descriptor
-			requireFoot(t, foot)
+			requireFoot(t, left{foot.descriptors + 2, foot.mappings}) // the emulated memory's descriptor, and the export's
 			require.Equal(t, memory, emulated.Used(t, one))
 			require.Zero(t, a.row(t, ab, extent))
 
@@ -125,6 +125,7 @@ func TestDeviceImportFails(t *testing.T) {
 			b.imported(t, extent)
 			require.NoError(t, b.Withdraw(time.Minute, x))
 			require.NoError(t, b.heap.Retire(x))
+			requireFoot(t, foot) // the service closes its side of a connection after its client
 		})
 	}
 }
