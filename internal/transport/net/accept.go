@@ -232,8 +232,11 @@ func (n *Node) replace(h hello) {
 	n.mu.Lock()
 	w := n.connected(int(h.from))
 	n.mu.Unlock()
-	if w != nil && w.attempt != h.attempt {
-		w.finish(Cut, errReplaced)
+	if w == nil || w.attempt == h.attempt {
+		return
+	}
+	for w.finish(Cut, errReplaced); w.Err() == nil; { // another goroutine is ending it, for a reason of its own
+		time.Sleep(time.Millisecond)
 	}
 }
 

@@ -114,7 +114,7 @@ func startProcess(t testing.TB) *process {
 	require.NoError(t, err)
 	_, err = fmt.Fprintln(in, hex.EncodeToString(n.Row().Append(nil)))
 	require.NoError(t, err)
-	w, err := n.Connect(t.Context(), 1, row)
+	w, err := n.Connect(within(t), 1, row)
 	require.NoError(t, err)
 	l, err := w.Link(comm, 3+streamPlaces)
 	require.NoError(t, err)

@@ -188,12 +188,12 @@ func TestConnectOtherAddress(t *testing.T) {
 	row.Addrs = append([]netip.Addr{netip.MustParseAddr("127.0.0.3")}, row.Addrs...)
 	var two sync.WaitGroup
 	two.Go(func() {
-		if _, err := a.Connect(t.Context(), 1, row); err != nil {
+		if _, err := a.Connect(within(t), 1, row); err != nil {
 			t.Error(err)
 		}
 	})
 	two.Go(func() {
-		if _, err := b.Connect(t.Context(), 0, a.Row()); err != nil {
+		if _, err := b.Connect(within(t), 0, a.Row()); err != nil {
 			t.Error(err)
 		}
 	})
@@ -221,9 +221,9 @@ func TestConnectAnew(t *testing.T) {
 			var again *Wire
 			var err error
 			var two sync.WaitGroup
-			two.Go(func() { again, err = p.a.Connect(t.Context(), 1, p.b.Row()) })
+			two.Go(func() { again, err = p.a.Connect(within(t), 1, p.b.Row()) })
 			testkit.Eventually(t, func() bool { return p.ba.Err() != nil })
-			other, errB := p.b.Connect(t.Context(), 0, p.a.Row())
+			other, errB := p.b.Connect(within(t), 0, p.a.Row())
 			two.Wait()
 			require.NoError(t, err)
 			require.NoError(t, errB)

@@ -86,7 +86,7 @@ func TestDeath(t *testing.T) {
 			testkit.Eventually(t, func() bool { return len(p.toldB.downs()) == 1 })
 			require.Same(t, p.lb.Err(), p.toldB.downs()[0])
 			require.Len(t, p.toldB.messages(), 1)
-			_, err := p.b.Connect(t.Context(), 0, p.a.Row())
+			_, err := p.b.Connect(within(t), 0, p.a.Row())
 			require.ErrorIs(t, err, fault.ErrPeerLost)
 			p.lb.Put(0, 1, nil, 0)
 			p.lb.Poll()

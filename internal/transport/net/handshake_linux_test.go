@@ -234,18 +234,18 @@ func TestProof(t *testing.T) {
 	t.Run("another secret", func(t *testing.T) {
 		a.config.Secret = []byte("another secret of sixteen bytes")
 		defer func() { a.config.Secret = secret }()
-		_, err := a.Connect(t.Context(), 1, b.Row())
+		_, err := a.Connect(within(t), 1, b.Row())
 		require.ErrorIs(t, err, fault.ErrPeerLost)
 		require.ErrorContains(t, err, "another secret")
 	})
 	t.Run("another's key", func(t *testing.T) {
 		row := b.Row()
 		row.Key = a.Row().Key
-		_, err := a.Connect(t.Context(), 1, row)
+		_, err := a.Connect(within(t), 1, row)
 		require.ErrorIs(t, err, fault.ErrPeerLost)
 	})
 	t.Run("not the rank", func(t *testing.T) {
-		_, err := a.Connect(t.Context(), 2, b.Row())
+		_, err := a.Connect(within(t), 2, b.Row())
 		require.ErrorIs(t, err, fault.ErrPeerLost)
 		require.ErrorContains(t, err, "does not answer as a rank")
 	})
@@ -282,8 +282,8 @@ func TestProof(t *testing.T) {
 		row := b.Row()
 		row.Port = netip.MustParseAddrPort(l.Addr().String()).Port()
 		var both sync.WaitGroup
-		both.Go(func() { _, err := a.Connect(t.Context(), 1, row); assert.NoError(t, err) })
-		both.Go(func() { _, err := b.Connect(t.Context(), 0, a.Row()); assert.NoError(t, err) })
+		both.Go(func() { _, err := a.Connect(within(t), 1, row); assert.NoError(t, err) })
+		both.Go(func() { _, err := b.Connect(within(t), 0, a.Row()); assert.NoError(t, err) })
 		both.Wait()
 		closeAll(t, a)
 		l.Close()
@@ -416,7 +416,7 @@ func TestConnectAll(t *testing.T) {
 			for k := range 2 {
 				if i != j {
 					all.Go(func() {
-						w, err := a.Connect(t.Context(), j, b.Row())
+						w, err := a.Connect(within(t), j, b.Row())
 						if err != nil {
 							t.Error(err)
 						}
@@ -439,12 +439,12 @@ func TestConnectAll(t *testing.T) {
 func TestConnectErrors(t *testing.T) {
 	a, _ := node(t, 0)
 	b, _ := node(t, 1)
-	_, err := a.Connect(t.Context(), 0, a.Row())
+	_, err := a.Connect(within(t), 0, a.Row())
 	require.ErrorIs(t, err, fault.ErrArgument)
 
 	gone, _ := node(t, 2)
 	closeAll(t, gone)
-	_, err = a.Connect(t.Context(), 2, gone.Row())
+	_, err = a.Connect(within(t), 2, gone.Row())
 	require.ErrorIs(t, err, fault.ErrPeerLost)
 	require.ErrorIs(t, err, syscall.ECONNREFUSED)
 	require.ErrorContains(t, err, "rank 0 dials rank 2: ")
@@ -472,10 +472,10 @@ func TestConnectErrors(t *testing.T) {
 	// The first address fails, the second works.
 	row := b.Row()
 	row.Addrs = append([]netip.Addr{netip.MustParseAddr("127.0.0.99")}, row.Addrs...)
-	_, err = a.Connect(t.Context(), 1, row)
+	_, err = a.Connect(within(t), 1, row)
 	require.NoError(t, err)
 	closeAll(t, a, b)
-	_, err = a.Connect(t.Context(), 3, row)
+	_, err = a.Connect(within(t), 3, row)
 	require.ErrorIs(t, err, fault.ErrClosed)
 }
 
@@ -599,7 +599,7 @@ func TestDescriptors(t *testing.T) {
 	require.NoError(t, unix.Close(next))
 	few.Cur = uint64(next)
 	require.NoError(t, unix.Prlimit(0, unix.RLIMIT_NOFILE, &few, nil))
-	_, err = a.Connect(t.Context(), 1, b.Row())
+	_, err = a.Connect(within(t), 1, b.Row())
 	_, errNew := newPoll()
 	require.NoError(t, unix.Prlimit(0, unix.RLIMIT_NOFILE, &before, nil))
 	require.ErrorIs(t, err, fault.ErrLimit)

@@ -137,3 +137,10 @@ func descriptorsOpen(t testing.TB) int {
 	require.NoError(t, err)
 	return len(l)
 }
+
+// within is the test's context, with a limit for what must not wait forever.
+func within(t testing.TB) context.Context {
+	ctx, cancel := context.WithTimeout(t.Context(), testkit.Limit)
+	t.Cleanup(cancel)
+	return ctx
+}
