@@ -404,15 +404,33 @@ func death(t *testing.T, kind int, pick *rand.Rand) {
 
 // TestHostsStopped stops a host's processes for a while, which must kill no rank.
 func TestHostsStopped(t *testing.T) {
-	t.Parallel()
 	seconds, err := conform.Number("CONFORM_STOPPED", 6)
 	require.NoError(t, err)
+	outlast(t, func(h *hostsJob) {
+		h.do(t, "signal", "b", "STOP")
+		time.Sleep(time.Duration(seconds) * time.Second)
+		h.do(t, "signal", "b", "CONT")
+	})
+}
+
+// TestHostsAway takes a host's link away for less than the net timeout, which must kill no rank.
+func TestHostsAway(t *testing.T) {
+	outlast(t, func(h *hostsJob) {
+		h.do(t, "cut", "b")
+		time.Sleep(4 * time.Second)
+		h.do(t, "restore", "b")
+	}, env.NetTimeout.Name+"=10s")
+}
+
+// outlast runs a job of two hosts that reduces large data, and checks it, before, during and after what disturbs it.
+func outlast(t *testing.T, disturb func(h *hostsJob), variables ...string) {
+	t.Parallel()
 	if testing.Short() || race.Enabled {
 		t.Skip("takes long")
 	}
 	bin := program(t)
 	dir := t.TempDir()
-	h := across(t, 2, nil, []string{conform.DirVar + "=" + dir}, bin, "stopped")
+	h := across(t, 2, nil, append(variables, conform.DirVar+"="+dir), bin, "stopped")
 	rounds := func() (k int) {
 		b, _ := os.ReadFile(endings.RoundsFile(dir))
 		_, _ = fmt.Sscan(string(b), &k)
@@ -422,11 +440,8 @@ func TestHostsStopped(t *testing.T) {
 		testkit.Eventually(t, func() bool { return len(h.ended) > 0 || rounds() > k })
 	}
 	beyond(1)
-	h.do(t, "signal", "b", "STOP")
-	time.Sleep(time.Duration(seconds) * time.Second)
-	k := rounds()
-	h.do(t, "signal", "b", "CONT")
-	beyond(k + 1)
+	disturb(h)
+	beyond(rounds() + 1)
 	require.NoError(t, os.WriteFile(endings.EnoughFile(dir), nil, 0o600))
 	h.succeed(t)
 }
@@ -499,7 +514,7 @@ func TestHostsBad(t *testing.T) {
 			`UBCOLL_REGISTER is "auto" on rank 0 and "off" on rank 1`},
 		{"too few descriptors", false, nil, nil, []string{"sh", "-c", `ulimit -n 12; exec "$0" random`, bin}, "too many open files|descriptors"},
 		{"a host without the network", true, apart("cut b 1"), eth1, nil, "-hosta to host |-hostb to host "},
-		{"one direction lost", true, apart("cut b in 1"), eth1, nil, `no answer for 5s \(UBCOLL_NET_TIMEOUT\)`},
+		{"one direction lost", true, apart("cut b in 1"), eth1, nil, "no answer for 5s (UBCOLL_NET_TIMEOUT)"},
 		{"smaller packets on the way", true, apart("mtu b 1500 1"), eth1, nil, "is the MTU the same on the whole way?"},
 		{"the rendezvous is elsewhere", true, []string{"-resolve", "a=10.77.0.9"}, nil, nil, "10.77.0.9|-hosta:7077"},
 		{"the rendezvous is loopback", true, []string{"-resolve", "a=127.0.1.1"}, nil, nil,

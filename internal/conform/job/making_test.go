@@ -14,6 +14,7 @@ import (
 
 	"github.com/ubcoll/ubcoll/internal/conform"
 	"github.com/ubcoll/ubcoll/internal/conform/endings"
+	"github.com/ubcoll/ubcoll/internal/env"
 	"github.com/ubcoll/ubcoll/internal/race"
 	"github.com/ubcoll/ubcoll/internal/testkit"
 )
@@ -99,4 +100,41 @@ func deathInMaking(t *testing.T, kind int, pick *rand.Rand) {
 	require.Error(t, h.wait(t), "a job that lost a rank must not exit 0")
 	require.NotContains(t, h.out.String(), "panic")
 	require.Empty(t, leftovers(t, tmp))
+}
+
+// TestHostsStopsInMaking stops a host's processes again and again, each time for longer than the net timeout, while
+// communicators are opened, split, duplicated and closed. Nobody is lost.
+func TestHostsStopsInMaking(t *testing.T) {
+	t.Parallel()
+	testkit.Long(t)
+	if race.Enabled {
+		t.Skip("takes long")
+	}
+	seconds, err := conform.Number("CONFORM_STOPPED", 4)
+	require.NoError(t, err)
+	stops, err := conform.Number("CONFORM_STOPS", 2)
+	require.NoError(t, err)
+	pick := rand.New(rand.NewPCG(testkit.Seed(t), 0))
+	bin, dir := program(t), t.TempDir()
+	h := across(t, 3, []string{"-ranks", "2,1,2"}, []string{conform.DirVar + "=" + dir, env.NetTimeout.Name + "=2s"}, bin, making)
+	rounds := func() (k int) {
+		b, _ := os.ReadFile(endings.RoundsFile(dir))
+		_, _ = fmt.Sscan(string(b), &k)
+		return k
+	}
+	beyond := func(k int) {
+		testkit.Eventually(t, func() bool { return len(h.ended) > 0 || rounds() > k }, "%v", &h.out)
+		require.Empty(t, h.ended, "%v", &h.out)
+	}
+	for range stops {
+		beyond(rounds() + 1)
+		time.Sleep(time.Duration(pick.IntN(100_000)) * time.Microsecond)
+		host := string(rune('a' + pick.IntN(3)))
+		h.do(t, "signal", host, "STOP")
+		time.Sleep(time.Duration(seconds) * time.Second)
+		h.do(t, "signal", host, "CONT")
+	}
+	beyond(rounds() + 1)
+	require.NoError(t, os.WriteFile(endings.EnoughFile(dir), nil, 0o600))
+	h.succeed(t)
 }
