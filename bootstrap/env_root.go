@@ -278,26 +278,26 @@ func (r *root) reason() error {
 // notify sends f to every rank except but, which is dead or knows already.
 func (r *root) notify(but int, f frame) {
 	r.mu.Lock()
-	var told sync.WaitGroup
+	var sends sync.WaitGroup
 	for rank, w := range r.wires {
 		if w != nil && rank != but && !r.left[rank] {
-			told.Go(func() { w.sendNotice(f) })
+			sends.Go(func() { w.sendNotice(f) })
 		}
 	}
 	r.mu.Unlock()
-	told.Wait()
+	sends.Wait()
 }
 
 // toAll calls send for every other rank, all at once, and returns the errors by rank.
 func (r *root) toAll(send func(w *wire) error) map[int]error {
 	var mu sync.Mutex
-	var told sync.WaitGroup
+	var sends sync.WaitGroup
 	failed := map[int]error{}
 	for rank, w := range r.wires {
 		if w == nil {
 			continue
 		}
-		told.Go(func() {
+		sends.Go(func() {
 			if err := send(w); err != nil {
 				mu.Lock()
 				failed[rank] = err
@@ -305,7 +305,7 @@ func (r *root) toAll(send func(w *wire) error) map[int]error {
 			}
 		})
 	}
-	told.Wait()
+	sends.Wait()
 	return failed
 }
 

@@ -230,7 +230,7 @@ func (r *goRank) exchangeFailed(ctx context.Context, err error) error {
 		return r.giveUp(nil, err)
 	}
 	c := m.causeUnder(err, r.Rank())
-	m.fail(c.told(err))
+	m.fail(c.toOthers(err))
 	return c.on(r.Rank())
 }
 

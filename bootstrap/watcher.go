@@ -81,7 +81,7 @@ func (m *meeting) watchUnder() {
 func (m *meeting) underBroke(err error) {
 	m.exchanging.Lock()
 	defer m.exchanging.Unlock()
-	m.fail(m.causeUnder(err, -1).told(err))
+	m.fail(m.causeUnder(err, -1).toOthers(err))
 }
 
 // causeUnder is the cause when the bootstrap under the meeting broke by err; about is the rank that it is about if err
@@ -97,8 +97,8 @@ func (m *meeting) causeUnder(err error, about int) cause {
 	return c
 }
 
-// told is c, by err, for ranks that need not know whose context has ended.
-func (c cause) told(err error) cause {
+// toOthers is c, by err, for ranks that need not know whose context has ended.
+func (c cause) toOthers(err error) cause {
 	if reason.TimedOut(err) {
 		c.why, c.err = err.Error(), fault.ErrTimeout
 	}
