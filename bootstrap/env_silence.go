@@ -92,8 +92,8 @@ func watchSilence(limit time.Duration, wires func() []*wire) (end func()) {
 
 // look ends w's reads and writes if its host is silent.
 func (w *wire) look() {
-	asked, last, err := unanswered(w.Conn)
-	if err == nil && w.heard(asked, last) {
+	asked, sent, last, err := unanswered(w.Conn)
+	if err == nil && w.heard(asked || sent && last >= w.limit, last) {
 		w.reached.Store(true)
 		_ = w.SetDeadline(time.Unix(1, 0))
 	}

@@ -13,24 +13,26 @@ import (
 const seesSilence = true
 
 // unanswered reports whether this kernel has asked the one at the other end twice since the last answer, by data sent
-// again or by probes, and how long ago the last acknowledgement came. Once is too few: an answer may be lost, and
-// kernels leave out those to probes that follow within half a second (tcp_invalid_ratelimit).
-func unanswered(conn net.Conn) (asked bool, last time.Duration, err error) {
+// again or by probes, whether data that was sent has not been acknowledged, and how long ago the last acknowledgement
+// came. To have asked once is too little: an answer may be lost, and kernels leave out those to probes that follow
+// within half a second (tcp_invalid_ratelimit). But where even keep-alive probes had no answer for long before data was
+// sent, the data need not be sent again.
+func unanswered(conn net.Conn) (asked, sent bool, last time.Duration, err error) {
 	c, ok := conn.(syscall.Conn)
 	if !ok {
-		return false, 0, errors.ErrUnsupported
+		return false, false, 0, errors.ErrUnsupported
 	}
 	raw, err := c.SyscallConn()
 	if err != nil {
-		return false, 0, err
+		return false, false, 0, err
 	}
 	var info *unix.TCPInfo
 	failed := raw.Control(func(fd uintptr) { info, err = unix.GetsockoptTCPInfo(int(fd), unix.IPPROTO_TCP, unix.TCP_INFO) })
 	if err = errors.Join(failed, err); err != nil {
-		return false, 0, err
+		return false, false, 0, err
 	}
-	asked = info.Unacked > 0 && info.Retransmits > 1 || info.Probes > 1
-	return asked, time.Duration(info.Last_ack_recv) * time.Millisecond, nil
+	sent = info.Unacked > 0
+	return sent && info.Retransmits > 1 || info.Probes > 1, sent, time.Duration(info.Last_ack_recv) * time.Millisecond, nil
 }
 
 // askOften bounds the time between two attempts to send the same data, or between two probes, which else doubles each

@@ -11,8 +11,8 @@ import (
 // seesSilence says whether unanswered can tell.
 const seesSilence = false
 
-func unanswered(net.Conn) (asked bool, last time.Duration, err error) {
-	return false, 0, errors.ErrUnsupported
+func unanswered(net.Conn) (asked, sent bool, last time.Duration, err error) {
+	return false, false, 0, errors.ErrUnsupported
 }
 
 func askOften(net.Conn, time.Duration) {}

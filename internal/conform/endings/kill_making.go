@@ -71,7 +71,8 @@ func makeSome(ctx context.Context, b bootstrap.Bootstrap, o ubcoll.Options, enou
 		}
 	}
 	for i := range all {
-		if err := all[len(all)-1-i].Close(); err != nil {
+		err := all[len(all)-1-i].Close()
+		if err != nil && !(os.Getenv("CONFORM_STOPS") != "" && errors.Is(err, ubcoll.ErrTimeout)) { // Close does not wait for stopped ranks
 			return err
 		}
 	}

@@ -82,6 +82,9 @@ func deathInMaking(t *testing.T, kind int, pick *rand.Rand) {
 		}
 		require.True(t, report.Lost, report.Text)
 		require.NotRegexp(t, misled, report.Text)
+		if after := report.At.Sub(at); after > within {
+			t.Logf("rank %d knows after %v: %s", r, after, report.Text)
+		}
 		late = max(late, report.At.Sub(at))
 		switch {
 		case kind == killRank:
@@ -116,7 +119,8 @@ func TestHostsStopsInMaking(t *testing.T) {
 	require.NoError(t, err)
 	pick := rand.New(rand.NewPCG(testkit.Seed(t), 0))
 	bin, dir := program(t), t.TempDir()
-	h := across(t, 3, []string{"-ranks", "2,1,2"}, []string{conform.DirVar + "=" + dir, env.NetTimeout.Name + "=2s"}, bin, making)
+	h := across(t, 3, []string{"-ranks", "2,1,2"}, []string{conform.DirVar + "=" + dir, env.NetTimeout.Name + "=2s",
+		"CONFORM_STOPS=" + fmt.Sprint(stops)}, bin, making)
 	rounds := func() (k int) {
 		b, _ := os.ReadFile(endings.RoundsFile(dir))
 		_, _ = fmt.Sscan(string(b), &k)
