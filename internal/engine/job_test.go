@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"sync"
 	"testing"
 	"time"
@@ -18,6 +19,7 @@ import (
 	"github.com/ubcoll/ubcoll/internal/engine"
 	"github.com/ubcoll/ubcoll/internal/enginetest"
 	"github.com/ubcoll/ubcoll/internal/mem"
+	"github.com/ubcoll/ubcoll/internal/roster"
 	"github.com/ubcoll/ubcoll/internal/team"
 	"github.com/ubcoll/ubcoll/internal/testkit"
 	"github.com/ubcoll/ubcoll/register"
@@ -131,7 +133,7 @@ func TestOpenRefused(t *testing.T) {
 		want   error // on rank 0; nil: any
 		text   string
 	}{
-		{"another version", 0, hello(4, 1), fault.ErrMismatch, "wire version is 8 on rank 0 and 9 on rank 1"},
+		{"another version", 0, hello(4, 1), fault.ErrMismatch, fmt.Sprintf("wire version is %d on rank 0 and %d on rank 1", roster.Version, roster.Version^1)},
 		{"a race build", 0, hello(6, 1), fault.ErrMismatch, "race detector"},
 		{"a rank that cannot", 0, details(field("err", "no can do")), nil, "rank 1: no can do"},
 		{"half a hello", 0, func(b []byte) []byte { return b[:100] }, fault.ErrMismatch, "what rank 1 sent"},

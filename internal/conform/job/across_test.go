@@ -53,9 +53,11 @@ var errCannot = errors.New("this machine makes no hosts of itself")
 
 var ids atomic.Int64
 
-// nextID returns a name for a run that is unique on this machine, of at most 7 characters: process ids end at 2^22.
+// nextID returns a name for a run that is unique on this machine, of at most 7 characters: process ids end at 2^22, and
+// a process has fewer than 36 * 36 runs at a time.
 func nextID() string {
-	return fmt.Sprintf("t%s%c", strconv.FormatInt(int64(os.Getpid()), 36), 'a'+rune(ids.Add(1)%26))
+	k := ids.Add(1)
+	return strconv.FormatInt(int64(os.Getpid()), 36) + strconv.FormatInt(k/36%36, 36) + strconv.FormatInt(k%36, 36)
 }
 
 // hostsJob is a job across hosts.
