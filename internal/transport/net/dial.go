@@ -35,17 +35,21 @@ func (n *Node) dial(ctx context.Context, peer int, at Row, _ *arrival) (*Wire, e
 	refused, silent := clock.After(refusedLimit), clock.After(n.config.Timeout)
 	defer refused.Stop()
 	defer silent.Stop()
+	var before []error
 	for again := 0; ; again++ {
 		w, errs := n.dialOnce(ctx, peer, at)
-		if w != nil {
+		e, known := errors.AsType[*fault.Error](context.Cause(ctx))
+		switch {
+		case w != nil:
 			return w, nil
-		}
-		if e, ok := errors.AsType[*fault.Error](context.Cause(ctx)); ok {
-			return nil, e // somebody knows why
-		}
-		if ctx.Err() != nil || final(errs, again, passed(refused), passed(silent)) {
+		case known: // somebody knows why
+			return nil, e
+		case ctx.Err() != nil && before != nil:
+			return nil, fmt.Errorf("%w: %w: %w", errors.Join(before...), context.Cause(ctx), fault.ErrTimeout)
+		case ctx.Err() != nil, final(errs, again, passed(refused), passed(silent)):
 			return nil, errors.Join(errs...)
 		}
+		before = errs
 		pause(ctx, again)
 	}
 }
@@ -68,7 +72,8 @@ func pause(ctx context.Context, again int) {
 	}
 }
 
-// final reports whether to give up: for each address, the error is one that stays, or has lasted for long enough.
+// final reports whether to give up: for each address, the error is one that stays, or has lasted for long enough. A peer
+// that ends connections before it has answered is full.
 func final(errs []error, again int, refused, silent bool) bool {
 	for _, err := range errs {
 		switch {
@@ -83,7 +88,7 @@ func final(errs []error, again int, refused, silent bool) bool {
 			if !refused {
 				return false
 			}
-		case !silent:
+		case hungUp(err), !silent:
 			return false
 		}
 	}
