@@ -28,9 +28,9 @@ func TestGet(t *testing.T) {
 		{"duration", "UBCOLL_TIMEOUT", "90s", func() (any, error) { return Timeout.Get() }, 90 * time.Second, ""},
 		{"duration within bounds", "UBCOLL_NET_TIMEOUT", "10s", func() (any, error) { return NetTimeout.Get() }, 10 * time.Second, ""},
 		{"duration below the least", "UBCOLL_NET_TIMEOUT", "999ms", func() (any, error) { return NetTimeout.Get() }, time.Duration(0),
-			"want a duration from 1s to 1h0m0s, as 10s"},
+			`UBCOLL_NET_TIMEOUT="999ms": want a duration from 1s to 1h0m0s, as 10s: invalid argument`},
 		{"duration above the most", "UBCOLL_NET_TIMEOUT", "2h", func() (any, error) { return NetTimeout.Get() }, time.Duration(0),
-			"want a duration from 1s to 1h0m0s, as 10s"},
+			`UBCOLL_NET_TIMEOUT="2h": want a duration from 1s to 1h0m0s, as 10s: invalid argument`},
 		{"default duration", "UBCOLL_TIMEOUT", "", func() (any, error) { return Timeout.Get() }, 10 * time.Minute, ""},
 		{"duration without unit", "UBCOLL_TIMEOUT", "90", func() (any, error) { return Timeout.Get() }, time.Duration(0),
 			`UBCOLL_TIMEOUT="90": want a duration over zero, as 30s or 10m: invalid argument`},
@@ -79,7 +79,7 @@ func TestJobWide(t *testing.T) {
 	t.Setenv("UBCOLL_TIMEOUT", "600s")
 	a, err := JobWide()
 	require.NoError(t, err)
-	require.Equal(t, map[string]string{"UBCOLL_TIMEOUT": "10m0s", "UBCOLL_REGISTER": "auto", "UBCOLL_PIN": "auto", "UBCOLL_ALGO": "",
+	require.Equal(t, map[string]string{"UBCOLL_TIMEOUT": "10m0s", "UBCOLL_NET_TIMEOUT": "5s", "UBCOLL_REGISTER": "auto", "UBCOLL_PIN": "auto", "UBCOLL_ALGO": "",
 		"UBCOLL_CUDA": "auto"}, a)
 
 	t.Setenv("UBCOLL_REGISTER", "sometimes")

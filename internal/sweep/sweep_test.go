@@ -45,7 +45,7 @@ x.toml:11: sweep.ranks: must be 0 (all) or more, not -2
 x.toml:12: sweep.in_place: must be true or false, not a string
 x.toml:13: sweep.variant: unknown value "putt" (one of all, get, packet, put): did you mean put?
 x.toml:15: run.repeats: must be 1 to 10000, not 0
-x.toml:16: run.colour: unknown key (known here: repeats, seed, iterations, warmup, min_time, max_time, checks, loop, churn, root, timeout, devices)`},
+x.toml:16: run.colour: unknown key (known here: repeats, seed, iterations, warmup, min_time, max_time, checks, loop, churn, root, timeout, net_timeout, devices)`},
 		{"range down", "[sweep]\nbytes = '64..8'", "x.toml:2: sweep.bytes: 64..8 goes down: want the smaller size first"},
 		{"range from 0", "[sweep]\nbytes = '0..8'", "x.toml:2: sweep.bytes: a range from 0 never gets beyond it: want 1 or more"},
 		{"most below least", "[run]\nmin_time = '20ms'\nmax_time = '10ms'",
