@@ -1,0 +1,191 @@
+// Package transport is what the network between hosts looks like to those that use it: a node is one rank's end of it,
+// and an endpoint is one peer rank, as one communicator reaches it. Package net implements both over TCP, package
+// transporttest within a process, for tests.
+//
+// Memory that a peer may write to is called a place. A place is one item's at a time, which has a sequence number. What
+// is guaranteed:
+//
+//   - Every byte has its place before it is sent: the receiver has granted it. Bytes without a grant are written
+//     nowhere.
+//   - A place's word is raised once all bytes of a put have landed, and is never lowered. Puts to one place land in
+//     order; puts to different places may land in any order.
+//   - What came before a peer's death lands before the endpoint's Err says so.
+//   - Nothing waits for a peer but Ready, Wait and Node.Close.
+//
+// Some fabrics move nothing without their user: who waits calls Poll, Progress or Wait again and again.
+package transport
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"net/netip"
+	"sync/atomic"
+	"time"
+	"unsafe"
+
+	"github.com/ubcoll/ubcoll/fault"
+)
+
+// Node is a rank's end of the network, for all of its communicators. Its methods are local and safe for concurrent use.
+type Node interface {
+	// Row is what other ranks need to reach this one, at most MaxRow bytes.
+	Row() []byte
+	// Begin says that Config.RowOf has the rows of all ranks. Until then no pair is made.
+	Begin()
+	// Join lets this rank and its peers make pairs of a communicator's ranks. A peer that has made its side already, or
+	// does so before Leave, is accepted without a call of this rank. It fails with fault.ErrInUse if the communicator
+	// has joined, or was joined before.
+	Join(c Comm) error
+	// Leave closes all endpoints of a communicator that are not closed. Peers that make a pair later are refused by
+	// name.
+	Leave(comm uint64)
+	// Endpoint returns the endpoint of a peer, by its rank in the job. If there is none it makes the pair, without
+	// waiting: see Endpoint.Ready. expected says that the peer makes the pair, too, at about this time: then only one of
+	// the two connects, unless it does not come. The communicator must have joined.
+	Endpoint(comm uint64, peer int, expected bool) Endpoint
+	// Progress moves all data that can move, without waiting. It does nothing while another goroutine makes progress.
+	Progress()
+	// Wait blocks until some data can move, and moves it. It blocks for d at most, and less if others make progress,
+	// too.
+	Wait(d time.Duration)
+	// Close says bye to all peers, sends what is under way, for limit at most, and ends all connections. If something
+	// was left unsent, its error says what, is about that peer (reason.Blamed), and wraps fault.ErrTimeout, or
+	// fault.ErrPeerLost if the peer's host does not answer. Nobody may use the node or its endpoints meanwhile or
+	// afterwards.
+	Close(limit time.Duration) error
+}
+
+// Comm is what a communicator says about the pairs of its ranks. It is the same on all ranks but for Made.
+type Comm struct {
+	ID     uint64
+	Places int // that each endpoint has, numbered from 0
+	// Made is called for each endpoint, once, before the peer can put anything: it may Post, and call nothing else.
+	Made func(e Endpoint)
+}
+
+// Endpoint is a peer rank as one communicator reaches it, over a wire that all communicators share. Only one goroutine
+// at a time may post, grant, put or revoke; all else is safe for concurrent use. Nothing blocks but Ready and Close,
+// and neither waits for long: see there.
+//
+// Before the pair is made, puts and grants are kept, and sent once it is. Messages are lost.
+type Endpoint interface {
+	// Peer is the peer's rank in the job, Name the wire's transport, and this host's interface that it uses: "tcp eth0";
+	// "" before there is a wire.
+	Peer() int
+	Name() string
+	// Ready waits until the pair is made, which the peer's side has accepted, or ctx ends. The error is why it was not
+	// made; that of an endpoint that is lost later is Err's. If ctx's cause is a *fault.Error, it is that.
+	Ready(ctx context.Context) error
+
+	// Post allows the peer to put up to n bytes of sequence seq, which must be larger than 0 and all earlier ones, to
+	// place. The bytes go to p, which must stay valid until the word is seq, Err is not nil, or a Revoke of it is done.
+	// A place has one grant at a time: post again only after the last one has landed or was revoked. The peer does not
+	// learn of it: it must know from elsewhere that the place is free. A place's posts are all of the same memory.
+	Post(place int, seq uint64, p unsafe.Pointer, n int)
+	// Grant is Post, and tells the peer: see Granted. The memory may be another each time. The message leaves with the
+	// next put, or at the next Poll or progress.
+	Grant(place int, seq uint64, p unsafe.Pointer, n int)
+	// Granted becomes seq once the peer has granted place to that sequence. It starts at 0. Room is then how many bytes.
+	Granted(place int) *atomic.Uint64
+	Room(place int) int
+	// Revoke takes back what was posted or granted for sequences up to seq at a place. It is done, and Revoking has
+	// counted down, once the peer has acknowledged: it puts no more of these, and what it has put before has landed. Err
+	// ends it, too. Until then the memory may be written to.
+	Revoke(place int, seq uint64)
+	// Revoking is how many revocations are not done.
+	Revoking() int
+
+	// Put sends n bytes at p to the peer's place, as sequence seq. The memory is in use until Sent has counted this put
+	// or Err is not nil. With n = 0 it needs no grant and only raises the word. After Close, or if the peer has revoked
+	// the sequence, nothing is sent, and the put counts as sent.
+	Put(place int, seq uint64, p unsafe.Pointer, n int)
+	// Queued counts the puts so far, Sent those whose memory is free again, in order.
+	Queued() uint64
+	Sent() uint64
+	// Word becomes seq once all bytes of a put of seq have landed. It starts at 0. Landed is the length of that put.
+	Word(place int) *atomic.Uint64
+	Landed(place int) int
+
+	// Tell sends a message to the peer's Config.Heard, beside the puts. Messages arrive in order. One that finds no room
+	// for it because the peer does not read is dropped, and the log says so.
+	Tell(m Message)
+	// Poll moves this endpoint's data, without waiting. A wait for this peer calls it in a loop.
+	Poll()
+	// Err says why the peer can no longer be reached, or is nil. It costs a load or two. Once it is set, nothing writes
+	// to granted memory or reads that of puts any more.
+	Err() *Down
+	// Close ends the endpoint's grants and puts. Once it returns, nothing writes to its places or reads its puts. Puts
+	// that have not begun are dropped. The peer learns of it by Config.Heard's messages alone.
+	Close()
+}
+
+// Config is what a node gets from its rank.
+type Config struct {
+	Rank   int    // in the job
+	Secret []byte // of the job, at least 16 bytes
+	Log    *slog.Logger
+
+	// Timeout is how long a peer's host may leave what was sent to it unanswered before the connection counts as cut; at
+	// least one second. 0: 5 seconds.
+	Timeout time.Duration
+	// RowOf returns what a rank of the job published with Row. It is called after Begin.
+	RowOf func(rank int) []byte
+	// Known reports whether a is an address of a rank of the job. If many connections want to prove themselves at once,
+	// those from other addresses wait. Nil: none is.
+	Known func(a netip.Addr) bool
+
+	Heard func(from int, m Message) // a message came; called from any progress, once at a time for each peer; must neither wait nor make progress
+	Down  func(peer int, err *Down) // a peer's connections ended without a bye; called once for each peer, from any progress, after Endpoint.Err says so
+	Tick  func()                    // every 20 ms, by the node's goroutine, while the node has a wire
+}
+
+// MaxRow is the most bytes that a row has.
+const MaxRow = 128
+
+// Message is what stages tell each other besides the data.
+type Message struct {
+	Comm  uint64 // the communicator that it is about
+	Kind  uint8  // numbers of the caller's choice
+	Code  uint8
+	About int32  // usually a rank
+	Text  string // cut to MaxText bytes
+}
+
+// MaxText is the longest text of a Message.
+const MaxText = 1000
+
+// DownKind says how a peer was lost.
+type DownKind uint8
+
+// The ways in which endpoints end.
+const (
+	Died      DownKind = iota + 1 // the peer's process ended: end of stream or reset, without a bye
+	Cut                           // the peer's host does not answer: no acknowledgement within Config.Timeout, no route
+	Broken                        // the peer broke the protocol
+	Left                          // the peer closed its node, or this one was closed: no failure by itself
+	Refused                       // the peer has closed the communicator, and made no side of this pair
+	Unreached                     // the pair could not be made
+)
+
+// Down says why an endpoint is no longer of use. It wraps fault.ErrPeerLost; Left wraps fault.ErrClosed, and Unreached
+// what Err does.
+type Down struct {
+	Kind DownKind
+	Peer int   // the rank at the other end
+	Err  error // the error that was seen
+}
+
+// Error implements error.
+func (d *Down) Error() string { return fmt.Sprintf("rank %d: %v", d.Peer, d.Err) }
+
+// Unwrap returns the error that was seen and the reason for failure.
+func (d *Down) Unwrap() []error {
+	switch d.Kind {
+	case Left:
+		return []error{d.Err, fault.ErrClosed}
+	case Unreached:
+		return []error{d.Err}
+	}
+	return []error{d.Err, fault.ErrPeerLost}
+}
