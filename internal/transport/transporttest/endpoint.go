@@ -245,7 +245,7 @@ func (e *endpoint) Put(place int, seq uint64, p unsafe.Pointer, n int) {
 	switch {
 	case e.down.Load() != nil:
 		m.data = nil
-	case e.closed || seq <= e.places[place].stopped:
+	case e.closed || 0 < seq && seq <= e.places[place].stopped:
 		m.drop()
 		e.reap()
 	default:
@@ -340,9 +340,8 @@ func (e *endpoint) fail(d *transport.Down) {
 		x.posted = nil
 		e.ungrant(x)
 	}
-	if e.down.CompareAndSwap(nil, d) {
-		e.revoking.Store(0)
-	}
+	e.revoking.Store(0)
+	e.down.CompareAndSwap(nil, d)
 }
 
 // flush sends what may be sent now, and reports whether there was anything.
@@ -395,7 +394,7 @@ func (e *endpoint) wrong(m *message) string {
 		return fmt.Sprintf("sequence %d was put before", last)
 	}
 	p := e.s.other.eps[m.comm]
-	if p == nil || p.closed || m.n == 0 {
+	if p == nil || p.closed || p.down.Load() != nil || m.n == 0 {
 		return ""
 	}
 	switch x := p.places[m.place]; {

@@ -14,6 +14,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/ubcoll/ubcoll/internal/race"
 	"github.com/ubcoll/ubcoll/internal/testkit"
 	"github.com/ubcoll/ubcoll/internal/transport"
 )
@@ -361,10 +362,13 @@ func filled(n int, key ...uint64) []byte { return fill(make([]byte, n), key...) 
 // isFilled reports whether b is filled so.
 func isFilled(b []byte, key ...uint64) bool { return bytes.Equal(b, filled(len(b), key...)) }
 
-// rounds is how often a test does something, less in daily and race runs.
+// rounds is how often a test does something: less in short runs, and with the race detector.
 func rounds(full int) int {
-	if testing.Short() {
+	switch {
+	case testing.Short():
 		return max(1, full/4)
+	case race.Enabled:
+		return max(1, full/2)
 	}
 	return full
 }

@@ -345,9 +345,9 @@ func testRevokePut(t *testing.T, s *suite) {
 	landed := 0
 	for i := range rounds(60) {
 		seq := uint64(2*i + 1)
-		n := room
-		if i%2 == 1 {
-			n = 1 + j.random.IntN(8<<10)
+		n := room // more than a connection takes at once
+		if i%4 > 0 {
+			n = 1 + j.random.IntN(64<<10)
 		}
 		from := filled(n, seq)
 		clear(to)
@@ -355,14 +355,22 @@ func testRevokePut(t *testing.T, s *suite) {
 		if i%3 > 0 {
 			j.must("it is granted", func() bool { return a.Granted(0).Load() == seq })
 		}
-		polls := j.random.IntN(30)
+		polls := [2]int{j.random.IntN(40), j.random.IntN(30)}
 		var both sync.WaitGroup
-		both.Go(func() { a.Put(0, seq, at(from), n) }) // perhaps before the grant is told, or after it is revoked
 		both.Go(func() {
-			for range polls {
+			for range polls[0] {
+				a.Poll()
+			}
+			a.Put(0, seq, at(from), n) // perhaps before the grant is told, or after it is revoked
+		})
+		both.Go(func() {
+			for range polls[1] {
 				b.Poll()
 			}
 			b.Revoke(0, seq)
+			for range 40 {
+				b.Poll()
+			}
 		})
 		both.Wait()
 		j.must("the revocation is done", func() bool { return b.Revoking() == 0 })
