@@ -3,6 +3,7 @@ package net
 import (
 	"context"
 	"errors"
+	"github.com/ubcoll/ubcoll/internal/transport"
 	"io"
 	stdnet "net"
 	"net/netip"
@@ -24,12 +25,12 @@ func TestConnectMany(t *testing.T) {
 	if testing.Short() || race.Enabled {
 		count = 100
 	}
-	one, _ := nodeWith(t, Config{Rank: count, Known: func(netip.Addr) bool { return true }})
 	var nodes []*Node
 	for r := range count {
 		n, _ := node(t, r)
 		nodes = append(nodes, n)
 	}
+	one, _ := nodeWith(t, transport.Config{Rank: count, Size: count, RowOf: func(r int) []byte { return nodes[r].Row() }})
 	ctx, cancel := context.WithTimeout(t.Context(), testkit.Limit)
 	defer cancel()
 	start := time.Now()
@@ -37,8 +38,8 @@ func TestConnectMany(t *testing.T) {
 	var failed atomic.Int64
 	for r, n := range nodes {
 		for _, connect := range []func() error{
-			func() error { _, err := n.Connect(ctx, count, one.Row()); return err },
-			func() error { _, err := one.Connect(ctx, r, n.Row()); return err },
+			func() error { _, err := n.Connect(ctx, count, one.row); return err },
+			func() error { _, err := one.Connect(ctx, r, n.row); return err },
 		} {
 			all.Go(func() {
 				if err := connect(); err != nil {
@@ -74,7 +75,7 @@ func relay(t *testing.T, to *Node, handle func(c, d stdnet.Conn)) Row {
 		}
 	})
 	t.Cleanup(func() { l.Close(); all.Wait() })
-	row := to.Row()
+	row := to.row
 	row.Port = netip.MustParseAddrPort(l.Addr().String()).Port()
 	return row
 }
@@ -94,8 +95,8 @@ func both(c, d stdnet.Conn) {
 // A peer whose process answers only after several times the time limit, as one that was stopped, is connected to: its
 // kernel has answered.
 func TestConnectSlowPeer(t *testing.T) {
-	a, _ := nodeWith(t, Config{Rank: 0, Timeout: time.Second})
-	b, _ := nodeWith(t, Config{Rank: 1, Timeout: time.Second})
+	a, _ := nodeWith(t, transport.Config{Rank: 0, Timeout: time.Second})
+	b, _ := nodeWith(t, transport.Config{Rank: 1, Timeout: time.Second})
 	row := relay(t, b, func(c, d stdnet.Conn) { time.Sleep(2500 * time.Millisecond); both(c, d) })
 	ctx, cancel := context.WithTimeout(t.Context(), testkit.Limit)
 	defer cancel()
@@ -106,7 +107,7 @@ func TestConnectSlowPeer(t *testing.T) {
 		}
 	})
 	two.Go(func() {
-		if _, err := b.Connect(ctx, 0, a.Row()); err != nil {
+		if _, err := b.Connect(ctx, 0, a.row); err != nil {
 			t.Error(err)
 		}
 	})
@@ -121,12 +122,12 @@ func TestAwaitedPeerEnds(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), testkit.Limit)
 	defer cancel()
 	failed := make(chan error)
-	go func() { _, err := b.Connect(ctx, 0, a.Row()); failed <- err }()
+	go func() { _, err := b.Connect(ctx, 0, a.row); failed <- err }()
 	closeAll(t, a)
 	err := <-failed
 	require.NoError(t, ctx.Err())
 	require.ErrorIs(t, err, fault.ErrPeerLost)
-	require.ErrorContains(t, err, "rank 1 is to be dialled by rank 0: ")
+	require.ErrorContains(t, err, "rank 1 dials rank 0: ")
 	require.ErrorContains(t, err, a.addr()+": nobody listens there any more")
 	closeAll(t, b)
 }
@@ -139,11 +140,11 @@ func TestConnectCause(t *testing.T) {
 	silent, err := stdnet.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
 	defer silent.Close()
-	row := b.Row()
+	row := b.row
 	row.Port = netip.MustParseAddrPort(silent.Addr().String()).Port()
 	for name, connect := range map[string]func(ctx context.Context) error{
 		"dials":      func(ctx context.Context) error { _, err := a.Connect(ctx, 1, row); return err },
-		"is dialled": func(ctx context.Context) error { _, err := b.Connect(ctx, 0, a.Row()); return err },
+		"is dialled": func(ctx context.Context) error { _, err := b.Connect(ctx, 0, a.row); return err },
 	} {
 		t.Run(name, func(t *testing.T) {
 			ctx, cancel := context.WithCancelCause(t.Context())
@@ -160,7 +161,7 @@ func TestConnectCause(t *testing.T) {
 func TestConnectOtherAddress(t *testing.T) {
 	a, _ := node(t, 0)
 	b, _ := node(t, 1)
-	row := b.Row()
+	row := b.row
 	// A relay on another address of loopback, with the node's port, ends connections that have proved themselves.
 	l, err := stdnet.Listen("tcp", netip.AddrPortFrom(netip.MustParseAddr("127.0.0.3"), row.Port).String())
 	require.NoError(t, err)
@@ -193,7 +194,7 @@ func TestConnectOtherAddress(t *testing.T) {
 		}
 	})
 	two.Go(func() {
-		if _, err := b.Connect(within(t), 0, a.Row()); err != nil {
+		if _, err := b.Connect(within(t), 0, a.row); err != nil {
 			t.Error(err)
 		}
 	})
@@ -214,22 +215,22 @@ func TestConnectAnew(t *testing.T) {
 			for _, e := range p.ab.sockets() {
 				p.a.poll.remove(e)
 			}
-			p.ab.down.Store(&Down{Cut, 1, fault.ErrPeerLost})
+			p.ab.down.Store(&transport.Down{Kind: transport.Cut, Peer: 1, Err: fault.ErrPeerLost})
 			if noticed {
-				p.ba.finish(Cut, fault.ErrPeerLost)
+				p.ba.finish(transport.Cut, fault.ErrPeerLost)
 			}
 			var again *Wire
 			var err error
 			var two sync.WaitGroup
-			two.Go(func() { again, err = p.a.Connect(within(t), 1, p.b.Row()) })
+			two.Go(func() { again, err = p.a.Connect(within(t), 1, p.b.row) })
 			testkit.Eventually(t, func() bool { return p.ba.Err() != nil })
-			other, errB := p.b.Connect(within(t), 0, p.a.Row())
+			other, errB := p.b.Connect(within(t), 0, p.a.row)
 			two.Wait()
 			require.NoError(t, err)
 			require.NoError(t, errB)
-			require.Equal(t, Cut, p.lb.Err().Kind)
+			require.Equal(t, transport.Cut, p.lb.Err().Kind)
 			require.ErrorIs(t, p.la.Err(), fault.ErrPeerLost)
-			la, lb := links(t, again, other, comm+1, 1)
+			la, lb := links(t, again, other, commID+1, 1)
 			la.Put(0, 1, nil, 0)
 			lb.until(t, 0, 1)
 			require.Len(t, p.toldB.downs(), 1)
