@@ -146,12 +146,13 @@ func (w *Wire) refuse(comm uint64) { w.data[0].Put(tcp.Header{Kind: tcp.Refuse, 
 func (w *Wire) refused(comm uint64) {
 	w.mu.Lock()
 	l := (*w.links.Load())[comm]
-	if l != nil {
+	refused := l != nil && !l.closed.Load() // else the peer answers what Close has told it
+	if refused {
 		l.refused = true
 		w.put(comm, nil)
 	}
 	w.mu.Unlock()
-	if l != nil {
+	if refused {
 		l.fail(refusal(w.peer))
 	}
 }

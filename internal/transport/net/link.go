@@ -137,17 +137,20 @@ func (l *Link) attach(w *Wire) error {
 	defer w.mu.Unlock()
 	l.putting.Lock()
 	defer l.putting.Unlock()
-	switch old := l.wire.Load(); {
+	old, there := l.wire.Load(), (*w.links.Load())[l.comm.ID]
+	switch {
+	case l.closed.Load(), l.down.Load() != nil, old != nil && old != w, there != nil && there != l:
+		return fmt.Errorf("network: the communicator's link to rank %d has ended: %w", l.peer, fault.ErrClosed)
 	case old == w:
 		return nil
-	case old != nil, l.closed.Load(), l.down.Load() != nil, (*w.links.Load())[l.comm.ID] != nil:
-		return fmt.Errorf("network: the communicator's link to rank %d has ended: %w", l.peer, fault.ErrClosed)
 	}
 	w.linked.Store(true)
 	if d := w.Err(); d != nil { // perhaps before linked was set, so that nobody was told
 		return d
 	}
 	w.put(l.comm.ID, l)
+	l.over.Store(w.overs[l.comm.ID])
+	delete(w.overs, l.comm.ID)
 	l.wire.Store(w)
 	w.data[0].Put(tcp.Header{Kind: tcp.Open, Comm: l.comm.ID, Place: uint32(len(l.places))}, nil, nil)
 	if w.Err() != nil { // its end has perhaps missed this link
@@ -336,7 +339,7 @@ var errLinkClosed = errors.New("this rank has closed the communicator")
 // rest is what the wire keeps of a closed link, without the caller's memory; nil once no more can come for it.
 func (l *Link) rest() *Link {
 	over := l.over.Load()
-	if over == 1<<len(l.wire.Load().data)-1 {
+	if over == l.wire.Load().all() {
 		return nil
 	}
 	r := &Link{comm: l.comm, settle: func() {}}
@@ -354,7 +357,7 @@ func (l *Link) ended() {
 	switch {
 	case !up:
 		l.fail(refusal(l.peer))
-	case l.over.Load() == 1<<len(l.wire.Load().data)-1:
+	case l.over.Load() == l.wire.Load().all():
 		l.revoking.Store(0) // the peer puts nothing more
 	}
 }

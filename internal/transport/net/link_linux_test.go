@@ -241,6 +241,13 @@ func TestLinksGo(t *testing.T) {
 	require.Empty(t, p.toldB.downs())
 }
 
+// asked is how many links of the peer wait for their communicators to join.
+func asked(w *Wire) int {
+	w.node.mu.Lock()
+	defer w.node.mu.Unlock()
+	return len(w.asked)
+}
+
 // A link that one side makes and closes before the communicator has joined on the other side does not end the wire, and
 // leaves nothing behind. The other side is refused.
 func TestLinkClosedEarly(t *testing.T) {
@@ -250,13 +257,14 @@ func TestLinkClosedEarly(t *testing.T) {
 	la.Close()
 	p.la.Put(0, 1, nil, 0)
 	p.lb.until(t, 0, 1)
+	testkit.Eventually(t, func() bool { return len(*p.ab.links.Load()) == 1 && asked(p.ba) == 0 })
 	lb, err := p.ba.Link(9, 1)
 	require.NoError(t, err)
 	require.ErrorContains(t, lb.Ready(within(t)), "rank 0 of the job has closed the communicator")
 	require.Equal(t, transport.Refused, lb.Err().Kind)
 	lb.Close()
 	testkit.Eventually(t, func() bool {
-		return len(*p.ab.links.Load()) == 1 && len(*p.ba.links.Load()) == 1 && len(p.ba.asked) == 0
+		return len(*p.ab.links.Load()) == 1 && len(*p.ba.links.Load()) == 1 && asked(p.ba) == 0
 	})
 	p.close(t)
 	require.Empty(t, p.toldB.downs())

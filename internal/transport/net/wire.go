@@ -47,6 +47,7 @@ type Wire struct {
 	links  atomic.Pointer[map[uint64]*Link]     // by communicator, until both sides have closed theirs
 	recent atomic.Pointer[Link]                 // the one last looked up
 	asked  map[uint64]int                       // how many places the peer wants, by communicators that have not joined; held by the node's lock
+	overs  map[uint64]uint32                    // what Link.over will be, by communicators that have no link
 	part   struct{ data, control atomic.Int64 } // when a part was seen to end, or data came after that
 
 	shut struct{ data, control bool } // by Close
@@ -62,7 +63,8 @@ type data struct {
 
 // wire makes a wire of connected sockets. If it cannot, it closes them.
 func (n *Node) wire(peer int, fds []int, attempt [16]byte) (*Wire, error) {
-	w := &Wire{node: n, peer: peer, attempt: attempt, name: "tcp", data: make([]data, len(fds)-1), asked: map[uint64]int{}}
+	w := &Wire{node: n, peer: peer, attempt: attempt, name: "tcp", data: make([]data, len(fds)-1), asked: map[uint64]int{},
+		overs: map[uint64]uint32{}}
 	if a, err := localAddr(fds[len(fds)-1]); err == nil {
 		w.name = "tcp " + interfaceOf(a)
 	}
@@ -450,12 +452,25 @@ func (s sink) over(h tcp.Header) error {
 	w.node.mu.Unlock()
 	w.mu.Lock()
 	l := (*w.links.Load())[h.Comm]
-	if l == nil { // this side has made none, and makes none any more
+	bit := uint32(1) << s.i
+	if l == nil { // the peer's Open frame is still on its way on the first connection, or no link was made of it
+		if len(w.overs) > mostAsked {
+			w.mu.Unlock()
+			return tcp.Refused(h, "too many communicators are over that were never open")
+		}
+		w.overs[h.Comm] |= bit
+		none := w.overs[h.Comm] == w.all()
+		if none {
+			delete(w.overs, h.Comm)
+		}
 		w.mu.Unlock()
-		w.data[s.i].Put(h, nil, nil)
+		for i := range w.data {
+			if none {
+				w.data[i].Put(h, nil, nil)
+			}
+		}
 		return nil
 	}
-	bit := uint32(1) << s.i
 	if l.over.Or(bit)&bit != 0 {
 		w.mu.Unlock()
 		return tcp.Refused(h, "it was said to be closed")
@@ -467,6 +482,9 @@ func (s sink) over(h tcp.Header) error {
 	l.ended()
 	return nil
 }
+
+// all is Link.over once nothing more comes.
+func (w *Wire) all() uint32 { return 1<<len(w.data) - 1 }
 
 // put sets the link of a communicator; nil removes it. The caller holds mu.
 func (w *Wire) put(comm uint64, l *Link) {
