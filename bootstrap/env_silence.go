@@ -51,11 +51,11 @@ type silence struct {
 	reached atomic.Bool // the host has been silent for the limit
 }
 
-// heard notes a look: whether the host has been asked for an acknowledgement in vain, and how long ago its last one
-// came. It reports whether the host has been silent for the limit, and time enough has passed for the answers to come.
+// heard notes a look: whether the host has been asked for an acknowledgement in vain, whether data that was sent waits
+// for one, and how long ago the last one came. It reports whether the host has been silent for the limit, and time enough has passed for the answers to come.
 // That is counted in looks, so that a pause of this machine is no silence of the other.
-func (s *silence) heard(asked bool, last time.Duration) bool {
-	if !asked {
+func (s *silence) heard(asked, sent bool, last time.Duration) bool {
+	if !asked && !(sent && last >= s.limit) {
 		s.looks = 0
 		return false
 	}
@@ -93,7 +93,7 @@ func watchSilence(limit time.Duration, wires func() []*wire) (end func()) {
 // look ends w's reads and writes if its host is silent.
 func (w *wire) look() {
 	asked, sent, last, err := unanswered(w.Conn)
-	if err == nil && w.heard(asked || sent && last >= w.limit, last) {
+	if err == nil && w.heard(asked, sent, last) {
 		w.reached.Store(true)
 		_ = w.SetDeadline(time.Unix(1, 0))
 	}

@@ -19,12 +19,13 @@ func TestHeard(t *testing.T) {
 	type look struct {
 		asked bool
 		last  time.Duration
+		sent  bool
 	}
 	// dead is a host that answers nothing from the first look on, and is asked once idle has passed.
 	dead := func(limit, idle time.Duration) (looks []look) {
 		every := (&silence{limit: limit}).interval()
 		for last := time.Duration(0); last < limit+2*every; last += every {
-			looks = append(looks, look{last >= idle, last})
+			looks = append(looks, look{last >= idle, last, false})
 		}
 		return looks
 	}
@@ -40,23 +41,25 @@ func TestHeard(t *testing.T) {
 		looks  []look
 		silent bool
 	}{
-		{"idle", 5 * time.Second, many(100, look{false, 900 * time.Millisecond}), false},
-		{"busy", 5 * time.Second, many(100, look{true, 10 * time.Millisecond}), false},
+		{"idle", 5 * time.Second, many(100, look{false, 900 * time.Millisecond, false}), false},
+		{"busy", 5 * time.Second, many(100, look{true, 10 * time.Millisecond, false}), false},
 		{"dead, data on its way", 5 * time.Second, dead(5*time.Second, 0), true},
 		{"dead, idle", 5 * time.Second, dead(5*time.Second, 2100*time.Millisecond), true},
 		{"dead, least limit", time.Second, dead(time.Second, 400*time.Millisecond), true},
 		{"dead, most", time.Hour, dead(time.Hour, 30*time.Second), true},
-		{"back before the limit", 5 * time.Second, append(dead(4*time.Second, 0), look{true, 100 * time.Millisecond}), false},
-		{"just asked again", 5 * time.Second, append(many(9, look{false, time.Minute}), look{true, time.Minute}), false},
-		{"stopped: probes are rare, and answered", 5 * time.Second, many(50, look{false, time.Minute}, look{true, time.Minute}), false},
-		{"this machine paused, and asks only now", 5 * time.Second, []look{{false, 0}, {true, time.Hour}, {false, 0}}, false},
-		{"no answer for an hour, asked for a second", time.Hour, many(2, look{true, 2 * time.Hour}), false},
+		{"back before the limit", 5 * time.Second, append(dead(4*time.Second, 0), look{true, 100 * time.Millisecond, false}), false},
+		{"just asked again", 5 * time.Second, append(many(9, look{false, time.Minute, false}), look{true, time.Minute, false}), false},
+		{"stopped: probes are rare, and answered", 5 * time.Second, many(50, look{false, time.Minute, false}, look{true, time.Minute, false}), false},
+		{"this machine paused, and asks only now", 5 * time.Second, []look{{false, 0, false}, {true, time.Hour, false}, {false, 0, false}}, false},
+		{"data sent after long silence, once", 5 * time.Second, many(9, look{false, 6 * time.Second, true}), true},
+		{"data sent, answered before", 5 * time.Second, many(100, look{false, 4 * time.Second, true}), false},
+		{"no answer for an hour, asked for a second", time.Hour, many(2, look{true, 2 * time.Hour, false}), false},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			s := silence{limit: c.limit}
 			silent := false
 			for _, l := range c.looks {
-				silent = s.heard(l.asked, l.last) || silent
+				silent = s.heard(l.asked, l.sent, l.last) || silent
 			}
 			require.Equal(t, c.silent, silent)
 		})

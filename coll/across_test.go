@@ -141,8 +141,8 @@ func putsOf(c *ubcoll.Comm) uint64 {
 }
 
 // wantPuts is how many messages a host must send in an operation on that many bytes, with elements of 4 bytes. Blocks
-// take ceil(log2 hosts) messages; small operations send nothing else. Larger ones send chunks. For these the receiver
-// grants a window at first, and then reports each half of a window.
+// take ceil(log2 hosts) messages; small operations send nothing else. Larger ones send chunks. The grants for these are no
+// puts.
 func wantPuts(kind string, hosts, host, root, bytes, most int) int {
 	rounds := bits.Len(uint(hosts - 1))
 	small := 128 << 10 / hosts
@@ -157,8 +157,7 @@ func wantPuts(kind string, hosts, host, root, bytes, most int) int {
 	}
 	window := 2 * (2*hosts - 2)
 	chunk := max(2<<20/window, 4<<10) &^ 63
-	credits := func(items int) int { return max(0, (items-window+window/2-1)/(window/2)) }
-	sends, receives := 0, 0
+	sends := 0
 	for piece := bytes; piece > 0; {
 		n := piece
 		if most > 1 {
@@ -167,9 +166,6 @@ func wantPuts(kind string, hosts, host, root, bytes, most int) int {
 		piece -= n
 		if kind == "broadcast" {
 			chunks := (n + chunk - 1) / chunk
-			if host != root {
-				receives += chunks
-			}
 			if (host+1)%hosts != root {
 				sends += chunks
 			}
@@ -187,9 +183,6 @@ func wantPuts(kind string, hosts, host, root, bytes, most int) int {
 				// The slice's owner, which starts it, receives its last hop but one; the host before it sends one less.
 				steps := ((host-slice)%hosts + hosts) % hosts // hops behind the slice when it first comes here
 				for t := steps; t <= 2*hosts-2; t += hosts {
-					if t > 0 {
-						receives++
-					}
 					if t < 2*hosts-2 {
 						sends++
 					}
@@ -197,7 +190,7 @@ func wantPuts(kind string, hosts, host, root, bytes, most int) int {
 			}
 		}
 	}
-	return rounds + sends + credits(receives)
+	return rounds + sends
 }
 
 // wrongCall is what one rank calls; the others make the call of kind 0.

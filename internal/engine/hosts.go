@@ -15,7 +15,11 @@ import (
 	"github.com/ubcoll/ubcoll/internal/reason"
 	"github.com/ubcoll/ubcoll/internal/roster"
 	"github.com/ubcoll/ubcoll/internal/team"
+	"github.com/ubcoll/ubcoll/internal/transport"
 )
+
+// NewNode makes a rank's end of the network.
+type NewNode = func(c transport.Config) (transport.Node, error)
 
 // listen makes the domain's network side, once, and returns this rank's row: what the other ranks need to reach it. The
 // first rank of a host lays the table of all ranks' rows.
@@ -31,7 +35,7 @@ func (c *Comm) listen(r *roster.Roster, mine *card) (row []byte, err error) {
 	}
 	if d.network == nil {
 		d.network, err = hosts.Listen(hosts.JobConfig{Rank: c.rank, Size: c.size, Secret: r.Secret, Timeout: c.opts.NetTimeout,
-			Log: d.log, RowOf: r.Row})
+			Log: d.log, RowOf: r.Row, NewNode: c.providers.Network})
 		if err != nil {
 			return nil, err
 		}

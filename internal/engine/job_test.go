@@ -18,6 +18,7 @@ import (
 	"github.com/ubcoll/ubcoll/hw"
 	"github.com/ubcoll/ubcoll/internal/engine"
 	"github.com/ubcoll/ubcoll/internal/enginetest"
+	"github.com/ubcoll/ubcoll/internal/inside"
 	"github.com/ubcoll/ubcoll/internal/mem"
 	"github.com/ubcoll/ubcoll/internal/roster"
 	"github.com/ubcoll/ubcoll/internal/team"
@@ -181,7 +182,7 @@ func TestOpenRefused(t *testing.T) {
 				if b.Rank() == 1 {
 					o = c.o
 				}
-				_, err := engine.Open(background, b, o, nil, enginetest.Providers)
+				_, err := engine.Open(background, b, o, nil, inside.Providers)
 				return err
 			})
 			for _, err := range errs {
@@ -198,7 +199,7 @@ func TestOpenRefused(t *testing.T) {
 			if r == 1 {
 				bad = fault.ErrArgument
 			}
-			wg.Go(func() { _, errs[r] = engine.Open(background, b, engine.Options{}, bad, enginetest.Providers) })
+			wg.Go(func() { _, errs[r] = engine.Open(background, b, engine.Options{}, bad, inside.Providers) })
 		}
 		wg.Wait()
 		require.ErrorIs(t, errs[1], fault.ErrArgument)

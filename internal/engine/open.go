@@ -41,6 +41,7 @@ type card struct {
 // Providers are constructors from packages above this one.
 type Providers struct {
 	IPC          NewIPC
+	Network      NewNode
 	Accelerators Accelerators
 	Attachments  []NewAttachment
 }

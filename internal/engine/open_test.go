@@ -17,6 +17,7 @@ import (
 	"github.com/ubcoll/ubcoll/hw"
 	"github.com/ubcoll/ubcoll/internal/engine"
 	"github.com/ubcoll/ubcoll/internal/enginetest"
+	"github.com/ubcoll/ubcoll/internal/inside"
 	"github.com/ubcoll/ubcoll/internal/mem"
 	"github.com/ubcoll/ubcoll/internal/team"
 	"github.com/ubcoll/ubcoll/internal/testkit"
@@ -154,7 +155,7 @@ func TestOpenTimeout(t *testing.T) {
 		var wg sync.WaitGroup
 		for _, r := range []int{0, 2} {
 			wg.Go(func() {
-				_, errs[r] = engine.Open(background, bs[r], engine.Options{Timeout: timeout}, nil, enginetest.Providers)
+				_, errs[r] = engine.Open(background, bs[r], engine.Options{Timeout: timeout}, nil, inside.Providers)
 			})
 		}
 		wg.Wait()
@@ -173,7 +174,7 @@ func TestOpenTimeout(t *testing.T) {
 			require.Contains(t, errs[r].Error(), "rank 1")
 			t.Log(errs[r])
 		}
-		_, err := engine.Open(background, bs[missing], engine.Options{Timeout: timeout}, nil, enginetest.Providers)
+		_, err := engine.Open(background, bs[missing], engine.Options{Timeout: timeout}, nil, inside.Providers)
 		require.ErrorIs(t, err, fault.ErrTimeout)
 		t.Log(err)
 		return

@@ -15,22 +15,14 @@ import (
 	"github.com/ubcoll/ubcoll/fault"
 	"github.com/ubcoll/ubcoll/hw"
 	"github.com/ubcoll/ubcoll/internal/engine"
-	"github.com/ubcoll/ubcoll/internal/gpu"
-	"github.com/ubcoll/ubcoll/internal/gpumail"
-	"github.com/ubcoll/ubcoll/internal/mail"
-	"github.com/ubcoll/ubcoll/internal/onesided"
+	"github.com/ubcoll/ubcoll/internal/inside"
 	"github.com/ubcoll/ubcoll/internal/team"
 	"github.com/ubcoll/ubcoll/internal/testkit"
-	"github.com/ubcoll/ubcoll/internal/transport/ipc"
 )
 
-// Providers are what the root package uses.
-var Providers = engine.Providers{IPC: ipc.New, Accelerators: gpu.Accelerators,
-	Attachments: []engine.NewAttachment{gpumail.New, mail.New, onesided.NewSpace}}
-
-// ProvidersWith is Rooms with a test's own transport.
+// ProvidersWith is inside.Providers with a test's own transport.
 func ProvidersWith(newIPC engine.NewIPC) engine.Providers {
-	r := Providers
+	r := inside.Providers
 	r.IPC = newIPC
 	return r
 }
@@ -54,7 +46,7 @@ func Open(t *testing.T, n int, o engine.Options) []*engine.Comm {
 func OpenOver(bs []bootstrap.Bootstrap, o engine.Options) ([]*engine.Comm, []error) {
 	comms := make([]*engine.Comm, len(bs))
 	errs := testkit.Each(bs, func(b bootstrap.Bootstrap) (err error) {
-		comms[b.Rank()], err = engine.Open(context.Background(), b, o, nil, Providers)
+		comms[b.Rank()], err = engine.Open(context.Background(), b, o, nil, inside.Providers)
 		return err
 	})
 	testkit.Each(bs, bootstrap.Bootstrap.Close)

@@ -9,7 +9,7 @@ import (
 
 	"github.com/ubcoll/ubcoll/fault"
 	"github.com/ubcoll/ubcoll/internal/team"
-	"github.com/ubcoll/ubcoll/internal/transport/net"
+	"github.com/ubcoll/ubcoll/internal/transport"
 )
 
 // What another host sends is checked before it is used.
@@ -97,14 +97,14 @@ func TestDamagedReports(t *testing.T) {
 func TestAnswers(t *testing.T) {
 	for _, k := range []struct {
 		name string
-		m    net.Message
+		m    transport.Message
 		want int32
 	}{
-		{"the answer", net.Message{Kind: kindMiss, Code: 3, About: 4}, 5},
-		{"about rank 0", net.Message{Kind: kindMiss, Code: 3, About: 0}, 1},
-		{"to an earlier question", net.Message{Kind: kindMiss, Code: 2, About: 4}, 0},
-		{"about no rank", net.Message{Kind: kindMiss, Code: 3, About: -1}, 0},
-		{"about no rank that there is", net.Message{Kind: kindMiss, Code: 3, About: 6}, 0},
+		{"the answer", transport.Message{Kind: kindMiss, Code: 3, About: 4}, 5},
+		{"about rank 0", transport.Message{Kind: kindMiss, Code: 3, About: 0}, 1},
+		{"to an earlier question", transport.Message{Kind: kindMiss, Code: 2, About: 4}, 0},
+		{"about no rank", transport.Message{Kind: kindMiss, Code: 3, About: -1}, 0},
+		{"about no rank that there is", transport.Message{Kind: kindMiss, Code: 3, About: 6}, 0},
 	} {
 		t.Run(k.name, func(t *testing.T) {
 			s := stageOf(2, 0)

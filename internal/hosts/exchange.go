@@ -36,7 +36,7 @@ func (s *Stage) exchange(ctx context.Context, set int, own block, n int) error {
 		if first = end; count < have {
 			first = s.bytesOf(count)
 		}
-		to, from := s.peers[(s.me-1<<k+s.n)%s.n], s.peers[(s.me+1<<k)%s.n]
+		to, from := s.peers[(s.me-1<<k+s.n)%s.n], s.sender(k)
 		i := s.slot(set, k, seq)
 		to.link.Put(i, seq, unsafe.Pointer(&s.buf[0]), first)
 		if err := s.await(ctx, from, from.link.Word(i), seq, team.StepAgree); err != nil {
@@ -52,7 +52,7 @@ func (s *Stage) exchange(ctx context.Context, set int, own block, n int) error {
 				return s.comm(from.rank, err)
 			}
 		}
-		s.grant(set, k, seq+2)
+		s.post(from.link, set, k, seq+2)
 	}
 	return s.flush(ctx)
 }

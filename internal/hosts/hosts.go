@@ -19,7 +19,7 @@ import (
 	"github.com/ubcoll/ubcoll/fault"
 	"github.com/ubcoll/ubcoll/internal/reason"
 	"github.com/ubcoll/ubcoll/internal/team"
-	"github.com/ubcoll/ubcoll/internal/transport/net"
+	"github.com/ubcoll/ubcoll/internal/transport"
 )
 
 // Config is what a stage gets from its communicator.
@@ -71,8 +71,7 @@ type Stage struct {
 type peer struct {
 	host, rank int // rank of the communicator
 	world      int
-	wire       *net.Wire
-	link       *net.Link
+	link       transport.Endpoint
 	// left is 0 until the peer closes the communicator, then 1 + the last operation that it has completed.
 	left atomic.Uint64
 	// misses is 1 + the rank that the peer says it waits for (itself if for nobody); 0: no answer.
@@ -95,17 +94,28 @@ func Open(ctx context.Context, c Config) (*Stage, error) {
 		s.ranks += len(ranks)
 		s.most = max(s.most, len(ranks))
 	}
-	s.link = team.Link{Name: "tcp", Lanes: net.Lanes, Why: "copied by the kernel", Leader: s.leads,
+	name, lanes := c.Network.node.Transport()
+	s.link = team.Link{Name: name, Lanes: lanes, Why: "copied by the kernel", Leader: s.leads,
 		Single: c.Team.Size() == 1}
+	if s.leads {
+		s.peers = make([]*peer, s.n)
+		for _, h := range s.partners() {
+			rank := s.Hosts[h][0]
+			s.peers[h] = &peer{host: h, rank: rank, world: s.World(rank)}
+		}
+		s.lay()
+	}
+	s.Network.node.Begin()
+	if err := s.Network.node.Join(transport.Comm{ID: s.ID, Places: s.places(), Made: s.made}); err != nil {
+		return nil, err
+	}
 	if !s.leads {
 		return s, nil
 	}
-	s.peers = make([]*peer, s.n)
 	if err := s.connect(ctx); err != nil {
 		s.Close()
 		return nil, err
 	}
-	s.lay()
 	s.link.Name = s.wires()
 	return s, nil
 }
@@ -122,26 +132,18 @@ func (s *Stage) partners() (hosts []int) {
 	return hosts
 }
 
-// connect makes all links at the same time, since each of two leaders waits for the other.
+// connect makes the pairs with the leaders that this one exchanges with.
 func (s *Stage) connect(ctx context.Context) error {
-	s.Network.learn()
-	hosts := s.partners()
-	errs := make([]error, len(hosts))
+	errs := make([]error, s.n)
 	var wg sync.WaitGroup
-	for i, h := range hosts {
-		p := &peer{host: h, rank: s.Hosts[h][0]}
-		p.world = s.World(p.rank)
-		s.peers[h] = p
+	for h, p := range s.peers {
+		if p == nil {
+			continue
+		}
+		p.link = s.Network.node.Endpoint(s.ID, p.world, true)
 		wg.Go(func() {
-			row, err := s.Network.reach(p.world)
-			if err == nil {
-				p.wire, err = s.Network.node.Connect(ctx, p.world, row)
-			}
-			if err == nil {
-				p.link, err = p.wire.Link(s.ID, s.places())
-			}
-			if errs[i] = err; err != nil {
-				errs[i] = reason.About(p.rank, fmt.Errorf("from host %s to host %s: %w", s.Names[s.me], s.Names[h], err))
+			if err := p.link.Ready(ctx); err != nil {
+				errs[h] = reason.About(p.rank, fmt.Errorf("from host %s to host %s: %w", s.Names[s.me], s.Names[h], err))
 			}
 		})
 	}
@@ -158,21 +160,19 @@ func (s *Stage) connect(ctx context.Context) error {
 func (s *Stage) wires() string {
 	var names []string
 	for _, p := range s.peers {
-		if p != nil && !slices.Contains(names, p.wire.Name()) {
-			names = append(names, p.wire.Name())
+		if p != nil && !slices.Contains(names, p.link.Name()) {
+			names = append(names, p.link.Name())
 		}
 	}
 	slices.Sort(names)
 	return strings.Join(names, ", ")
 }
 
-// Places of a link. First come those of exchanges: two for each round, for even and odd exchanges; then a second set of
-// these for reports. Then come those for pipe items from the host before, and the credit word that the host behind
-// raises.
+// Places of an endpoint. First come those of exchanges: two for each round, for even and odd exchanges; then a second
+// set of these for reports. Then come those for pipe items from the host before.
 func (s *Stage) slot(set, round int, seq uint64) int { return (set*s.rounds+round)*2 + int(seq&1) }
 func (s *Stage) pipePlace() int                      { return 2 * sets * s.rounds }
-func (s *Stage) creditPlace() int                    { return s.pipePlace() + s.pipe.window }
-func (s *Stage) places() int                         { return 2*sets*s.rounds + pipeWindow(s.n) + 1 }
+func (s *Stage) places() int                         { return s.pipePlace() + pipeWindow(s.n) }
 
 // The sets of slots: for the exchange of an operation, and for the exchange of reports if something is wrong with it.
 const (
@@ -181,8 +181,7 @@ const (
 	sets
 )
 
-// lay makes the memory for exchanges, and grants the peers the slots of the first two operations. There is extra room
-// since hosts that are in different operations may together have more data than any one operation has.
+// lay makes the memory for exchanges and the pipe. There is extra room since hosts that are in different operations may together have more data than any one operation has.
 func (s *Stage) lay() {
 	room := [sets]int{forBlocks: s.n*blockBytes(0) + MaxBlocks*3/2 + s.n*16, forReports: s.n * blockBytes(reportBytes)}
 	s.blocks, s.buf = make([]block, s.n), make([]byte, max(room[forBlocks], room[forReports]))
@@ -193,20 +192,33 @@ func (s *Stage) lay() {
 	s.dataOf = func(host int) []byte { return s.blocks[host].data }
 	s.srcs = make([]unsafe.Pointer, s.n)
 	s.pipe.lay(s)
-	for seq := uint64(1); seq <= 2; seq++ {
-		for set := range sets {
-			for k := range s.rounds {
-				s.grant(set, k, seq)
+}
+
+// made posts the slots of the first two operations to a peer that sends to them.
+func (s *Stage) made(e transport.Endpoint) {
+	for k := range s.rounds {
+		if p := s.sender(k); p != nil && p.world == e.Peer() {
+			for seq := uint64(1); seq <= 2; seq++ {
+				for set := range sets {
+					s.post(e, set, k, seq)
+				}
 			}
 		}
 	}
 }
 
-// grant lets the host that sends round k's blocks write those of operation seq.
-func (s *Stage) grant(set, k int, seq uint64) {
+// sender is the leader that sends round k's blocks; nil on other ranks than leaders.
+func (s *Stage) sender(k int) *peer {
+	if !s.leads {
+		return nil
+	}
+	return s.peers[(s.me+1<<k)%s.n]
+}
+
+// post lets e, which sends round k's blocks, write those of operation seq.
+func (s *Stage) post(e transport.Endpoint, set, k int, seq uint64) {
 	i := s.slot(set, k, seq)
-	b := s.slots[i]
-	s.peers[(s.me+1<<k)%s.n].link.Grant(i, seq, unsafe.Pointer(&b[0]), len(b))
+	e.Post(i, seq, unsafe.Pointer(&s.slots[i][0]), len(s.slots[i]))
 }
 
 // Size is the number of hosts. Implements team.Hosts.
@@ -242,7 +254,7 @@ func (s *Stage) Sub(ctx context.Context, w *team.Work) error { return s.RunPart(
 // operation (see the test).
 func (s *Stage) Puts() (n uint64) {
 	for _, p := range s.peers {
-		if p != nil {
+		if p != nil && p.link != nil {
 			n += p.link.Queued()
 		}
 	}

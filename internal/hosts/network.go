@@ -3,21 +3,18 @@ package hosts
 import (
 	"fmt"
 	"log/slog"
-	"net/netip"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/ubcoll/ubcoll/fault"
-	"github.com/ubcoll/ubcoll/internal/transport/net"
+	"github.com/ubcoll/ubcoll/internal/transport"
 )
 
 // Network is a rank's end of the network, for all of its communicators that span hosts. Its methods are safe for
 // concurrent use.
 type Network struct {
-	node *net.Node
+	node transport.Node
 	JobConfig
-	addrs atomic.Pointer[map[netip.Addr]bool] // of all ranks; nil before the first stage
 
 	mu     sync.Mutex
 	stages map[uint64]*Stage // by communicator
@@ -31,12 +28,14 @@ type JobConfig struct {
 	Log        *slog.Logger
 	// RowOf returns what a rank of the job published with Row. It is called from the first Open on.
 	RowOf func(rank int) []byte
+	// NewNode makes the rank's node.
+	NewNode func(c transport.Config) (transport.Node, error)
 }
 
 // Listen makes the network of a rank.
 func Listen(c JobConfig) (n *Network, err error) {
 	n = &Network{JobConfig: c, stages: map[uint64]*Stage{}}
-	n.node, err = net.New(net.Config{Rank: c.Rank, Secret: c.Secret, Log: c.Log, Timeout: c.Timeout, Known: n.known,
+	n.node, err = c.NewNode(transport.Config{Rank: c.Rank, Size: c.Size, Secret: c.Secret, Log: c.Log, Timeout: c.Timeout, RowOf: c.RowOf,
 		Heard: n.heard, Down: n.down, Tick: n.tick})
 	if err != nil {
 		return nil, err
@@ -45,33 +44,7 @@ func Listen(c JobConfig) (n *Network, err error) {
 }
 
 // Row is what other ranks need to reach this one.
-func (n *Network) Row() []byte { return n.node.Row().Append(nil) }
-
-// reach returns how to reach a rank of the job.
-func (n *Network) reach(rank int) (net.Row, error) { return net.ParseRow(n.RowOf(rank)) }
-
-// learn reads the addresses of all ranks, once.
-func (n *Network) learn() {
-	if n.addrs.Load() != nil {
-		return
-	}
-	all := map[netip.Addr]bool{}
-	for rank := range n.Size {
-		row, err := n.reach(rank)
-		if err != nil {
-			continue // who connects to that rank gets the error
-		}
-		for _, a := range row.Addrs {
-			all[a] = true
-		}
-	}
-	n.addrs.Store(&all)
-}
-
-func (n *Network) known(a netip.Addr) bool {
-	all := n.addrs.Load()
-	return all != nil && (*all)[a]
-}
+func (n *Network) Row() []byte { return n.node.Row() }
 
 // closeTimeout is how long Close waits for peers to take data under way. It is less than the 5 s after which a closing
 // communicator goes on without an answer.
@@ -113,14 +86,14 @@ func (n *Network) list() (all []*Stage) {
 }
 
 // heard handles a message from another leader.
-func (n *Network) heard(from int, m net.Message) {
+func (n *Network) heard(from int, m transport.Message) {
 	if s := n.find(m.Comm); s != nil {
 		s.Break(func() *fault.Error { return s.heard(from, m) })
 	}
 }
 
 // down handles the end of a wire.
-func (n *Network) down(_ int, down *net.Down) {
+func (n *Network) down(_ int, down *transport.Down) {
 	for _, s := range n.list() {
 		s.Break(func() *fault.Error { return s.down(down) })
 	}

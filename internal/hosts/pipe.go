@@ -11,7 +11,7 @@ import (
 
 // pipe carries items in order from each host to the next one. The receiver grants each item its place before the sender
 // sends it: at any time, the places of the next window items. It grants the first window before the hosts agree on an
-// operation, so the sender needs no word for these. For later items it raises a credit word at the sender.
+// operation, so that the grants travel with what the hosts say.
 type pipe struct {
 	before, behind *peer // items come from before, and go to behind
 	window         int
@@ -23,7 +23,7 @@ type pipe struct {
 	first   struct{ in, out uint64 } // sequences at which this operation's items start; both neighbours have the same
 	in, out uint64                   // items received and sent
 	granted uint64                   // items granted
-	told    uint64                   // how much of granted the sender knows
+	told    uint64                   // how much of granted has been sent to the sender
 	all     bool                     // all items of the operation are granted
 }
 
@@ -74,7 +74,7 @@ func (s *Stage) expect(p plan) {
 	q.plan, q.grants = p, p.walk()
 	q.in, q.out, q.granted, q.all = 0, 0, 0, false
 	s.grantItems()
-	q.told = q.granted // the sender assumes that these are granted
+	q.told = q.granted // these leave with this host's block
 }
 
 // grantItems grants items until the window is full.
@@ -129,7 +129,7 @@ func (s *Stage) taken() {
 	s.grantItems()
 	if news := q.granted - q.told; news >= uint64(q.window)/2 || q.all && news > 0 {
 		q.told = q.granted
-		q.before.link.Put(s.creditPlace(), q.first.in+q.told, nil, 0)
+		q.before.link.Poll()
 	}
 }
 
@@ -137,24 +137,22 @@ func (s *Stage) taken() {
 func (s *Stage) send(ctx context.Context, p unsafe.Pointer, bytes int, what string) error {
 	q := &s.pipe
 	l := q.behind.link
-	if q.out >= uint64(q.window) { // the receiver granted the first ones before the verdict
-		if err := s.await(ctx, q.behind, l.Word(s.creditPlace()), q.first.out+q.out+1, what); err != nil {
-			return err
-		}
-	}
 	i := s.pipePlace() + int(q.out%uint64(q.window))
+	if err := s.await(ctx, q.behind, l.Granted(i), q.first.out+q.out+1, what); err != nil {
+		return err
+	}
 	q.out++
 	l.Put(i, q.first.out+q.out, p, bytes)
 	return nil
 }
 
-// withdraw takes back the grants of an operation on which the hosts do not agree. No host uses their sequences again:
-// all skip a window, the most that any of them has granted.
+// withdraw revokes the grants of an operation on which the hosts do not agree. No host uses their sequences again: all
+// skip a window, the most that any of them has granted.
 func (s *Stage) withdraw() {
 	q := &s.pipe
 	if q.plan != nil {
 		for i := uint64(0); i < q.granted; i++ {
-			q.before.link.Grant(s.pipePlace()+int(i%uint64(q.window)), q.first.in+i+1, nil, 0)
+			q.before.link.Revoke(s.pipePlace()+int(i%uint64(q.window)), q.first.in+i+1)
 		}
 	}
 	q.plan = nil

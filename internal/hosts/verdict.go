@@ -72,6 +72,9 @@ func (s *Stage) lead(ctx context.Context, w *team.Work, differ bool) error {
 	}
 	s.withdraw()
 	verdict, err := s.judge(ctx)
+	if err == nil {
+		err = s.revoked(ctx)
+	}
 	if err != nil {
 		return err
 	}

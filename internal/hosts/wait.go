@@ -9,7 +9,7 @@ import (
 	"github.com/ubcoll/ubcoll/fault"
 	"github.com/ubcoll/ubcoll/internal/reason"
 	"github.com/ubcoll/ubcoll/internal/team"
-	"github.com/ubcoll/ubcoll/internal/transport/net"
+	"github.com/ubcoll/ubcoll/internal/transport"
 )
 
 // A wait for another host first receives from that host's wire in a loop, so that it sees data at once. Now and then it
@@ -32,6 +32,19 @@ func (s *Stage) await(ctx context.Context, p *peer, w *atomic.Uint64, target uin
 		p.link.Poll()
 	}
 	return s.awaitLong(ctx, p, func() bool { return team.Reached(w.Load(), target) }, step)
+}
+
+// revoked waits until no peer can use what it has been granted and is revoked.
+func (s *Stage) revoked(ctx context.Context) error {
+	for _, p := range s.peers {
+		if p == nil || p.link.Revoking() == 0 {
+			continue
+		}
+		if err := s.awaitLong(ctx, p, func() bool { return p.link.Revoking() == 0 }, team.StepAgree); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // flush waits until the kernel has taken all puts. Their memory is then the caller's again.
@@ -79,7 +92,7 @@ func (s *Stage) awaitLong(ctx context.Context, p *peer, over func() bool, step s
 		}
 		if waited-asked > askEvery && answered { // a peer that does not read is not asked again
 			asked, answered = waited, false
-			p.wire.Tell(net.Message{Comm: s.ID, Kind: kindAsk, Code: uint8(number)})
+			p.link.Tell(transport.Message{Comm: s.ID, Kind: kindAsk, Code: uint8(number)})
 		}
 		if m := p.misses.Swap(0); m != 0 {
 			answered = true

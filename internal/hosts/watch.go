@@ -7,7 +7,7 @@ import (
 	"github.com/ubcoll/ubcoll/fault"
 	"github.com/ubcoll/ubcoll/internal/reason"
 	"github.com/ubcoll/ubcoll/internal/team"
-	"github.com/ubcoll/ubcoll/internal/transport/net"
+	"github.com/ubcoll/ubcoll/internal/transport"
 )
 
 // What leaders tell each other besides data.
@@ -24,20 +24,20 @@ func (s *Stage) Flood(e *fault.Error) {
 		return // only leaders have peers
 	}
 	text, about, is := s.Team.LostElsewhere(e)
-	s.tell(net.Message{Comm: s.ID, Kind: kindLost, Code: uint8(reason.Code(is)), About: int32(about), Text: text})
+	s.tell(transport.Message{Comm: s.ID, Kind: kindLost, Code: uint8(reason.Code(is)), About: int32(about), Text: text})
 }
 
-func (s *Stage) tell(m net.Message) {
+func (s *Stage) tell(m transport.Message) {
 	for _, p := range s.peers {
-		if p != nil && p.wire != nil {
-			p.wire.Tell(m)
+		if p != nil && p.link != nil {
+			p.link.Tell(m)
 		}
 	}
 }
 
 // heard handles a message from another leader. It returns why the communicator breaks, or nil. It may be called from
 // any goroutine.
-func (s *Stage) heard(from int, m net.Message) *fault.Error {
+func (s *Stage) heard(from int, m transport.Message) *fault.Error {
 	i := slices.IndexFunc(s.peers, func(p *peer) bool { return p != nil && p.world == from })
 	if i < 0 {
 		return nil
@@ -53,7 +53,7 @@ func (s *Stage) heard(from int, m net.Message) *fault.Error {
 		if about < 0 {
 			about = s.Team.Name(s.Team.Rank())
 		}
-		p.wire.Tell(net.Message{Comm: s.ID, Kind: kindMiss, Code: m.Code, About: int32(about)})
+		p.link.Tell(transport.Message{Comm: s.ID, Kind: kindMiss, Code: m.Code, About: int32(about)})
 	case kindMiss:
 		if m.About >= 0 && int(m.About) < s.ranks && uint32(m.Code) == p.asks.Load()&0xff {
 			p.misses.Store(m.About + 1)
@@ -73,9 +73,9 @@ func (s *Stage) heard(from int, m net.Message) *fault.Error {
 
 // down handles the end of a wire, which may be an older one to the same peer. It returns why the communicator breaks, or
 // nil. It may be called from any goroutine.
-func (s *Stage) down(down *net.Down) *fault.Error {
+func (s *Stage) down(down *transport.Down) *fault.Error {
 	for _, p := range s.peers {
-		if p != nil && p.wire != nil && p.wire.Err() == down && p.left.Load() == 0 {
+		if p != nil && p.link != nil && p.link.Err() == down && p.left.Load() == 0 {
 			return s.downError(p, down, "wait")
 		}
 	}
@@ -83,17 +83,17 @@ func (s *Stage) down(down *net.Down) *fault.Error {
 }
 
 // downError says why the end of a wire breaks the communicator.
-func (s *Stage) downError(p *peer, down *net.Down, step string) *fault.Error {
+func (s *Stage) downError(p *peer, down *transport.Down, step string) *fault.Error {
 	here, there := s.Names[s.me], s.Names[p.host]
 	var err error
 	switch down.Kind {
-	case net.Died:
+	case transport.Died:
 		err = fmt.Errorf("the process of rank %d of host %s ended: %v: %w", p.rank, there, down.Err, fault.ErrPeerLost)
-	case net.Cut:
+	case transport.Cut:
 		pair := [2]string{here, there}
 		slices.Sort(pair[:])
 		err = fmt.Errorf("hosts %s and %s do not reach each other: %v: %w", pair[0], pair[1], down.Err, fault.ErrPeerLost)
-	case net.Left:
+	case transport.Left:
 		err = fmt.Errorf("rank %d of host %s closed its communicators: %w", p.rank, there, fault.ErrPeerLost)
 	default:
 		err = fmt.Errorf("the connection of hosts %s and %s: %v: %w", here, there, down.Err, fault.ErrPeerLost)
@@ -147,14 +147,19 @@ func (s *Stage) Close() {
 	}
 	s.ending.Lock()
 	defer s.ending.Unlock()
-	if s.closed || !s.leads {
+	if s.closed {
 		return
 	}
 	s.closed = true
+	if !s.leads {
+		s.Network.node.Leave(s.ID)
+		return
+	}
 	s.Network.remove(s)
 	if e := s.Health(); e != nil && s.Team.Broken() == nil {
 		s.Flood(e) // a failure that the network's goroutine has not seen yet makes this no orderly end
 	}
-	s.tell(net.Message{Comm: s.ID, Kind: kindBye, Text: fmt.Sprint(s.seq)})
+	s.tell(transport.Message{Comm: s.ID, Kind: kindBye, Text: fmt.Sprint(s.seq)})
 	s.cut()
+	s.Network.node.Leave(s.ID)
 }

@@ -19,6 +19,7 @@ import (
 	"github.com/ubcoll/ubcoll/internal/mail"
 	"github.com/ubcoll/ubcoll/internal/onesided"
 	"github.com/ubcoll/ubcoll/internal/transport/ipc"
+	"github.com/ubcoll/ubcoll/internal/transport/net"
 	"github.com/ubcoll/ubcoll/register"
 )
 
@@ -36,10 +37,18 @@ type View struct {
 // none is the view of a nil or zero communicator.
 var none = newComm(engine.NoView.Comm)
 
+// Providers is what communicators are made of.
+var Providers = engine.Providers{IPC: ipc.New, Network: net.Listen, Accelerators: gpu.Accelerators,
+	Attachments: []engine.NewAttachment{gpumail.New, mail.New, onesided.NewSpace}}
+
 // Open makes a communicator of all ranks of b: see engine.Open.
 func Open(ctx context.Context, b bootstrap.Bootstrap, o engine.Options, bad error) (*Comm, error) {
-	c, err := engine.Open(ctx, b, o, bad, engine.Providers{IPC: ipc.New, Accelerators: gpu.Accelerators,
-		Attachments: []engine.NewAttachment{gpumail.New, mail.New, onesided.NewSpace}})
+	return OpenOn(ctx, b, o, bad, Providers)
+}
+
+// OpenOn is Open with a test's own providers.
+func OpenOn(ctx context.Context, b bootstrap.Bootstrap, o engine.Options, bad error, p engine.Providers) (*Comm, error) {
+	c, err := engine.Open(ctx, b, o, bad, p)
 	if err != nil {
 		return nil, err
 	}

@@ -56,6 +56,10 @@ var importRules = []importRule{
 		not: []string{"internal/team", "internal/hosts", "internal/engine", "bootstrap"},
 		why: "the network carries frames, whatever they are for",
 	}, {
+		of:  []string{"internal/hosts"},
+		not: []string{"internal/transport/*"},
+		why: "it knows the network by the interfaces of internal/transport, which every fabric implements",
+	}, {
 		of:  []string{"internal/roster", "internal/hosts"},
 		not: []string{"internal/engine"},
 		why: "the engine makes communicators of what this finds out",

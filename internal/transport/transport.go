@@ -19,7 +19,6 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
-	"net/netip"
 	"sync/atomic"
 	"time"
 	"unsafe"
@@ -31,6 +30,8 @@ import (
 type Node interface {
 	// Row is what other ranks need to reach this one, at most MaxRow bytes.
 	Row() []byte
+	// Transport is what wires move data by, such as "tcp", and how many lanes each has.
+	Transport() (name string, lanes int)
 	// Begin says that Config.RowOf has the rows of all ranks. Until then no pair is made.
 	Begin()
 	// Join lets this rank and its peers make pairs of a communicator's ranks. A peer that has made its side already, or
@@ -123,6 +124,7 @@ type Endpoint interface {
 // Config is what a node gets from its rank.
 type Config struct {
 	Rank   int    // in the job
+	Size   int    // of the job
 	Secret []byte // of the job, at least 16 bytes
 	Log    *slog.Logger
 
@@ -131,9 +133,6 @@ type Config struct {
 	Timeout time.Duration
 	// RowOf returns what a rank of the job published with Row. It is called after Begin.
 	RowOf func(rank int) []byte
-	// Known reports whether a is an address of a rank of the job. If many connections want to prove themselves at once,
-	// those from other addresses wait. Nil: none is.
-	Known func(a netip.Addr) bool
 
 	Heard func(from int, m Message) // a message came; called from any progress, once at a time for each peer; must neither wait nor make progress
 	Down  func(peer int, err *Down) // a peer's connections ended without a bye; called once for each peer, from any progress, after Endpoint.Err says so

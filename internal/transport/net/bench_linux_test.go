@@ -6,6 +6,7 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"github.com/ubcoll/ubcoll/internal/transport"
 	"io"
 	"os"
 	"strings"
@@ -24,9 +25,9 @@ import (
 // peer's place 0, and reports puts to place 1 in place 2.
 func answer(l *Link, stop func() bool) {
 	buf, large := make([]byte, 64<<10), make([]byte, streamPut)
-	l.Grant(0, 1, at(buf), len(buf))
+	l.Post(0, 1, at(buf), len(buf))
 	for s := range uint64(streamPlaces) {
-		l.Grant(3+int(s), 1, at(large), len(large))
+		l.Post(3+int(s), 1, at(large), len(large))
 	}
 	l.Put(2, 1, nil, 0)
 	next, chunk := uint64(1), uint64(0)
@@ -35,12 +36,12 @@ func answer(l *Link, stop func() bool) {
 		if l.Word(0).Load() == next {
 			n := l.Landed(0)
 			next++
-			l.Grant(0, next, at(buf), len(buf))
+			l.Post(0, next, at(buf), len(buf))
 			l.Put(0, next-1, at(buf), n)
 		}
 		if place, seq := 3+int(chunk%streamPlaces), chunk/streamPlaces+1; l.Word(place).Load() == seq {
 			chunk++
-			l.Grant(place, seq+1, at(large), len(large))
+			l.Post(place, seq+1, at(large), len(large))
 			l.Put(1, chunk, nil, 0)
 		}
 	}
@@ -53,29 +54,26 @@ const (
 
 // echo does that as a process; rows go over standard input and output.
 func echo() error {
-	n, err := New(Config{Rank: 1, Secret: secret})
+	var there []byte
+	n, err := New(transport.Config{Rank: 1, Secret: secret, RowOf: func(int) []byte { return there }})
 	if err != nil {
 		return err
 	}
-	fmt.Println(hex.EncodeToString(n.Row().Append(nil)))
+	fmt.Println(hex.EncodeToString(n.Row()))
 	in := bufio.NewReader(os.Stdin)
 	line, err := in.ReadString('\n')
 	if err != nil {
 		return err
 	}
-	b, err := hex.DecodeString(strings.TrimSpace(line))
+	if there, err = hex.DecodeString(strings.TrimSpace(line)); err != nil {
+		return err
+	}
+	n.Begin()
+	w, err := n.connect(context.Background(), 0, true)
 	if err != nil {
 		return err
 	}
-	row, err := ParseRow(b)
-	if err != nil {
-		return err
-	}
-	w, err := n.Connect(context.Background(), 0, row)
-	if err != nil {
-		return err
-	}
-	l, err := w.Link(comm, 3+streamPlaces)
+	l, err := w.Link(commID, 3+streamPlaces)
 	if err != nil {
 		return err
 	}
@@ -112,11 +110,11 @@ func startProcess(t testing.TB) *process {
 	require.NoError(t, err)
 	row, err := ParseRow(b)
 	require.NoError(t, err)
-	_, err = fmt.Fprintln(in, hex.EncodeToString(n.Row().Append(nil)))
+	_, err = fmt.Fprintln(in, hex.EncodeToString(n.Row()))
 	require.NoError(t, err)
 	w, err := n.Connect(within(t), 1, row)
 	require.NoError(t, err)
-	l, err := w.Link(comm, 3+streamPlaces)
+	l, err := w.Link(commID, 3+streamPlaces)
 	require.NoError(t, err)
 	_, err = fmt.Fprintln(in)
 	require.NoError(t, err)
@@ -160,7 +158,7 @@ func measure(b *testing.B, l *Link) {
 			b.ReportAllocs()
 			for b.Loop() {
 				seq++
-				l.Grant(0, seq, at(to), n)
+				l.Post(0, seq, at(to), n)
 				l.Put(0, seq, at(from), n)
 				for l.Word(0).Load() < seq {
 					l.Poll()

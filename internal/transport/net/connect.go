@@ -2,62 +2,174 @@ package net
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"net/netip"
+	"time"
 
 	"github.com/ubcoll/ubcoll/fault"
+	"github.com/ubcoll/ubcoll/internal/transport"
 )
 
-// Connect connects to a peer with the row at. Both sides call it; the lower rank dials. It blocks until there is a
-// wire, whose connections have then carried a full-size frame both ways, or until ctx ends. If there is a wire already,
-// it returns that, unless the wire was cut: then it makes another. Several calls may run at once.
+// contact is what a node knows about its connections to a peer, beside their wire.
 //
-// The error says who dials whom, and how each address failed. It wraps fault.ErrPeerLost if nobody listens at the
-// peer's addresses any more, or its host has not answered for Config.Timeout, fault.ErrTimeout if the peer was still
-// there when ctx ended, or fault.ErrLimit if this process may have no more descriptors. If ctx's cause is a
-// *fault.Error, it is that.
-func (n *Node) Connect(ctx context.Context, peer int, at Row) (*Wire, error) {
+// Both ranks may dial, at the same time, too. The lower rank decides which connections become the wire: its own, if it
+// dials; else it takes those of one attempt of the peer at a time. The other rank takes what the lower one has taken.
+type contact struct {
+	calling   chan struct{}     // full while a goroutine connects
+	interrupt func(cause error) // ends that goroutine's dialling
+	deciding  [16]byte          // the attempt that the lower rank has decided for
+	until     time.Time         // how long that counts
+	last      [16]byte          // the attempt that the last wire was made by
+	arriving  [16]byte          // the attempt of fds
+	fds       []int             // connections that the peer has dialled, by index; -1: missing; nil: none
+}
+
+var (
+	errArrived = errors.New("the peer has connected")
+	errCrossed = errors.New("it connects to this rank at the same time")
+)
+
+// patience is how long a rank that expects its peer to dial waits before it dials itself.
+const patience = time.Second
+
+// contact returns what is known about a peer. The caller holds the lock.
+func (n *Node) contact(peer int) *contact {
+	p := n.contacts[peer]
+	if p == nil {
+		p = &contact{calling: make(chan struct{}, 1), interrupt: func(error) {}}
+		n.contacts[peer] = p
+	}
+	return p
+}
+
+// drop closes the connections of an attempt that is not complete.
+func (p *contact) drop() {
+	for _, fd := range p.fds {
+		if fd >= 0 {
+			closeSocket(fd)
+		}
+	}
+	p.fds = nil
+}
+
+// Begin implements transport.Node.
+func (n *Node) Begin() { n.begin() }
+
+// learn reads the addresses of all ranks.
+func (n *Node) learn() {
+	n.known = map[netip.Addr]bool{}
+	for rank := range n.config.Size {
+		row, err := n.reach(rank)
+		if err != nil {
+			continue // who connects to that rank gets the error
+		}
+		for _, a := range row.Addrs {
+			n.known[a] = true
+		}
+	}
+	close(n.begun)
+}
+
+// reach is how to reach a peer.
+func (n *Node) reach(peer int) (Row, error) {
+	if n.config.RowOf == nil {
+		return Row{}, fmt.Errorf("network: no row of rank %d: %w", peer, fault.ErrArgument)
+	}
+	return ParseRow(n.config.RowOf(peer))
+}
+
+// connect returns a wire to a peer, whose connections have then carried a full-size frame both ways. If there is one
+// already, it is that, unless it was cut: then another is made. If the peer is expected to dial, a higher rank gives it
+// time to. Several calls may run at once.
+//
+// The error says how each address failed. It wraps fault.ErrPeerLost if nobody listens at the peer's addresses any
+// more, or its host has not answered for Config.Timeout, fault.ErrTimeout if the peer was still there when ctx ended,
+// or fault.ErrLimit if this process may have no more descriptors. If ctx's cause is a *fault.Error, it is that.
+func (n *Node) connect(ctx context.Context, peer int, expected bool) (*Wire, error) {
+	fail := func(err error) (*Wire, error) {
+		return nil, fmt.Errorf("network: rank %d dials rank %d: %w", n.config.Rank, peer, err)
+	}
 	if peer == n.config.Rank || peer < 0 {
-		return nil, fmt.Errorf("network: rank %d connects to rank %d: %w", n.config.Rank, peer, fault.ErrArgument)
+		return fail(fault.ErrArgument)
 	}
 	n.mu.Lock()
-	a := n.arrival(peer)
+	p := n.contact(peer)
 	n.mu.Unlock()
 	select {
-	case a.taking <- struct{}{}:
-		defer func() { <-a.taking }()
+	case <-n.begun:
 	case <-ctx.Done():
-		return nil, fmt.Errorf("network: %s: another call still connects: %w: %w", n.direction(peer), context.Cause(ctx),
-			fault.ErrTimeout)
+		return fail(late(ctx))
 	}
+	select {
+	case p.calling <- struct{}{}:
+	case <-ctx.Done():
+		return fail(late(ctx))
+	}
+	defer func() { <-p.calling }()
+	at, err := n.reach(peer)
+	if err != nil {
+		return fail(err)
+	}
+	dialling, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
 	n.mu.Lock()
 	w, closing := n.connected(peer), n.closing
+	p.interrupt = cancel
 	n.mu.Unlock()
+	defer func() {
+		n.mu.Lock()
+		p.interrupt = func(error) {}
+		n.mu.Unlock()
+	}()
+	if w == nil && !closing {
+		if expected && n.config.Rank > peer {
+			select {
+			case <-time.After(patience):
+			case <-dialling.Done():
+			}
+		}
+		if w, err = n.dial(dialling, peer, at); w == nil {
+			n.mu.Lock()
+			w, closing = n.connected(peer), n.closing
+			n.mu.Unlock()
+		}
+	}
 	switch {
 	case closing:
-		return nil, fmt.Errorf("network: %w", fault.ErrClosed)
-	case w != nil:
-		if d := w.Err(); d != nil {
-			return nil, d
-		}
-		return w, nil
+		return fail(fault.ErrClosed)
+	case w == nil:
+		return fail(err)
 	}
-	connect := n.await
-	if n.config.Rank < peer {
-		connect = n.dial
-	}
-	w, err := connect(ctx, peer, at, a)
-	if err != nil {
-		return nil, fmt.Errorf("network: %s: %w", n.direction(peer), err)
+	if d := w.Err(); d != nil {
+		return nil, d
 	}
 	return w, nil
 }
 
-// direction says who dials whom.
-func (n *Node) direction(peer int) string {
-	if n.config.Rank < peer {
-		return fmt.Sprintf("rank %d dials rank %d", n.config.Rank, peer)
+// decide reports whether the connections of an attempt may become the wire to a peer. If so, that stays decided for d.
+// Only the lower rank decides.
+func (n *Node) decide(peer int, attempt [16]byte, d time.Duration) bool {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	p := n.contact(peer)
+	if n.config.Rank > peer {
+		return true
 	}
-	return fmt.Sprintf("rank %d is to be dialled by rank %d", n.config.Rank, peer)
+	if p.deciding != attempt && time.Now().Before(p.until) {
+		return false
+	}
+	p.deciding, p.until = attempt, time.Now().Add(d)
+	return true
+}
+
+// decided says that an attempt has become the wire, or never will.
+func (n *Node) decided(peer int, attempt [16]byte) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if p := n.contact(peer); p.deciding == attempt {
+		p.until = time.Time{}
+	}
 }
 
 // connected returns the wire to a peer, or nil. A wire that ended before it had a link does not count: the other end
@@ -68,7 +180,7 @@ func (n *Node) connected(peer int) *Wire {
 	if w == nil {
 		return nil
 	}
-	if d := w.Err(); d == nil || d.Kind != Cut && w.linked.Load() {
+	if d := w.Err(); d == nil || d.Kind != transport.Cut && w.linked.Load() {
 		return w
 	}
 	delete(n.wires, peer)

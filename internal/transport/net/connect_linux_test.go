@@ -3,6 +3,7 @@ package net
 import (
 	"context"
 	"errors"
+	"github.com/ubcoll/ubcoll/internal/transport"
 	"io"
 	stdnet "net"
 	"net/netip"
@@ -24,12 +25,12 @@ func TestConnectMany(t *testing.T) {
 	if testing.Short() || race.Enabled {
 		count = 100
 	}
-	one, _ := nodeWith(t, Config{Rank: count, Known: func(netip.Addr) bool { return true }})
 	var nodes []*Node
 	for r := range count {
 		n, _ := node(t, r)
 		nodes = append(nodes, n)
 	}
+	one, _ := nodeWith(t, transport.Config{Rank: count, Size: count, RowOf: func(r int) []byte { return nodes[r].Row() }})
 	ctx, cancel := context.WithTimeout(t.Context(), testkit.Limit)
 	defer cancel()
 	start := time.Now()
@@ -37,8 +38,8 @@ func TestConnectMany(t *testing.T) {
 	var failed atomic.Int64
 	for r, n := range nodes {
 		for _, connect := range []func() error{
-			func() error { _, err := n.Connect(ctx, count, one.Row()); return err },
-			func() error { _, err := one.Connect(ctx, r, n.Row()); return err },
+			func() error { _, err := n.Connect(ctx, count, one.row); return err },
+			func() error { _, err := one.Connect(ctx, r, n.row); return err },
 		} {
 			all.Go(func() {
 				if err := connect(); err != nil {
@@ -74,7 +75,7 @@ func relay(t *testing.T, to *Node, handle func(c, d stdnet.Conn)) Row {
 		}
 	})
 	t.Cleanup(func() { l.Close(); all.Wait() })
-	row := to.Row()
+	row := to.row
 	row.Port = netip.MustParseAddrPort(l.Addr().String()).Port()
 	return row
 }
@@ -94,8 +95,8 @@ func both(c, d stdnet.Conn) {
 // A peer whose process answers only after several times the time limit, as one that was stopped, is connected to: its
 // kernel has answered.
 func TestConnectSlowPeer(t *testing.T) {
-	a, _ := nodeWith(t, Config{Rank: 0, Timeout: time.Second})
-	b, _ := nodeWith(t, Config{Rank: 1, Timeout: time.Second})
+	a, _ := nodeWith(t, transport.Config{Rank: 0, Timeout: time.Second})
+	b, _ := nodeWith(t, transport.Config{Rank: 1, Timeout: time.Second})
 	row := relay(t, b, func(c, d stdnet.Conn) { time.Sleep(2500 * time.Millisecond); both(c, d) })
 	ctx, cancel := context.WithTimeout(t.Context(), testkit.Limit)
 	defer cancel()
@@ -106,7 +107,7 @@ func TestConnectSlowPeer(t *testing.T) {
 		}
 	})
 	two.Go(func() {
-		if _, err := b.Connect(ctx, 0, a.Row()); err != nil {
+		if _, err := b.Connect(ctx, 0, a.row); err != nil {
 			t.Error(err)
 		}
 	})
@@ -121,12 +122,12 @@ func TestAwaitedPeerEnds(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), testkit.Limit)
 	defer cancel()
 	failed := make(chan error)
-	go func() { _, err := b.Connect(ctx, 0, a.Row()); failed <- err }()
+	go func() { _, err := b.Connect(ctx, 0, a.row); failed <- err }()
 	closeAll(t, a)
 	err := <-failed
 	require.NoError(t, ctx.Err())
 	require.ErrorIs(t, err, fault.ErrPeerLost)
-	require.ErrorContains(t, err, "rank 1 is to be dialled by rank 0: ")
+	require.ErrorContains(t, err, "rank 1 dials rank 0: ")
 	require.ErrorContains(t, err, a.addr()+": nobody listens there any more")
 	closeAll(t, b)
 }
@@ -139,11 +140,11 @@ func TestConnectCause(t *testing.T) {
 	silent, err := stdnet.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
 	defer silent.Close()
-	row := b.Row()
+	row := b.row
 	row.Port = netip.MustParseAddrPort(silent.Addr().String()).Port()
 	for name, connect := range map[string]func(ctx context.Context) error{
 		"dials":      func(ctx context.Context) error { _, err := a.Connect(ctx, 1, row); return err },
-		"is dialled": func(ctx context.Context) error { _, err := b.Connect(ctx, 0, a.Row()); return err },
+		"is dialled": func(ctx context.Context) error { _, err := b.Connect(ctx, 0, a.row); return err },
 	} {
 		t.Run(name, func(t *testing.T) {
 			ctx, cancel := context.WithCancelCause(t.Context())
@@ -160,7 +161,7 @@ func TestConnectCause(t *testing.T) {
 func TestConnectOtherAddress(t *testing.T) {
 	a, _ := node(t, 0)
 	b, _ := node(t, 1)
-	row := b.Row()
+	row := b.row
 	// A relay on another address of loopback, with the node's port, ends connections that have proved themselves.
 	l, err := stdnet.Listen("tcp", netip.AddrPortFrom(netip.MustParseAddr("127.0.0.3"), row.Port).String())
 	require.NoError(t, err)
@@ -193,7 +194,7 @@ func TestConnectOtherAddress(t *testing.T) {
 		}
 	})
 	two.Go(func() {
-		if _, err := b.Connect(within(t), 0, a.Row()); err != nil {
+		if _, err := b.Connect(within(t), 0, a.row); err != nil {
 			t.Error(err)
 		}
 	})
@@ -204,37 +205,163 @@ func TestConnectOtherAddress(t *testing.T) {
 	closeAll(t, a, b)
 }
 
-// A wire that was cut is made anew by the next Connect, whether both ends have noticed or only the one that dials.
-// Links on the old one stay down.
+// A wire that was cut is made anew by whoever connects next, whether both ends have noticed or only that one. Links on
+// the old one stay down.
 func TestConnectAnew(t *testing.T) {
-	for name, noticed := range map[string]bool{"both have noticed": true, "one has noticed": false} {
-		t.Run(name, func(t *testing.T) {
+	for _, k := range []struct {
+		name    string
+		noticed bool // by the other one, too
+		higher  bool // the higher rank connects
+	}{
+		{"both have noticed", true, false},
+		{"one has noticed", false, false},
+		{"both have noticed, and the higher rank connects", true, true},
+		{"the higher rank has noticed, and connects", false, true},
+	} {
+		t.Run(k.name, func(t *testing.T) {
 			p := newPair(t, 1)
-			p.ab.ended.Store(true) // as if packets got lost: the other end notices nothing
-			for _, e := range p.ab.sockets() {
-				p.a.poll.remove(e)
+			here, there, old, other := p.a, p.b, p.ab, p.ba
+			toldThere := p.toldB
+			if k.higher {
+				here, there, old, other = p.b, p.a, p.ba, p.ab
+				toldThere = p.toldA
 			}
-			p.ab.down.Store(&Down{Cut, 1, fault.ErrPeerLost})
-			if noticed {
-				p.ba.finish(Cut, fault.ErrPeerLost)
+			old.ended.Store(true) // as if packets got lost: the other end notices nothing
+			for _, e := range old.sockets() {
+				here.poll.remove(e)
 			}
-			var again *Wire
-			var err error
-			var two sync.WaitGroup
-			two.Go(func() { again, err = p.a.Connect(within(t), 1, p.b.Row()) })
-			testkit.Eventually(t, func() bool { return p.ba.Err() != nil })
-			other, errB := p.b.Connect(within(t), 0, p.a.Row())
-			two.Wait()
+			old.down.Store(&transport.Down{Kind: transport.Cut, Peer: there.config.Rank, Err: fault.ErrPeerLost})
+			if k.noticed {
+				other.finish(transport.Cut, fault.ErrPeerLost)
+			}
+			again, err := here.connect(within(t), there.config.Rank, false)
 			require.NoError(t, err)
-			require.NoError(t, errB)
-			require.Equal(t, Cut, p.lb.Err().Kind)
+			require.NotSame(t, old, again)
+			testkit.Eventually(t, func() bool { return other.Err() != nil })
+			require.Equal(t, transport.Cut, other.Err().Kind)
+			back, err := there.connect(within(t), here.config.Rank, true)
+			require.NoError(t, err)
+			require.Equal(t, again.attempt, back.attempt)
 			require.ErrorIs(t, p.la.Err(), fault.ErrPeerLost)
-			la, lb := links(t, again, other, comm+1, 1)
+			require.ErrorIs(t, p.lb.Err(), fault.ErrPeerLost)
+			la, lb := links(t, again, back, commID+1, 1)
 			la.Put(0, 1, nil, 0)
 			lb.until(t, 0, 1)
-			require.Len(t, p.toldB.downs(), 1)
-			p.ab.close()
+			require.Len(t, toldThere.downs(), 1)
+			old.close()
 			p.close(t)
 		})
 	}
+}
+
+// Ranks that dial each other at the same time get one wire, the same at both ends, which carries data.
+func TestCrossing(t *testing.T) {
+	r := testkit.Random(t)
+	rounds := testkit.Often(300)
+	for round := range rounds {
+		const ranks = 4
+		var nodes []*Node
+		var told []*told
+		for rank := range ranks {
+			n, h := node(t, rank)
+			nodes, told = append(nodes, n), append(told, h)
+			for at, other := range nodes[:rank] {
+				h.rows.Store(at, other.row)
+				told[at].rows.Store(rank, n.row)
+			}
+		}
+		var wires [ranks][ranks]*Wire
+		var all sync.WaitGroup
+		for i, n := range nodes {
+			for j := range nodes {
+				if i == j {
+					continue
+				}
+				d, expected := time.Duration(r.IntN(3000))*time.Microsecond, r.IntN(4) == 0
+				all.Go(func() {
+					time.Sleep(d) // so that they meet at different points of the handshake
+					w, err := n.connect(within(t), j, expected)
+					if err != nil {
+						t.Errorf("round %d: %v", round, err)
+					}
+					wires[i][j] = w
+				})
+			}
+		}
+		all.Wait()
+		for i := range nodes {
+			for j := range i {
+				require.NotNil(t, wires[i][j])
+				require.NotNil(t, wires[j][i])
+				require.Equal(t, wires[i][j].attempt, wires[j][i].attempt, "ranks %d and %d", i, j)
+				la, lb := links(t, wires[i][j], wires[j][i], uint64(1+i*ranks+j), 1)
+				la.Put(0, 1, nil, 0)
+				lb.until(t, 0, 1)
+				lb.Put(0, 1, nil, 0)
+				la.until(t, 0, 1)
+			}
+		}
+		closeAll(t, nodes...)
+		for _, h := range told {
+			require.Empty(t, h.downs())
+		}
+	}
+}
+
+// A process of the job that says that it is another rank gets no wire, whatever it proves; the rank itself does.
+func TestConnectOtherKey(t *testing.T) {
+	a, _ := node(t, 0)
+	b, toldB := node(t, 1)
+	toldB.rows.Store(0, a.row)
+	impostor, _ := node(t, 0)
+	ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
+	defer cancel()
+	_, err := impostor.Connect(ctx, 1, b.row)
+	require.ErrorIs(t, err, fault.ErrTimeout)
+	b.mu.Lock()
+	require.Empty(t, b.wires)
+	b.mu.Unlock()
+	connect(t, a, b)
+	closeAll(t, a, b, impostor)
+}
+
+// Until a rank knows the rows of all, its peers wait.
+func TestConnectBeforeBegin(t *testing.T) {
+	t.Setenv("UBCOLL_NET", "lo")
+	a, _ := node(t, 0)
+	b, err := New(transport.Config{Rank: 1, Secret: secret, RowOf: func(int) []byte { return a.Row() }})
+	require.NoError(t, err)
+	ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
+	defer cancel()
+	_, err = a.Connect(ctx, 1, b.row)
+	require.ErrorIs(t, err, fault.ErrTimeout)
+	require.ErrorContains(t, err, "no answer yet")
+	_, err = b.connect(ctx, 0, false)
+	require.ErrorIs(t, err, fault.ErrTimeout)
+	b.Begin()
+	w, err := a.Connect(within(t), 1, b.row)
+	require.NoError(t, err)
+	back, err := b.connect(within(t), 0, false)
+	require.NoError(t, err)
+	require.Equal(t, w.attempt, back.attempt)
+	closeAll(t, a, b)
+}
+
+// A rank that has begun to accept the connections of a peer that then stops waits for it no longer than decideLimit.
+func TestDecideExpires(t *testing.T) {
+	a, toldA := node(t, 0)
+	b, _ := node(t, 1)
+	toldA.rows.Store(1, b.row)
+	theirs, mine := [16]byte{1}, [16]byte{2}
+	require.True(t, a.decide(1, theirs, 50*time.Millisecond))
+	require.True(t, a.decide(1, theirs, 50*time.Millisecond))
+	require.False(t, a.decide(1, mine, time.Hour))
+	require.True(t, b.decide(0, mine, time.Hour), "the higher rank takes what the lower one has taken")
+	testkit.Eventually(t, func() bool { return a.decide(1, mine, time.Hour) })
+	require.False(t, a.decide(1, theirs, time.Second))
+	a.decided(1, theirs) // is not decided for any more
+	require.False(t, a.decide(1, theirs, time.Second))
+	a.decided(1, mine)
+	connect(t, a, b)
+	closeAll(t, a, b)
 }

@@ -8,6 +8,7 @@ import (
 	"sync"
 	"syscall"
 
+	"github.com/ubcoll/ubcoll/internal/transport"
 	"github.com/ubcoll/ubcoll/internal/transport/net/tcp"
 )
 
@@ -23,7 +24,7 @@ const (
 const (
 	controlHeader = 8
 	tellFixed     = 16
-	maxControl    = controlHeader + tellFixed + MaxText
+	maxControl    = controlHeader + tellFixed + transport.MaxText
 
 	window = 16 << 10 // most bytes of messages that the peer has not read: they fit its socket, so its kernel acknowledges them
 	held   = 64 << 10 // most bytes that wait for the window
@@ -59,15 +60,15 @@ func encodeControl(b []byte, kind byte, body []byte) []byte {
 	return append(b, body...)
 }
 
-func (m Message) encode() []byte {
+func encodeMessage(m transport.Message) []byte {
 	b := binary.LittleEndian.AppendUint64(make([]byte, 0, tellFixed+len(m.Text)), m.Comm)
 	b = append(b, m.Kind, m.Code, 0, 0)
 	b = binary.LittleEndian.AppendUint32(b, uint32(m.About))
-	return append(b, m.Text[:min(len(m.Text), MaxText)]...)
+	return append(b, m.Text[:min(len(m.Text), transport.MaxText)]...)
 }
 
-func decodeMessage(b []byte) Message {
-	return Message{Comm: binary.LittleEndian.Uint64(b), Kind: b[8], Code: b[9],
+func decodeMessage(b []byte) transport.Message {
+	return transport.Message{Comm: binary.LittleEndian.Uint64(b), Kind: b[8], Code: b[9],
 		About: int32(binary.LittleEndian.Uint32(b[12:])), Text: string(b[tellFixed:])}
 }
 
@@ -80,11 +81,11 @@ func parseControl(b []byte) (kind byte, body []byte, size int, err error) {
 	least, most := uint32(0), uint32(0)
 	switch kind {
 	case controlTell:
-		least, most = tellFixed, tellFixed+MaxText
+		least, most = tellFixed, tellFixed+transport.MaxText
 	case controlTaken:
 		least, most = 4, 4
 	case controlBroken:
-		most = MaxText
+		most = transport.MaxText
 	}
 	if b[0] != 'U' || b[1] != 'C' || kind == 0 || kind >= controlEnd || b[3] != 0 || length < least || length > most {
 		return 0, nil, 0, fmt.Errorf("%w: a message begins with % x", tcp.ErrFrame, b[:controlHeader])
@@ -307,4 +308,11 @@ func (c *control) close() {
 		closeSocket(c.fd)
 		c.fd = -1
 	}
+}
+
+// leaving reports whether this side has said bye.
+func (c *control) leaving() bool {
+	c.sending.Lock()
+	defer c.sending.Unlock()
+	return c.said
 }

@@ -28,24 +28,18 @@ const (
 
 // dial makes all connections of a wire. It tries all addresses, and all of them again, until one works, the error says
 // that none will, or ctx ends. A peer whose process is stopped does not answer, but its kernel does: no error.
-func (n *Node) dial(ctx context.Context, peer int, at Row, _ *arrival) (*Wire, error) {
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
-	defer context.AfterFunc(n.ctx, cancel)()
+func (n *Node) dial(ctx context.Context, peer int, at Row) (*Wire, error) {
 	refused, silent := clock.After(refusedLimit), clock.After(n.config.Timeout)
 	defer refused.Stop()
 	defer silent.Stop()
 	var before []error
 	for again := 0; ; again++ {
 		w, errs := n.dialOnce(ctx, peer, at)
-		e, known := errors.AsType[*fault.Error](context.Cause(ctx))
 		switch {
 		case w != nil:
 			return w, nil
-		case known: // somebody knows why
-			return nil, e
 		case ctx.Err() != nil && before != nil:
-			return nil, fmt.Errorf("%w: %w: %w", errors.Join(before...), context.Cause(ctx), fault.ErrTimeout)
+			return nil, fmt.Errorf("%w: %w", errors.Join(before...), late(ctx))
 		case ctx.Err() != nil, final(errs, again, passed(refused), passed(silent)):
 			return nil, errors.Join(errs...)
 		}
@@ -88,7 +82,7 @@ func final(errs []error, again int, refused, silent bool) bool {
 			if !refused {
 				return false
 			}
-		case hungUp(err), !silent:
+		case hungUp(err), errors.Is(err, errCrossed), !silent:
 			return false
 		}
 	}
@@ -99,16 +93,24 @@ func final(errs []error, again int, refused, silent bool) bool {
 func (n *Node) dialOnce(ctx context.Context, peer int, at Row) (w *Wire, errs []error) {
 	left := inOrder(at.Addrs, n.mine)
 	for len(left) > 0 {
-		h := hello{from: uint32(n.config.Rank), to: uint32(peer), count: 1 + Lanes, key: n.row.Key}
+		h := hello{from: uint32(n.config.Rank), to: uint32(peer), count: uint32(1 + n.lanes), key: n.row.Key}
 		if _, err := rand.Read(h.attempt[:]); err != nil {
 			return nil, []error{err}
+		}
+		n.mu.Lock()
+		h.instead = n.contact(peer).last
+		n.mu.Unlock()
+		if !n.decide(peer, h.attempt, time.Hour) {
+			return nil, append(errs, errCrossed)
 		}
 		first, addr, failed := n.race(ctx, h, at, left)
 		errs = append(errs, failed...)
 		if first == nil {
+			n.decided(peer, h.attempt)
 			return nil, errs
 		}
 		w, err := n.dialAll(ctx, first, h, addr, at.Key)
+		n.decided(peer, h.attempt)
 		if err == nil {
 			return w, nil
 		}
@@ -125,7 +127,7 @@ func (n *Node) dialAll(ctx context.Context, c stdnet.Conn, h hello, addr netip.A
 	fds := make([]int, 0, h.count)
 	for {
 		var fd int
-		if fd, err = n.tried(ctx, c, h.index == 0, true); err != nil {
+		if fd, err = n.tried(ctx, c, h.index == 0); err != nil {
 			break
 		}
 		fds = append(fds, fd)
@@ -220,7 +222,7 @@ func (n *Node) attempt(ctx context.Context, h hello, addr netip.AddrPort, key [3
 	case err == nil:
 		return c, nil
 	case ctx.Err() != nil:
-		return nil, fmt.Errorf("no answer yet: %w: %w", context.Cause(ctx), fault.ErrTimeout)
+		return nil, fmt.Errorf("no answer yet: %w", late(ctx))
 	}
 	return nil, err
 }
@@ -268,20 +270,30 @@ func (n *Node) listens(ctx context.Context, at Row) error {
 }
 
 // tried probes a connection and takes its socket.
-func (n *Node) tried(ctx context.Context, c stdnet.Conn, control, dialled bool) (int, error) {
+func (n *Node) tried(ctx context.Context, c stdnet.Conn, control bool) (int, error) {
 	defer c.Close()
-	fd, err := adopt(c.(*stdnet.TCPConn)) // before the probe: after it, the other side has a wire
+	fd, err := n.adopted(c)
 	if err != nil {
 		return 0, err
 	}
-	err = watch(fd, true, n.config.Timeout) // for the probe, whatever the connection is for
-	if err == nil {
-		err = probe(ctx, c, dialled)
-	}
-	if err == nil {
+	if err = dialled(ctx, c); err == nil {
 		err = watch(fd, control, n.config.Timeout)
 	}
 	if err != nil {
+		closeSocket(fd)
+		return 0, err
+	}
+	return fd, nil
+}
+
+// adopted takes a connection's socket, before the probe: after it, the other side has a wire. For the probe it is
+// watched, whatever the connection is for.
+func (n *Node) adopted(c stdnet.Conn) (int, error) {
+	fd, err := adopt(c.(*stdnet.TCPConn))
+	if err != nil {
+		return 0, err
+	}
+	if err := watch(fd, true, n.config.Timeout); err != nil {
 		closeSocket(fd)
 		return 0, err
 	}
@@ -293,7 +305,8 @@ func (n *Node) reasoned(err error) error {
 	switch {
 	case errors.Is(err, syscall.EMFILE), errors.Is(err, syscall.ENFILE):
 		return limit(err)
-	case errors.Is(err, fault.ErrTimeout), errors.Is(err, fault.ErrMismatch), errors.Is(err, context.Canceled):
+	case errors.Is(err, fault.ErrTimeout), errors.Is(err, fault.ErrMismatch), errors.Is(err, context.Canceled),
+		errors.Is(err, errCrossed):
 		return err
 	case errors.Is(err, syscall.ECONNREFUSED):
 		err = fmt.Errorf("nobody listens there any more, so its process has ended: %w", err)

@@ -26,19 +26,21 @@ import (
 //	proof       HMAC over "dial", hello and nonce
 //	       proof HMAC over "accept", hello and nonce
 //	begin       one byte: this is the connection that the dialling side has chosen
+//	       go   one byte: 1, or 2 if the other side dials at the same time, and its connections count
 //	probe       as large as a segment can be
 //	       probe
 //	seal        one byte: all has come both ways
+//	       done one byte: the accepting side has taken it
 //
 // The key of the proofs is derived from the X25519 exchange of both public keys and from the job's secret. The dialling
 // side proves itself first, so strangers cannot make a node sign anything.
 const (
-	helloSize = 8 + 4 + 4 + 4 + 4 + 16 + 32 + 32
+	helloSize = 8 + 4 + 4 + 4 + 4 + 16 + 16 + 32 + 32
 	nonceSize = 32
 	probeSize = 64 << 10
 )
 
-var helloMagic = [8]byte{'u', 'b', 'c', 'o', 'l', 'l', 0, 2}
+var helloMagic = [8]byte{'u', 'b', 'c', 'o', 'l', 'l', 0, 3}
 
 // strangerLimit is how long everything before the proofs may take. Tests make it short.
 var strangerLimit = 5 * time.Second
@@ -48,7 +50,8 @@ type hello struct {
 	from, to uint32
 	index    uint32   // 0: the control connection; else data connection index-1
 	count    uint32   // how many connections the wire has
-	attempt  [16]byte // made by Connect: tells which connections belong together
+	attempt  [16]byte // tells which connections belong together
+	instead  [16]byte // the attempt of the wire that the dialling side had before
 	nonce    [32]byte
 	key      [32]byte // the public key
 }
@@ -59,30 +62,32 @@ func (h hello) bytes() []byte {
 		b = binary.LittleEndian.AppendUint32(b, x)
 	}
 	b = append(b, h.attempt[:]...)
+	b = append(b, h.instead[:]...)
 	b = append(b, h.nonce[:]...)
 	return append(b, h.key[:]...)
 }
 
 var errStranger = errors.New("not of this job")
 
-// parseHello parses a hello from a lower rank for rank. Its contents are not trusted before the proof.
+// parseHello parses a hello for rank. Its contents are not trusted before the proof.
 func parseHello(b []byte, rank int) (hello, error) {
 	u := func(i int) uint32 { return binary.LittleEndian.Uint32(b[8+4*i:]) }
 	if len(b) != helloSize || !bytes.Equal(b[:8], helloMagic[:]) {
 		return hello{}, errStranger
 	}
 	h := hello{from: u(0), to: u(1), index: u(2), count: u(3)}
-	if h.to != uint32(rank) || h.from >= h.to || h.count != 1+Lanes || h.index >= h.count {
+	if h.to != uint32(rank) || h.from == h.to || h.count < 2 || h.count > 1+maxLanes || h.index >= h.count {
 		return hello{}, fmt.Errorf("%w: a hello from rank %d to rank %d, connection %d of %d", errStranger, h.from, h.to,
 			h.index, h.count)
 	}
 	copy(h.attempt[:], b[24:])
-	copy(h.nonce[:], b[40:])
-	copy(h.key[:], b[72:])
+	copy(h.instead[:], b[40:])
+	copy(h.nonce[:], b[56:])
+	copy(h.key[:], b[88:])
 	return h, nil
 }
 
-// pairKey derives the key that only both ends of a pair can know; the lower rank dials.
+// pairKey derives the key that only both ends of a pair can know.
 func (n *Node) pairKey(peer [32]byte, dial, accept uint32, dialKey, acceptKey [32]byte) ([]byte, error) {
 	p, err := ecdh.X25519().NewPublicKey(peer[:])
 	if err != nil {
@@ -185,35 +190,93 @@ var (
 	errSmallOnly    = fmt.Errorf("small messages pass, and %d bytes do not: is the MTU the same on the whole way?", probeSize)
 )
 
-// probe sends and receives a full-size frame: a path that only small packets pass must not become a wire. Once the
-// dialling side has sent the seal, the other side has a wire: from then on the end of ctx is not an error. The time
-// that it takes is limited by ctx and the peer's kernel, not the peer, which may be stopped.
-func probe(ctx context.Context, c stdnet.Conn, dialled bool) error {
-	mine, theirs, begin, seal := probeBytes(), make([]byte, probeSize), []byte{1}, []byte{1}
-	write := func(b []byte) func() error { return func() error { _, err := c.Write(b); return err } }
-	read := func(b []byte) func() error { return func() error { _, err := io.ReadFull(c, b); return err } }
-	compare := func() error {
-		if !bytes.Equal(mine, theirs) {
-			return fmt.Errorf("the probe came back changed: %w", fault.ErrMismatch)
+// The bytes that go and done consist of.
+const (
+	goOn   = 1
+	goBack = 2
+)
+
+// dialled does the rest of the handshake after the proofs, on the dialling side. It sends and receives a full-size frame:
+// a path that only small packets pass must not become a wire. The time that it takes is limited by ctx and the peer's
+// kernel, not the peer, which may be stopped.
+func dialled(ctx context.Context, c stdnet.Conn) error {
+	p := newProbe(c)
+	return p.run(ctx, p.write([]byte{1}), p.status, p.write(p.mine), p.read(p.theirs), p.compare, p.write([]byte{1}), p.status)
+}
+
+// accepting does the same on the accepting side, but for its last byte. wanted says whether the connection may go on.
+func accepting(ctx context.Context, c stdnet.Conn, wanted func() bool) error {
+	p := newProbe(c)
+	begin := func() error {
+		err := p.read(make([]byte, 1))()
+		if hungUp(err) {
+			return errNoProbe
 		}
-		return nil
+		return err
 	}
-	steps := []func() error{write(begin), write(mine), read(theirs), compare, write(seal)}
-	if !dialled {
-		steps = []func() error{read(begin), read(theirs), compare, write(mine), read(seal)}
+	decide := func() error {
+		if wanted() {
+			return p.write([]byte{goOn})()
+		}
+		return errors.Join(errCrossed, p.write([]byte{goBack})())
 	}
-	_ = c.SetDeadline(time.Time{})
-	defer untilDone(ctx, c)() // called after SetDeadline, which would undo it
+	err := p.run(ctx, begin, decide, p.read(p.theirs), p.compare, p.write(p.mine), p.read(make([]byte, 1)))
+	if hungUp(err) {
+		err = fmt.Errorf("%w: %w: %w", errSmallOnly, err, fault.ErrTimeout)
+	}
+	return err
+}
+
+// dialProbe is what both sides do.
+type dialProbe struct {
+	c            stdnet.Conn
+	mine, theirs []byte
+}
+
+func newProbe(c stdnet.Conn) *dialProbe {
+	return &dialProbe{c: c, mine: probeBytes(), theirs: make([]byte, probeSize)}
+}
+
+func (p *dialProbe) write(b []byte) func() error {
+	return func() error { _, err := p.c.Write(b); return err }
+}
+
+func (p *dialProbe) read(b []byte) func() error {
+	return func() error { _, err := io.ReadFull(p.c, b); return err }
+}
+
+func (p *dialProbe) compare() error {
+	if !bytes.Equal(p.mine, p.theirs) {
+		return fmt.Errorf("the probe came back changed: %w", fault.ErrMismatch)
+	}
+	return nil
+}
+
+func (p *dialProbe) status() error {
+	var b [1]byte
+	if err := p.read(b[:])(); err != nil {
+		return err
+	}
+	if b[0] != goOn {
+		return errCrossed
+	}
+	return nil
+}
+
+// run does the steps, until ctx ends.
+func (p *dialProbe) run(ctx context.Context, steps ...func() error) error {
+	_ = p.c.SetDeadline(time.Time{})
+	defer untilDone(ctx, p.c)() // called after SetDeadline, which would undo it
 	for i, step := range steps {
 		switch err := step(); {
 		case err == nil:
-		case ctx.Err() != nil && i > 0:
+		case errors.Is(err, errCrossed), errors.Is(err, errNoProbe):
+			return err
+		case ctx.Err() != nil && i > 1:
 			return fmt.Errorf("%w: %w: %w", errSmallOnly, context.Cause(ctx), fault.ErrTimeout)
 		case ctx.Err() != nil:
-			return ctx.Err()
-		case !dialled && i == 0 && hungUp(err):
-			return errNoProbe
-		case errors.Is(err, syscall.ETIMEDOUT), !dialled && hungUp(err):
+			return fmt.Errorf("no answer yet: %w", late(ctx))
+		case i > 1 && errors.Is(err, syscall.ETIMEDOUT):
 			return fmt.Errorf("%w: %w: %w", errSmallOnly, err, fault.ErrTimeout)
 		default:
 			return err

@@ -1,6 +1,7 @@
 package net
 
 import (
+	"github.com/ubcoll/ubcoll/internal/transport"
 	stdnet "net"
 	"net/netip"
 	"os"
@@ -122,15 +123,15 @@ func TestListenLeaves(t *testing.T) {
 }
 
 func TestNewErrors(t *testing.T) {
-	_, err := New(Config{Secret: []byte("short")})
+	_, err := New(transport.Config{Secret: []byte("short")})
 	require.ErrorIs(t, err, fault.ErrArgument)
 	t.Setenv("UBCOLL_NET", "nothing0")
-	_, err = New(Config{Secret: secretOf(t)})
+	_, err = New(transport.Config{Secret: secretOf(t)})
 	require.ErrorIs(t, err, fault.ErrArgument)
 	require.ErrorContains(t, err, "UBCOLL_NET: no interface nothing0")
 	t.Setenv("UBCOLL_NET", "lo")
 	t.Setenv("UBCOLL_PORTS", "5-4")
-	_, err = New(Config{Secret: secretOf(t)})
+	_, err = New(transport.Config{Secret: secretOf(t)})
 	require.ErrorContains(t, err, "UBCOLL_PORTS")
 }
 
@@ -141,7 +142,7 @@ func TestRow(t *testing.T) {
 	for _, s := range []string{"10.0.0.5", "2001:db8::5", "127.0.0.1", "::1"} {
 		r.Addrs = append(r.Addrs, netip.MustParseAddr(s))
 		b := r.Append([]byte("before"))
-		require.LessOrEqual(t, len(b)-6, MaxRow)
+		require.LessOrEqual(t, len(b)-6, transport.MaxRow)
 		got, err := ParseRow(b[6:])
 		require.NoError(t, err)
 		require.Equal(t, r, got)
@@ -152,7 +153,7 @@ func TestRow(t *testing.T) {
 func FuzzRow(f *testing.F) {
 	r := Row{Port: 4000, PID: 7, Start: 9, Addrs: []netip.Addr{netip.MustParseAddr("10.0.0.5"), netip.MustParseAddr("::1")}}
 	f.Add(r.Append(nil))
-	f.Add(make([]byte, MaxRow))
+	f.Add(make([]byte, transport.MaxRow))
 	f.Add([]byte{})
 	f.Fuzz(func(t *testing.T, b []byte) {
 		r, err := ParseRow(b)

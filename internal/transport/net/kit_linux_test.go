@@ -2,6 +2,7 @@ package net
 
 import (
 	"context"
+	"github.com/ubcoll/ubcoll/internal/transport"
 	"os"
 	"sync"
 	"testing"
@@ -17,38 +18,78 @@ var secret = []byte("the secret of the tests")
 
 // told records what a node reports about its peers.
 type told struct {
-	mu    sync.Mutex
-	heard []Message
-	down  []*Down
-	ticks int
+	mu      sync.Mutex
+	heard   []transport.Message
+	down    []*transport.Down
+	ticks   int
+	rows    sync.Map // by rank: its Row, as Connect was told
+	rowElse func(rank int) []byte
 }
 
-func (t *told) messages() []Message {
+func (t *told) messages() []transport.Message {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	return append([]Message(nil), t.heard...)
+	return append([]transport.Message(nil), t.heard...)
 }
-func (t *told) downs() []*Down {
+func (t *told) downs() []*transport.Down {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	return append([]*Down(nil), t.down...)
+	return append([]*transport.Down(nil), t.down...)
 }
 
 // node makes a node on loopback, and closes it at the end of the test if the test has not.
-func node(t testing.TB, rank int) (*Node, *told) { return nodeWith(t, Config{Rank: rank}) }
+func node(t testing.TB, rank int) (*Node, *told) { return nodeWith(t, transport.Config{Rank: rank}) }
 
-func nodeWith(t testing.TB, c Config) (*Node, *told) {
+func nodeWith(t testing.TB, c transport.Config) (*Node, *told) {
 	t.Helper()
 	t.Setenv("UBCOLL_NET", "lo")
-	h := &told{}
-	n, err := New(Config{Rank: c.Rank, Secret: secret, Timeout: c.Timeout, Known: c.Known,
-		Heard: func(_ int, m Message) { h.mu.Lock(); defer h.mu.Unlock(); h.heard = append(h.heard, m) },
-		Down:  func(_ int, d *Down) { h.mu.Lock(); defer h.mu.Unlock(); h.down = append(h.down, d) },
+	h := &told{rowElse: c.RowOf}
+	n, err := New(transport.Config{Rank: c.Rank, Secret: secret, Size: c.Size, Timeout: c.Timeout, RowOf: h.rowOf,
+		Heard: func(_ int, m transport.Message) { h.mu.Lock(); defer h.mu.Unlock(); h.heard = append(h.heard, m) },
+		Down:  func(_ int, d *transport.Down) { h.mu.Lock(); defer h.mu.Unlock(); h.down = append(h.down, d) },
 		Tick:  func() { h.mu.Lock(); defer h.mu.Unlock(); h.ticks++ },
 	})
 	require.NoError(t, err)
-	t.Cleanup(func() { _ = n.Close(0) })
+	tolds.Store(n, h)
+	n.Begin()
+	t.Cleanup(func() { _ = n.Close(0); tolds.Delete(n) })
 	return n, h
+}
+
+var tolds sync.Map // by *Node: its *told
+
+func (t *told) rowOf(rank int) []byte {
+	if r, ok := t.rows.Load(rank); ok {
+		return r.(Row).Append(nil)
+	}
+	if t.rowElse != nil {
+		return t.rowElse(rank)
+	}
+	return nil
+}
+
+// Connect connects to a peer, which does so, too, with the row at.
+func (n *Node) Connect(ctx context.Context, peer int, at Row) (*Wire, error) {
+	if t, ok := tolds.Load(n); ok {
+		t.(*told).rows.Store(peer, at)
+	}
+	return n.connect(ctx, peer, true)
+}
+
+// Link makes this side of a communicator's link.
+func (w *Wire) Link(id uint64, places int) (*Link, error) {
+	n := w.node
+	err := n.Join(transport.Comm{ID: id, Places: places})
+	n.mu.Lock()
+	c := n.comms[id]
+	n.mu.Unlock()
+	c.mu.Lock()
+	has := c.links[w.peer]
+	c.mu.Unlock()
+	if err != nil && has != nil {
+		return nil, err
+	}
+	return n.Endpoint(id, w.peer, true).(*Link), nil
 }
 
 // connect connects two nodes.
@@ -58,8 +99,8 @@ func connect(t testing.TB, a, b *Node) (ab, ba *Wire) {
 	defer cancel()
 	var errA, errB error
 	var both sync.WaitGroup
-	both.Go(func() { ab, errA = a.Connect(ctx, b.config.Rank, b.Row()) })
-	both.Go(func() { ba, errB = b.Connect(ctx, a.config.Rank, a.Row()) })
+	both.Go(func() { ab, errA = a.Connect(ctx, b.config.Rank, b.row) })
+	both.Go(func() { ba, errB = b.Connect(ctx, a.config.Rank, a.row) })
 	both.Wait()
 	require.NoError(t, errA)
 	require.NoError(t, errB)
@@ -74,7 +115,7 @@ type pair struct {
 	la, lb       *Link
 }
 
-const comm = 7
+const commID = 7
 
 func newPair(t testing.TB, places int) *pair {
 	t.Helper()
@@ -82,16 +123,18 @@ func newPair(t testing.TB, places int) *pair {
 	p.a, p.toldA = node(t, 0)
 	p.b, p.toldB = node(t, 1)
 	p.ab, p.ba = connect(t, p.a, p.b)
-	p.la, p.lb = links(t, p.ab, p.ba, comm, places)
+	p.la, p.lb = links(t, p.ab, p.ba, commID, places)
 	return &p
 }
 
-func links(t testing.TB, ab, ba *Wire, comm uint64, places int) (*Link, *Link) {
+func links(t testing.TB, ab, ba *Wire, id uint64, places int) (*Link, *Link) {
 	t.Helper()
-	la, err := ab.Link(comm, places)
+	la, err := ab.Link(id, places)
 	require.NoError(t, err)
-	lb, err := ba.Link(comm, places)
+	lb, err := ba.Link(id, places)
 	require.NoError(t, err)
+	require.NoError(t, la.Ready(within(t)))
+	require.NoError(t, lb.Ready(within(t)))
 	return la, lb
 }
 

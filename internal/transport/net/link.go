@@ -1,134 +1,367 @@
 package net
 
 import (
+	"context"
+	"errors"
+	"fmt"
 	"sync"
 	"sync/atomic"
 	"unsafe"
 
+	"github.com/ubcoll/ubcoll/fault"
+	"github.com/ubcoll/ubcoll/internal/transport"
 	"github.com/ubcoll/ubcoll/internal/transport/net/tcp"
 )
 
-// Link is one communicator's use of a wire. A place is memory reserved for what the peer puts there, and a word. Only
-// one goroutine at a time may put on a link, or grant one of its places. All else is safe for concurrent use.
+// Link is one communicator's use of a wire. It implements transport.Endpoint.
 type Link struct {
-	wire   *Wire
-	comm   uint64
+	node   *Node
+	comm   *comm
+	peer   int
 	places []place
-	over   atomic.Uint32 // bit i: no more of it will come on data connection i
-	ending sync.Mutex    // held by the goroutine that puts or closes
-	closed atomic.Bool
-	queued atomic.Uint64
-	sent   atomic.Uint64
+
+	wire   atomic.Pointer[Wire] // nil before there is one
+	made   chan struct{}        // closed once the link is up or down
+	settle func()               // closes it
+	cancel context.CancelCauseFunc
+
+	putting sync.Mutex // held by goroutines that put, or change one of these
+	up      bool       // the peer has made its side
+	early   []early    // frames from before that
+	down    atomic.Pointer[transport.Down]
+
+	refused  bool          // by the peer; held by the wire's lock
+	ending   sync.Mutex    // held by the goroutine that closes
+	over     atomic.Uint32 // bit i: no more of it will come on data connection i
+	closed   atomic.Bool
+	queued   atomic.Uint64
+	sent     atomic.Uint64
+	revoking atomic.Int64
 }
 
-// place fills one cache line. The peer's puts change it.
+// early is a frame that waits for the peer's side.
+type early struct {
+	h tcp.Header
+	p unsafe.Pointer
+}
+
+// place has a cache line for what the peer puts here, and one for what the peer has granted there.
 type place struct {
 	word    atomic.Uint64
 	landed  atomic.Int64
 	granted atomic.Uint64
 	p       unsafe.Pointer // set by the grant; the receiving goroutine reads it after granted
 	n       int
-	done    uint64 // sequences up to this have landed or were taken back; for the receiving goroutine
+	done    uint64 // sequences up to this have landed or were revoked; for the receiving goroutine
 	_       [16]byte
+
+	theirs struct {
+		granted atomic.Uint64
+		room    atomic.Int64
+		revoked uint64 // up to here; held by putting
+		_       [40]byte
+	}
 }
 
-// Grant allows the peer to put up to n bytes of sequence seq, which must be larger than 0 and all earlier ones, to
-// place. The bytes go to p, which must stay valid until the word is seq, Err is not nil, or the grant is taken back. A
-// place has one grant at a time: grant again only after the last one has landed or was taken back. The caller must tell
-// the peer about the grant. With p nil Grant takes back all grants up to seq: once it returns, nothing writes there any
-// more, and bytes that come for them are dropped.
-func (l *Link) Grant(place int, seq uint64, p unsafe.Pointer, n int) {
-	x := &l.places[place]
-	if p != nil {
-		x.p, x.n = p, n
-		x.granted.Store(seq)
+// link makes the communicator's link to a peer; both are locked.
+func (c *comm) link(n *Node, peer int) *Link {
+	l := &Link{node: n, comm: c, peer: peer, places: make([]place, c.Places), made: make(chan struct{})}
+	l.settle = sync.OnceFunc(func() { close(l.made) })
+	l.cancel = func(error) {}
+	c.links[peer] = l
+	if c.Made != nil {
+		c.Made(l)
+	}
+	return l
+}
+
+// Peer implements transport.Endpoint.
+func (l *Link) Peer() int { return l.peer }
+
+// Name implements transport.Endpoint.
+func (l *Link) Name() string {
+	if w := l.wire.Load(); w != nil {
+		return w.name
+	}
+	return ""
+}
+
+// make connects, and waits until the peer has made its side, or ctx ends.
+func (l *Link) make(ctx context.Context, expected bool) {
+	defer l.settle()
+	w, err := l.node.connect(ctx, l.peer, expected)
+	if d, ok := errors.AsType[*transport.Down](err); ok {
+		l.fail(d)
 		return
 	}
-	l.conn(place).Stop(func(h tcp.Header) bool {
-		x.done = max(x.done, seq)
-		return h.Comm == l.comm && int(h.Place) == place && h.Seq <= seq
-	})
+	if err == nil {
+		if err = l.attach(w); err == nil {
+			select {
+			case <-l.made:
+				return
+			case <-ctx.Done():
+				err = fmt.Errorf("network: rank %d has not made its side of the communicator: %w", l.peer, late(ctx))
+			}
+		}
+	}
+	l.fail(&transport.Down{Kind: transport.Unreached, Peer: l.peer, Err: err})
 }
 
-func (l *Link) conn(place int) *tcp.Conn { return l.wire.data[place%Lanes].Conn }
+// late is why ctx has ended: its cause, which is a timeout unless somebody knows better.
+func late(ctx context.Context) error {
+	cause := context.Cause(ctx)
+	if _, ok := errors.AsType[*fault.Error](cause); ok {
+		return cause
+	}
+	return fmt.Errorf("%w: %w", cause, fault.ErrTimeout)
+}
 
-// Word becomes seq once all bytes of a put of seq have landed. It starts at 0.
+// Ready implements transport.Endpoint.
+func (l *Link) Ready(ctx context.Context) error {
+	stop := context.AfterFunc(ctx, func() { l.cancel(context.Cause(ctx)) })
+	<-l.made
+	stop()
+	switch d := l.Err(); {
+	case d == nil:
+		return nil
+	case d.Kind == transport.Unreached:
+		return d.Err
+	default:
+		return d
+	}
+}
+
+// attach gives the link its wire, unless it has one, and tells the peer.
+func (l *Link) attach(w *Wire) error {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	l.putting.Lock()
+	defer l.putting.Unlock()
+	old, there := l.wire.Load(), (*w.links.Load())[l.comm.ID]
+	switch {
+	case l.closed.Load(), l.down.Load() != nil, old != nil && old != w, there != nil && there != l:
+		return fmt.Errorf("network: the communicator's link to rank %d has ended: %w", l.peer, fault.ErrClosed)
+	case old == w:
+		return nil
+	}
+	w.linked.Store(true)
+	if d := w.Err(); d != nil { // perhaps before linked was set, so that nobody was told
+		return d
+	}
+	w.put(l.comm.ID, l)
+	l.over.Store(w.overs[l.comm.ID])
+	delete(w.overs, l.comm.ID)
+	l.wire.Store(w)
+	w.data[0].Put(tcp.Header{Kind: tcp.Open, Comm: l.comm.ID, Place: uint32(len(l.places))}, nil, nil)
+	if w.Err() != nil { // its end has perhaps missed this link
+		l.settle()
+	}
+	return nil
+}
+
+// rise sends what was kept: the peer has made its side.
+func (l *Link) rise() {
+	l.putting.Lock()
+	if !l.up && !l.closed.Load() {
+		l.up = true
+		for _, e := range l.early {
+			l.send(e.h, e.p)
+		}
+		l.early = nil
+	}
+	l.putting.Unlock()
+	l.settle()
+}
+
+// send sends a frame, or keeps it until the peer has made its side. The caller holds putting.
+func (l *Link) send(h tcp.Header, p unsafe.Pointer) {
+	put := h.Kind == tcp.Put
+	switch {
+	case put && (l.closed.Load() || h.Seq <= l.places[h.Place].theirs.revoked):
+		l.sent.Add(1)
+	case l.closed.Load() || !l.up && l.down.Load() != nil:
+	case !l.up:
+		l.early = append(l.early, early{h, p})
+	case put:
+		l.conn(int(h.Place)).Put(h, p, &l.sent)
+	default:
+		l.conn(int(h.Place)).Queue(h)
+		l.node.said.Store(true)
+	}
+}
+
+// fail ends the link for a reason of its own.
+func (l *Link) fail(d *transport.Down) {
+	l.putting.Lock()
+	if l.down.CompareAndSwap(nil, d) {
+		l.early = nil
+	}
+	l.putting.Unlock()
+	l.settle()
+}
+
+// Post implements transport.Endpoint.
+func (l *Link) Post(place int, seq uint64, p unsafe.Pointer, n int) {
+	x := &l.places[place]
+	x.p, x.n = p, n
+	x.granted.Store(seq)
+}
+
+// Grant implements transport.Endpoint.
+func (l *Link) Grant(place int, seq uint64, p unsafe.Pointer, n int) {
+	l.Post(place, seq, p, n)
+	l.say(tcp.Grant, place, seq, n)
+}
+
+// say queues a frame without payload, which leaves with the next put or progress.
+func (l *Link) say(kind tcp.Kind, place int, seq uint64, n int) {
+	l.putting.Lock()
+	l.send(tcp.Header{Kind: kind, Place: uint32(place), Comm: l.comm.ID, Seq: seq, Length: uint64(n)}, nil)
+	l.putting.Unlock()
+}
+
+// Granted implements transport.Endpoint.
+func (l *Link) Granted(place int) *atomic.Uint64 { return &l.places[place].theirs.granted }
+
+// Room implements transport.Endpoint.
+func (l *Link) Room(place int) int { return int(l.places[place].theirs.room.Load()) }
+
+// Revoke implements transport.Endpoint.
+func (l *Link) Revoke(place int, seq uint64) {
+	l.revoking.Add(1)
+	l.say(tcp.Revoke, place, seq, 0)
+}
+
+// Revoking implements transport.Endpoint.
+func (l *Link) Revoking() int { return int(l.revoking.Load()) }
+
+func (l *Link) conn(place int) *tcp.Conn {
+	w := l.wire.Load()
+	return w.data[place%len(w.data)].Conn
+}
+
+// Word implements transport.Endpoint.
 func (l *Link) Word(place int) *atomic.Uint64 { return &l.places[place].word }
 
-// Landed is the length of the put that Word last announced.
+// Landed implements transport.Endpoint.
 func (l *Link) Landed(place int) int { return int(l.places[place].landed.Load()) }
 
-// Put sends n bytes at p to the peer's place, as sequence seq. It does not block: it sends what the kernel takes at
-// once, and queues the rest, which any progress call sends. The memory is in use until Sent has counted this put or Err
-// is not nil. With n = 0 it needs no grant and only raises the word. After Close it does nothing.
+// Put implements transport.Endpoint. It sends what the kernel takes at once, and queues the rest, which any progress
+// sends.
 func (l *Link) Put(place int, seq uint64, p unsafe.Pointer, n int) {
-	l.ending.Lock()
-	defer l.ending.Unlock()
-	if l.closed.Load() {
-		return
-	}
+	l.putting.Lock()
 	l.queued.Add(1)
-	l.conn(place).Put(tcp.Header{Place: uint32(place), Comm: l.comm, Seq: seq, Length: uint64(n)}, p, &l.sent)
+	l.send(tcp.Header{Kind: tcp.Put, Place: uint32(place), Comm: l.comm.ID, Seq: seq, Length: uint64(n)}, p)
+	l.putting.Unlock()
 }
 
-// Queued counts the puts so far.
+// Queued implements transport.Endpoint.
 func (l *Link) Queued() uint64 { return l.queued.Load() }
 
-// Sent counts the puts that the kernel has taken completely, in order.
+// Sent implements transport.Endpoint.
 func (l *Link) Sent() uint64 { return l.sent.Load() }
 
-// Err says why the wire is no longer of use, or is nil. It costs one load. Once it is set, nothing writes to places or
-// reads puts any more.
-func (l *Link) Err() *Down { return l.wire.down.Load() }
+// Tell implements transport.Endpoint.
+func (l *Link) Tell(m transport.Message) {
+	if w := l.wire.Load(); w != nil {
+		w.tell(m)
+	}
+}
+
+// Err implements transport.Endpoint.
+func (l *Link) Err() *transport.Down {
+	if w := l.wire.Load(); w != nil {
+		if d := w.Err(); d != nil {
+			return d
+		}
+	}
+	return l.down.Load()
+}
 
 // looked is how many empty polls pass between looks at everything else that the node has.
 const looked = 128
 
-// Poll receives from this wire and sends what is queued, without waiting. A wait for this peer calls it in a loop. If
-// there is nothing to do it costs one system call. Now and then it also does what Progress does.
+// Poll implements transport.Endpoint. If there is nothing to do it costs one system call. Now and then it also does
+// what Progress does.
 func (l *Link) Poll() {
-	w := l.wire
-	w.node.moves()
+	w := l.wire.Load()
+	if w == nil {
+		l.node.Progress()
+		return
+	}
+	l.node.moves()
 	moved := false
 	for i := range w.data {
 		moved = w.move(i) || moved
 	}
 	if !moved && w.idle.Add(1)%looked == 0 {
-		w.node.progress()
+		l.node.progress()
 	}
 }
 
-// Close takes all grants back. Once it returns, nothing writes to the link's places or reads its puts. Puts that have
-// not begun are dropped; a put that has begun is completed from a copy. What comes for the communicator later is read
-// and dropped, until the peer says that it has closed its side, as Close tells the peer now.
+// Close implements transport.Endpoint. A put that has begun is completed from a copy. What comes for the communicator
+// later is read and dropped, until the peer says that it has closed its side, as Close tells the peer now.
 func (l *Link) Close() {
 	l.ending.Lock()
 	defer l.ending.Unlock()
-	w := l.wire
-	w.mu.Lock()
-	if l.closed.Swap(true) {
-		w.mu.Unlock()
+	l.putting.Lock()
+	again, up, w := l.closed.Swap(true), l.up, l.wire.Load()
+	l.early = nil
+	l.putting.Unlock()
+	if again {
 		return
 	}
-	rest := l.rest()
-	w.put(l.comm, rest)
+	l.cancel(fault.ErrClosed)
+	if !up {
+		l.fail(&transport.Down{Kind: transport.Left, Peer: l.peer, Err: errLinkClosed})
+	}
+	if w == nil {
+		return
+	}
+	w.mu.Lock()
+	theirs := !l.refused // the peer has a side, or makes one, that waits for this one's end
+	if theirs {
+		w.put(l.comm.ID, l.rest())
+	}
 	w.mu.Unlock()
 	for i := range w.data {
 		c := w.data[i].Conn
-		c.Stop(func(h tcp.Header) bool { return h.Comm == l.comm })
-		c.Drop(l.comm)
-		c.Put(tcp.Header{Comm: l.comm, Over: true}, nil, new(atomic.Uint64)) // after all puts
+		c.Stop(func(h tcp.Header) bool { return h.Comm == l.comm.ID })
+		c.Drop(l.comm.ID)
+		if theirs {
+			c.Put(tcp.Header{Kind: tcp.Over, Comm: l.comm.ID}, nil, nil) // after all puts
+		}
 	}
 }
+
+var errLinkClosed = errors.New("this rank has closed the communicator")
 
 // rest is what the wire keeps of a closed link, without the caller's memory; nil once no more can come for it.
 func (l *Link) rest() *Link {
 	over := l.over.Load()
-	if over == 1<<Lanes-1 {
+	if over == l.wire.Load().all() {
 		return nil
 	}
-	r := &Link{comm: l.comm}
+	r := &Link{comm: l.comm, settle: func() {}}
+	r.wire.Store(l.wire.Load())
 	r.over.Store(over)
 	r.closed.Store(true)
 	return r
+}
+
+// ended notes that the peer has closed its side on a connection.
+func (l *Link) ended() {
+	l.putting.Lock()
+	up := l.up
+	l.putting.Unlock()
+	switch {
+	case !up:
+		l.fail(refusal(l.peer))
+	case l.over.Load() == l.wire.Load().all():
+		l.revoking.Store(0) // the peer puts nothing more
+	}
+}
+
+func refusal(peer int) *transport.Down {
+	return &transport.Down{Kind: transport.Refused, Peer: peer, Err: fmt.Errorf("rank %d of the job has closed the communicator", peer)}
 }

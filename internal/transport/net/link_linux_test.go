@@ -2,6 +2,7 @@ package net
 
 import (
 	"bytes"
+	"github.com/ubcoll/ubcoll/internal/transport"
 	"math/rand/v2"
 	"sync"
 	"sync/atomic"
@@ -73,12 +74,12 @@ func TestTraffic(t *testing.T) {
 			all.Go(func() {
 				for seq := uint64(1); seq <= rounds; seq++ {
 					for begin := time.Now(); granted.Load() < seq && time.Since(begin) < testkit.Limit; {
-						side.from.wire.node.Wait(time.Millisecond)
+						side.from.node.Wait(time.Millisecond)
 					}
 					b := pattern(seq)
 					side.from.Put(1+int(seq%(places-1)), seq, at(b), len(b))
 				}
-				testkit.Eventually(t, func() bool { side.from.wire.node.Progress(); return side.from.Sent() == side.from.Queued() })
+				testkit.Eventually(t, func() bool { side.from.node.Progress(); return side.from.Sent() == side.from.Queued() })
 			})
 			all.Go(func() {
 				for seq := uint64(1); seq <= rounds; seq++ {
@@ -114,8 +115,9 @@ func TestNobodyPolls(t *testing.T) {
 	p.close(t)
 }
 
-// Data for a grant that was taken back is not written, even if it is under way; later data is.
-func TestTakenBack(t *testing.T) {
+// What was granted and is revoked stays as it is once the peer has acknowledged that, even if data was under way; later
+// data comes. The peer's puts count as sent.
+func TestRevoke(t *testing.T) {
 	p := newPair(t, 2)
 	r := testkit.Random(t)
 	from, to := bytes.Repeat([]byte("x"), 4<<20), make([]byte, 4<<20)
@@ -132,19 +134,23 @@ func TestTakenBack(t *testing.T) {
 			for range r.IntN(30) {
 				p.lb.Poll()
 			}
-			p.lb.Grant(0, seq, nil, 0)
+			p.lb.Revoke(0, seq)
 		})
 		both.Wait()
+		testkit.Eventually(t, func() bool { p.lb.Poll(); return p.lb.Revoking() == 0 })
 		landed := p.lb.Word(0).Load() == seq
 		before := bytes.Count(to, []byte("x"))
-		p.la.Put(1, seq, nil, 0) // comes after it
-		for p.la.Sent() < p.la.Queued() {
-			p.la.Poll()
-			p.lb.Poll()
+		if landed {
+			require.Equal(t, n, before)
+		} else {
+			require.Zero(t, before)
 		}
+		p.la.Put(0, seq, at(from), n)
+		p.la.Put(1, seq, nil, 0) // comes after it
+		testkit.Eventually(t, func() bool { p.la.Poll(); p.lb.Poll(); return p.la.Sent() == p.la.Queued() })
 		p.lb.until(t, 1, seq)
 		require.Equal(t, landed, p.lb.Word(0).Load() == seq, "it landed later")
-		require.Equal(t, before, bytes.Count(to, []byte("x")), "written after it was taken back")
+		require.Equal(t, before, bytes.Count(to, []byte("x")), "written after it was revoked")
 
 		p.lb.Grant(0, seq+1, at(to), 1)
 		p.la.Put(0, seq+1, at(from), 1)
@@ -155,32 +161,24 @@ func TestTakenBack(t *testing.T) {
 	require.Empty(t, p.toldB.downs())
 }
 
-// If a grant is taken back, or the link closed, in the middle of a frame, the rest of the frame is read and written
-// nowhere.
-func TestTakenBackMidway(t *testing.T) {
-	for name, take := range map[string]func(l *Link){
-		"grant": func(l *Link) { l.Grant(0, 1, nil, 0) },
-		"link":  func(l *Link) { l.Close() },
-	} {
-		t.Run(name, func(t *testing.T) {
-			p := newPair(t, 1)
-			oa, ob := links(t, p.ab, p.ba, 8, 1)
-			from, to := bytes.Repeat([]byte("x"), 32<<20), make([]byte, 32<<20)
-			p.b.poll.moving.Lock() // only the test receives
-			p.lb.Grant(0, 1, at(to), len(to))
-			p.la.Put(0, 1, at(from), len(from))
-			oa.Put(0, 1, nil, 0)
-			testkit.Eventually(t, func() bool { p.lb.Poll(); return to[0] != 0 })
-			take(p.lb)
-			landed := bytes.Count(to, []byte("x"))
-			require.Less(t, landed, len(to))
-			ob.until(t, 0, 1)
-			p.b.poll.moving.Unlock()
-			require.Equal(t, landed, bytes.Count(to, []byte("x")))
-			require.Zero(t, p.lb.Word(0).Load())
-			p.close(t)
-		})
-	}
+// If the link is closed in the middle of a frame, the rest of the frame is read and written nowhere.
+func TestClosedMidway(t *testing.T) {
+	p := newPair(t, 1)
+	oa, ob := links(t, p.ab, p.ba, 8, 1)
+	from, to := bytes.Repeat([]byte("x"), 32<<20), make([]byte, 32<<20)
+	p.b.poll.moving.Lock() // only the test receives
+	p.lb.Grant(0, 1, at(to), len(to))
+	p.la.Put(0, 1, at(from), len(from))
+	oa.Put(0, 1, nil, 0)
+	testkit.Eventually(t, func() bool { p.lb.Poll(); return to[0] != 0 })
+	p.lb.Close()
+	landed := bytes.Count(to, []byte("x"))
+	require.Less(t, landed, len(to))
+	ob.until(t, 0, 1)
+	p.b.poll.moving.Unlock()
+	require.Equal(t, landed, bytes.Count(to, []byte("x")))
+	require.Zero(t, p.lb.Word(0).Load())
+	p.close(t)
 }
 
 // Puts to a closed link are read and dropped, even one under way; those to other links go on. Memory of the closed
@@ -193,7 +191,7 @@ func TestLinkClose(t *testing.T) {
 	p.la.Put(0, 1, at(from), len(from))
 	require.Positive(t, p.ab.data[0].Queued(), "more than the kernel takes")
 	p.lb.Close()
-	_, err := p.ba.Link(comm, 1)
+	_, err := p.ba.Link(commID, 1)
 	require.ErrorIs(t, err, fault.ErrInUse)
 	p.la.Close()
 	p.la.Close()
@@ -243,7 +241,15 @@ func TestLinksGo(t *testing.T) {
 	require.Empty(t, p.toldB.downs())
 }
 
-// A link that one side makes and closes before the other side has made its own does not end the wire.
+// asked is how many links of the peer wait for their communicators to join.
+func asked(w *Wire) int {
+	w.node.mu.Lock()
+	defer w.node.mu.Unlock()
+	return len(w.asked)
+}
+
+// A link that one side makes and closes before the communicator has joined on the other side does not end the wire, and
+// leaves nothing behind. The other side is refused.
 func TestLinkClosedEarly(t *testing.T) {
 	p := newPair(t, 1)
 	la, err := p.ab.Link(9, 1)
@@ -251,10 +257,15 @@ func TestLinkClosedEarly(t *testing.T) {
 	la.Close()
 	p.la.Put(0, 1, nil, 0)
 	p.lb.until(t, 0, 1)
+	testkit.Eventually(t, func() bool { return len(*p.ab.links.Load()) == 1 && asked(p.ba) == 0 })
 	lb, err := p.ba.Link(9, 1)
 	require.NoError(t, err)
+	require.ErrorContains(t, lb.Ready(within(t)), "rank 0 of the job has closed the communicator")
+	require.Equal(t, transport.Refused, lb.Err().Kind)
 	lb.Close()
-	testkit.Eventually(t, func() bool { return len(*p.ab.links.Load()) == 1 })
+	testkit.Eventually(t, func() bool {
+		return len(*p.ab.links.Load()) == 1 && len(*p.ba.links.Load()) == 1 && asked(p.ba) == 0
+	})
 	p.close(t)
 	require.Empty(t, p.toldB.downs())
 }
@@ -290,7 +301,7 @@ func TestAllocations(t *testing.T) {
 	seq := uint64(0)
 	trip := func() {
 		seq++
-		p.lb.Grant(0, seq, at(small), len(small))
+		p.lb.Post(0, seq, at(small), len(small))
 		p.lb.Grant(1, seq, at(large), len(large))
 		p.la.Put(0, seq, at(small), len(small))
 		p.la.Put(1, seq, at(large), len(large))

@@ -8,7 +8,7 @@ import (
 	"fmt"
 	"log/slog"
 	stdnet "net"
-	"slices"
+	"net/netip"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -19,6 +19,7 @@ import (
 	"github.com/ubcoll/ubcoll/internal/clock"
 	"github.com/ubcoll/ubcoll/internal/env"
 	"github.com/ubcoll/ubcoll/internal/reason"
+	"github.com/ubcoll/ubcoll/internal/transport"
 )
 
 const (
@@ -26,12 +27,13 @@ const (
 	quiet = 5 * time.Millisecond // how often the node's goroutine looks while others make progress
 )
 
-// Node is a process's end of the network. Its methods are local and safe for concurrent use.
+// Node is a process's end of the network. It implements transport.Node.
 type Node struct {
-	config  Config
+	config  transport.Config
 	private *ecdh.PrivateKey
 	row     Row
 	mine    []local // addresses of this host
+	lanes   int     // data connections of the wires that it dials
 
 	poll    *poll
 	waiting sync.Mutex // held by the goroutine that uses waiter
@@ -42,16 +44,24 @@ type Node struct {
 	listeners []stdnet.Listener
 	ctx       context.Context // for handshakes
 	cancel    context.CancelFunc
+	begun     chan struct{} // closed by begin
+	begin     func()
 	handshake sync.WaitGroup // counts the goroutines that accept and those that do handshakes
+	making    sync.WaitGroup // counts the goroutines that make links
 	strangers *unproved
-	full      atomic.Pointer[error] // why no connection can be accepted now: no descriptor is left
+	known     map[netip.Addr]bool // addresses of the job's ranks; written before begun
 
-	mu      sync.Mutex
-	wires   map[int]*Wire
-	peers   map[int]*arrival
-	running chan struct{} // closed when the node's goroutine has ended; nil before it starts
-	closing bool
-	closed  atomic.Bool
+	said atomic.Bool // frames are queued that nobody has sent
+
+	mu       sync.Mutex
+	wires    map[int]*Wire
+	contacts map[int]*contact
+	comms    map[uint64]*comm
+	left     map[uint64]bool // communicators that have left, at most mostLeft
+	order    []uint64        // in which they have
+	running  chan struct{}   // closed when the node's goroutine has ended; nil before it starts
+	closing  bool
+	closed   atomic.Bool
 }
 
 // end is a socket that a node watches.
@@ -61,9 +71,12 @@ type end struct {
 	ready func()
 }
 
+// Listen is New.
+func Listen(c transport.Config) (transport.Node, error) { return New(c) }
+
 // New makes a node that listens on the interfaces of UBCOLL_NET and a port of UBCOLL_PORTS. It raises the process's
 // soft limit on descriptors. Errors name the variable, the interface and the port.
-func New(c Config) (*Node, error) {
+func New(c transport.Config) (*Node, error) {
 	if len(c.Secret) < 16 {
 		return nil, fmt.Errorf("network: a secret of %d bytes: %w", len(c.Secret), fault.ErrArgument)
 	}
@@ -82,7 +95,9 @@ func New(c Config) (*Node, error) {
 	if err != nil {
 		return nil, err
 	}
-	n := &Node{config: c, wires: map[int]*Wire{}, peers: map[int]*arrival{}, strangers: newUnproved()}
+	n := &Node{config: c, lanes: Lanes, wires: map[int]*Wire{}, contacts: map[int]*contact{}, comms: map[uint64]*comm{}, left: map[uint64]bool{},
+		strangers: newUnproved(), begun: make(chan struct{})}
+	n.begin = sync.OnceFunc(n.learn)
 	if n.mine, err = locals(); err != nil {
 		return nil, err
 	}
@@ -140,15 +155,13 @@ func (n *Node) release() {
 	n.poll.close()
 }
 
-// Row returns what peers need to connect to this node.
-func (n *Node) Row() Row {
-	r := n.row
-	r.Addrs = slices.Clone(r.Addrs)
-	return r
-}
+// Row implements transport.Node.
+func (n *Node) Row() []byte { return n.row.Append(nil) }
 
-// Progress moves all data that can move on all wires, without waiting. If there is none it costs one system call. It
-// does nothing while another goroutine makes progress.
+// Transport implements transport.Node.
+func (n *Node) Transport() (string, int) { return "tcp", n.lanes }
+
+// Progress implements transport.Node. If nothing can move it costs one system call.
 func (n *Node) Progress() {
 	n.moves()
 	n.progress()
@@ -161,10 +174,25 @@ func (n *Node) moves() {
 	}
 }
 
-func (n *Node) progress() bool { return !n.closed.Load() && n.poll.progress() }
+func (n *Node) progress() bool {
+	if n.said.Load() && n.said.Swap(false) {
+		n.flush()
+	}
+	return !n.closed.Load() && n.poll.progress()
+}
 
-// Wait blocks until some data can move, and moves it. It blocks for d at most, and less if others make progress, too.
-// The goroutine parks, so its processor is free for others.
+// flush sends the frames that are queued.
+func (n *Node) flush() {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	for _, w := range n.wires {
+		for i := range w.data {
+			w.data[i].Flush()
+		}
+	}
+}
+
+// Wait implements transport.Node. The goroutine parks, so its processor is free for others.
 func (n *Node) Wait(d time.Duration) {
 	n.moves()
 	if n.progress() {
@@ -221,10 +249,7 @@ func (n *Node) all() []*Wire {
 	return all
 }
 
-// Close says bye to all peers, sends what is queued, for limit at most, and ends all connections and the node's
-// goroutine. If something was left unsent, its error says what, is about that peer (reason.Blamed), and wraps
-// fault.ErrTimeout, or fault.ErrPeerLost if the peer's host does not answer. Nobody may use the node or its links
-// meanwhile or afterwards.
+// Close implements transport.Node.
 func (n *Node) Close(limit time.Duration) error {
 	n.mu.Lock()
 	if n.closing {
@@ -239,9 +264,10 @@ func (n *Node) Close(limit time.Duration) error {
 	}
 	n.strangers.close()
 	n.handshake.Wait()
+	n.making.Wait()
 	n.mu.Lock()
-	for _, a := range n.peers {
-		a.drop()
+	for _, p := range n.contacts {
+		p.drop()
 	}
 	n.mu.Unlock()
 
@@ -266,7 +292,7 @@ func (n *Node) Close(limit time.Duration) error {
 			}
 			left = append(left, reason.About(w.peer, fmt.Errorf("rank %d %s within %v: %w", w.peer, what, limit, is)))
 		}
-		w.finish(Left, errClosed)
+		w.finish(transport.Left, errClosed)
 	}
 	n.closed.Store(true)
 	if n.running != nil {

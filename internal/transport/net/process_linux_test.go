@@ -2,6 +2,7 @@ package net
 
 import (
 	"bytes"
+	"github.com/ubcoll/ubcoll/internal/transport"
 	"syscall"
 	"testing"
 	"time"
@@ -17,7 +18,7 @@ func TestKilled(t *testing.T) {
 	p.l.until(t, 2, 1)
 	require.NoError(t, p.Cmd.Process.Signal(syscall.SIGKILL))
 	testkit.Eventually(t, func() bool { return p.l.Err() != nil })
-	require.Equal(t, Died, p.l.Err().Kind)
+	require.Equal(t, transport.Died, p.l.Err().Kind)
 	testkit.Eventually(t, func() bool { return len(p.told.downs()) == 1 })
 	closeAll(t, p.n)
 }
@@ -38,7 +39,7 @@ func TestStopped(t *testing.T) {
 	}
 	p.l.Put(0, 1, at(from), len(to))
 	for range 100 {
-		p.l.wire.Tell(Message{Text: string(from[:MaxText])})
+		p.l.Tell(transport.Message{Text: string(from[:transport.MaxText])})
 	}
 	time.Sleep(p.n.config.Timeout + 5*time.Second)
 	require.Nil(t, p.l.Err())

@@ -17,15 +17,12 @@ type Row struct {
 	Start uint64
 }
 
-// MaxAddrs is the most addresses that a Row has, MaxRow the most bytes that its binary form has.
-const (
-	MaxAddrs = 4
-	MaxRow   = 128
-)
+// MaxAddrs is the most addresses that a Row has.
+const MaxAddrs = 4
 
 const rowVersion = 1
 
-// Append appends the binary form, of at most MaxRow bytes: version (1), addresses (1), port (2), process (4), its start
+// Append appends the binary form, of at most transport.MaxRow bytes: version (1), addresses (1), port (2), process (4), its start
 // (8), key (32), and 16 bytes for each address; little endian.
 func (r Row) Append(b []byte) []byte {
 	b = append(b, rowVersion, byte(len(r.Addrs)))

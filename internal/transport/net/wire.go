@@ -12,12 +12,16 @@ import (
 
 	"github.com/ubcoll/ubcoll/fault"
 	"github.com/ubcoll/ubcoll/internal/env"
+	"github.com/ubcoll/ubcoll/internal/transport"
 	"github.com/ubcoll/ubcoll/internal/transport/net/tcp"
 )
 
-// Lanes is how many data connections a wire has; place p uses number p mod Lanes. Two cost 6% at 8
+// Lanes is how many data connections a rank that dials makes; place p uses number p mod Lanes. Two cost 6% at 8
 // bytes, since each has to be polled, and gain nothing at 2 to 64 MiB between hosts of one core each.
 const Lanes = 1
+
+// maxLanes is how many data connections a wire can have.
+const maxLanes = 8
 
 const (
 	silence = time.Second     // how long the control connection has to say why a data connection ended
@@ -29,10 +33,10 @@ type Wire struct {
 	node    *Node
 	peer    int
 	attempt [16]byte // by which it was made
-	name    string   // see Name
+	name    string   // see Link.Name
 	control control
-	data    [Lanes]data
-	down    atomic.Pointer[Down]
+	data    []data
+	down    atomic.Pointer[transport.Down]
 	ended   atomic.Bool  // some goroutine ends it
 	linked  atomic.Bool  // it has or had a link, so its end is reported
 	idle    atomic.Int64 // empty polls so far
@@ -42,6 +46,8 @@ type Wire struct {
 	mu     sync.Mutex                           // held by goroutines that change links
 	links  atomic.Pointer[map[uint64]*Link]     // by communicator, until both sides have closed theirs
 	recent atomic.Pointer[Link]                 // the one last looked up
+	asked  map[uint64]int                       // how many places the peer wants, by communicators that have not joined; held by the node's lock
+	overs  map[uint64]uint32                    // what Link.over will be, by communicators that have no link
 	part   struct{ data, control atomic.Int64 } // when a part was seen to end, or data came after that
 
 	shut struct{ data, control bool } // by Close
@@ -57,7 +63,8 @@ type data struct {
 
 // wire makes a wire of connected sockets. If it cannot, it closes them.
 func (n *Node) wire(peer int, fds []int, attempt [16]byte) (*Wire, error) {
-	w := &Wire{node: n, peer: peer, attempt: attempt, name: "tcp"}
+	w := &Wire{node: n, peer: peer, attempt: attempt, name: "tcp", data: make([]data, len(fds)-1), asked: map[uint64]int{},
+		overs: map[uint64]uint32{}}
 	if a, err := localAddr(fds[len(fds)-1]); err == nil {
 		w.name = "tcp " + interfaceOf(a)
 	}
@@ -69,8 +76,8 @@ func (n *Node) wire(peer int, fds []int, attempt [16]byte) (*Wire, error) {
 		d.end = end{fd: fds[1+i], ready: func() { w.move(i) }}
 		d.Conn = tcp.New(fds[1+i], sink{w, i}, func(room bool) { n.poll.want(&d.end, room) })
 	}
+	n.retire(peer)
 	n.mu.Lock()
-	defer n.mu.Unlock()
 	var err error
 	if n.closing {
 		err = fmt.Errorf("network: %w", fault.ErrClosed)
@@ -80,17 +87,38 @@ func (n *Node) wire(peer int, fds []int, attempt [16]byte) (*Wire, error) {
 			err = n.poll.add(e)
 		}
 	}
+	if err == nil {
+		n.wires[peer] = w
+		p := n.contact(peer)
+		p.last = attempt
+		p.interrupt(errArrived)
+		if n.running == nil {
+			n.running = make(chan struct{})
+			go n.serve()
+		}
+	}
+	n.mu.Unlock()
 	if err != nil {
 		w.close()
 		return nil, err
 	}
-	n.wires[peer] = w
-	if n.running == nil {
-		n.running = make(chan struct{})
-		go n.serve()
-	}
 	return w, nil
 }
+
+// retire ends a wire to a peer with which another was made: one of the two has found it cut.
+func (n *Node) retire(peer int) {
+	n.mu.Lock()
+	w := n.connected(peer)
+	n.mu.Unlock()
+	if w == nil {
+		return
+	}
+	for w.finish(transport.Cut, errReplaced); w.Err() == nil; { // another goroutine is ending it, for a reason of its own
+		time.Sleep(time.Millisecond)
+	}
+}
+
+var errReplaced = errors.New("the peer found the connection cut, and makes it anew")
 
 // sockets returns all sockets, data before control: a peer that dies ends all at once, and data that came before must
 // be taken.
@@ -113,19 +141,13 @@ func (w *Wire) close() {
 	w.control.close()
 }
 
-// Peer is the rank at the other end.
-func (w *Wire) Peer() int { return w.peer }
-
-// Name is the wire's transport, and this host's interface that its data use: "tcp eth0".
-func (w *Wire) Name() string { return w.name }
-
 // Err says why the wire is no longer of use, or is nil. It costs one load.
-func (w *Wire) Err() *Down { return w.down.Load() }
+func (w *Wire) Err() *transport.Down { return w.down.Load() }
 
-// Tell sends m on the control connection. It never blocks: messages that the peer has not read yet are kept here. If
+// tell sends m on the control connection. It never blocks: messages that the peer has not read yet are kept here. If
 // the peer leaves 80 KiB unread, m is dropped, and the log says so. After Err it does nothing.
-func (w *Wire) Tell(m Message) {
-	if !w.control.tell(controlTell, m.encode()) {
+func (w *Wire) tell(m transport.Message) {
+	if !w.control.tell(controlTell, encodeMessage(m)) {
 		w.node.config.Log.Warn("network: a message was dropped: the peer reads none", "peer", w.peer, "kind", m.Kind)
 	}
 }
@@ -146,9 +168,9 @@ func (w *Wire) heard(err error) {
 		}
 		w.settle()
 	case errors.Is(err, tcp.ErrFrame), errors.Is(err, errTold):
-		w.finish(Broken, err)
+		w.finish(transport.Broken, err)
 	case w.control.leaving():
-		w.finish(Left, errClosed)
+		w.finish(transport.Left, errClosed)
 	default:
 		w.lost("its connection has ended", err)
 	}
@@ -168,11 +190,11 @@ func (w *Wire) silent(now time.Time) bool {
 func (w *Wire) lost(what string, err error) {
 	switch {
 	case noRoute(err):
-		w.finish(Cut, fmt.Errorf("no answer for %v (%s): %w", w.node.config.Timeout, env.NetTimeout.Name, err))
+		w.finish(transport.Cut, fmt.Errorf("no answer for %v (%s): %w", w.node.config.Timeout, env.NetTimeout.Name, err))
 	case w.silent(time.Now()):
-		w.finish(Cut, fmt.Errorf("no answer before: %w", err))
+		w.finish(transport.Cut, fmt.Errorf("no answer before: %w", err))
 	default:
-		w.finish(Died, fmt.Errorf("%s: %w", what, err))
+		w.finish(transport.Died, fmt.Errorf("%s: %w", what, err))
 	}
 }
 
@@ -206,7 +228,7 @@ func (w *Wire) over(d *data, err error) {
 	}
 	w.node.poll.remove(&d.end)
 	if errors.Is(err, tcp.ErrFrame) {
-		w.finish(Broken, err)
+		w.finish(transport.Broken, err)
 		return
 	}
 	w.part.data.CompareAndSwap(0, time.Now().UnixNano())
@@ -224,7 +246,7 @@ func (w *Wire) settle() {
 			return
 		}
 	}
-	w.finish(Left, fmt.Errorf("it has closed its network"))
+	w.finish(transport.Left, fmt.Errorf("it has closed its network"))
 }
 
 // overdue ends a wire if a part of it has ended and the rest does not follow in time.
@@ -240,7 +262,7 @@ func (w *Wire) overdue(now time.Time) {
 	}
 	switch {
 	case since(&w.part.control) > closure:
-		w.finish(Left, errors.New("it has closed its network"))
+		w.finish(transport.Left, errors.New("it has closed its network"))
 	case since(&w.part.data) > silence && w.part.control.Load() == 0 && !w.control.leaving():
 		for i := range w.data {
 			if d := &w.data[i]; d.over.Load() {
@@ -251,24 +273,27 @@ func (w *Wire) overdue(now time.Time) {
 }
 
 // finish ends the wire.
-func (w *Wire) finish(kind DownKind, err error) {
+func (w *Wire) finish(kind transport.DownKind, err error) {
 	if w.ended.Swap(true) {
 		return
 	}
-	if kind == Broken && errors.Is(err, tcp.ErrFrame) {
+	if kind == transport.Broken && errors.Is(err, tcp.ErrFrame) {
 		text := err.Error()
-		w.control.tell(controlBroken, []byte(text[:min(len(text), MaxText)]))
+		w.control.tell(controlBroken, []byte(text[:min(len(text), transport.MaxText)]))
 	}
-	if kind == Died || kind == Cut {
+	if kind == transport.Died || kind == transport.Cut {
 		for i := range w.data { // data that came before the end still lands
 			_ = w.data[i].Drain()
 		}
 	}
 	w.close()
-	d := &Down{kind, w.peer, err}
+	d := &transport.Down{Kind: kind, Peer: w.peer, Err: err}
 	w.down.Store(d)
+	for _, l := range *w.links.Load() {
+		l.settle()
+	}
 	w.node.config.Log.Info("network: a wire has ended", "peer", w.peer, "err", err)
-	if kind != Left && w.linked.Load() && w.node.config.Down != nil {
+	if kind != transport.Left && w.linked.Load() && w.node.config.Down != nil {
 		w.node.config.Down(w.peer, d)
 	}
 }
@@ -325,7 +350,7 @@ type sink struct {
 // Place implements tcp.Sink.
 func (s sink) Place(h tcp.Header) (unsafe.Pointer, bool, error) {
 	l := s.w.recent.Load()
-	if l == nil || l.comm != h.Comm {
+	if l == nil || l.comm.ID != h.Comm {
 		if l = (*s.w.links.Load())[h.Comm]; l == nil {
 			return nil, false, tcp.Refused(h, "no such communicator")
 		}
@@ -361,7 +386,7 @@ func (s sink) Place(h tcp.Header) (unsafe.Pointer, bool, error) {
 // Landed implements tcp.Sink.
 func (s sink) Landed(h tcp.Header) {
 	l := s.w.recent.Load()
-	if l == nil || l.comm != h.Comm {
+	if l == nil || l.comm.ID != h.Comm {
 		l = (*s.w.links.Load())[h.Comm]
 	}
 	if l == nil || l.closed.Load() {
@@ -373,24 +398,93 @@ func (s sink) Landed(h tcp.Header) {
 	x.word.Store(h.Seq)
 }
 
-// Over implements tcp.Sink. A communicator that is unknown here failed to open before this side made its link.
-func (s sink) Over(comm uint64) error {
-	w := s.w
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	l := (*w.links.Load())[comm]
-	if l == nil {
+// Told implements tcp.Sink.
+func (s sink) Told(h tcp.Header) error {
+	l := (*s.w.links.Load())[h.Comm]
+	switch h.Kind {
+	case tcp.Open:
+		return s.w.opened(h)
+	case tcp.Refuse:
+		s.w.refused(h.Comm)
 		return nil
+	case tcp.Over:
+		return s.over(h)
 	}
-	bit := uint32(1) << s.i
-	if l.over.Or(bit)&bit != 0 {
-		return tcp.Refused(tcp.Header{Comm: comm}, "it was said to be closed")
+	switch {
+	case l == nil:
+		return tcp.Refused(h, "no such communicator")
+	case l.closed.Load():
+		return nil
+	case uint64(h.Place) >= uint64(len(l.places)):
+		return tcp.Refused(h, fmt.Sprintf("there are %d places", len(l.places)))
 	}
-	if l.closed.Load() {
-		w.put(comm, l.rest())
+	x := &l.places[h.Place]
+	switch h.Kind {
+	case tcp.Grant:
+		if h.Seq <= x.theirs.granted.Load() {
+			return tcp.Refused(h, fmt.Sprintf("sequence %d was granted before", x.theirs.granted.Load()))
+		}
+		x.theirs.room.Store(int64(h.Length))
+		x.theirs.granted.Store(h.Seq)
+	case tcp.Revoke:
+		l.putting.Lock()
+		defer l.putting.Unlock()
+		x.theirs.revoked = max(x.theirs.revoked, h.Seq)
+		c := s.w.data[s.i].Conn
+		c.Withdraw(h.Comm, h.Place, h.Seq)
+		h.Kind = tcp.Revoked
+		c.Put(h, nil, nil)
+	case tcp.Revoked:
+		if l.revoking.Load() == 0 {
+			return tcp.Refused(h, "nothing was revoked")
+		}
+		x.done = max(x.done, h.Seq)
+		l.revoking.Add(-1)
 	}
 	return nil
 }
+
+// over handles the end of a communicator on this connection.
+func (s sink) over(h tcp.Header) error {
+	w := s.w
+	w.node.mu.Lock()
+	delete(w.asked, h.Comm)
+	w.node.mu.Unlock()
+	w.mu.Lock()
+	l := (*w.links.Load())[h.Comm]
+	bit := uint32(1) << s.i
+	if l == nil { // the peer's Open frame is still on its way on the first connection, or no link was made of it
+		if len(w.overs) > mostAsked {
+			w.mu.Unlock()
+			return tcp.Refused(h, "too many communicators are over that were never open")
+		}
+		w.overs[h.Comm] |= bit
+		none := w.overs[h.Comm] == w.all()
+		if none {
+			delete(w.overs, h.Comm)
+		}
+		w.mu.Unlock()
+		for i := range w.data {
+			if none {
+				w.data[i].Put(h, nil, nil)
+			}
+		}
+		return nil
+	}
+	if l.over.Or(bit)&bit != 0 {
+		w.mu.Unlock()
+		return tcp.Refused(h, "it was said to be closed")
+	}
+	if l.closed.Load() {
+		w.put(h.Comm, l.rest())
+	}
+	w.mu.Unlock()
+	l.ended()
+	return nil
+}
+
+// all is Link.over once nothing more comes.
+func (w *Wire) all() uint32 { return 1<<len(w.data) - 1 }
 
 // put sets the link of a communicator; nil removes it. The caller holds mu.
 func (w *Wire) put(comm uint64, l *Link) {
@@ -400,32 +494,4 @@ func (w *Wire) put(comm uint64, l *Link) {
 	}
 	w.links.Store(&links)
 	w.recent.Store(nil)
-}
-
-// Link makes communicator comm's use of the wire, with this many places on each side, numbered from 0. Both sides must
-// call it before either puts. It fails with ErrInUse if comm has a link here, or had one that the peer has not closed,
-// and with Err's error if the wire has ended.
-func (w *Wire) Link(comm uint64, places int) (*Link, error) {
-	if d := w.Err(); d != nil {
-		return nil, d
-	}
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	if (*w.links.Load())[comm] != nil {
-		return nil, fmt.Errorf("network: communicator %#x has a link to rank %d: %w", comm, w.peer, fault.ErrInUse)
-	}
-	w.linked.Store(true)
-	if d := w.Err(); d != nil { // perhaps before linked was set, so that nobody was told
-		return nil, d
-	}
-	l := &Link{wire: w, comm: comm, places: make([]place, places)}
-	w.put(comm, l)
-	return l, nil
-}
-
-// leaving reports whether this side has said bye.
-func (c *control) leaving() bool {
-	c.sending.Lock()
-	defer c.sending.Unlock()
-	return c.said
 }

@@ -19,14 +19,15 @@ const ahead = 16 << 10
 // in between.
 const batch = 1 << 20
 
-// Sink receives frames. Its methods are called by one goroutine at a time, and must not call the connection.
+// Sink receives frames. Its methods are called by one goroutine at a time, and may call the connection's Put, Queue and
+// Withdraw alone.
 type Sink interface {
 	// Place returns where the payload goes. If not ok, it is read and dropped. An error ends the connection.
 	Place(h Header) (p unsafe.Pointer, ok bool, err error)
 	// Landed is called once all of a frame is where Place said.
 	Landed(h Header)
-	// Over is called for a frame that says that a communicator is over. An error ends the connection.
-	Over(comm uint64) error
+	// Told is called for every frame that is no put. An error ends the connection.
+	Told(h Header) error
 }
 
 // Conn is one data connection. Its methods are local and safe for concurrent use. None waits for the peer.
@@ -69,8 +70,8 @@ type put struct {
 	header  [HeaderSize]byte
 	p       unsafe.Pointer
 	n, done int // n: size of the payload; done: bytes sent, including the header
-	comm    uint64
-	sent    *atomic.Uint64
+	h       Header
+	sent    *atomic.Uint64 // nil: nobody counts
 }
 
 // New makes a connection of a non-blocking socket, and owns it from now on. want tells whether the connection wants
@@ -169,8 +170,8 @@ func (c *Conn) arrived(n int) error {
 		if err != nil {
 			return err
 		}
-		if h.Over {
-			if err := c.sink.Over(h.Comm); err != nil {
+		if h.Kind != Put {
+			if err := c.sink.Told(h); err != nil {
 				return err
 			}
 			c.at += HeaderSize
@@ -209,7 +210,7 @@ func (c *Conn) Stop(f func(h Header) (drop bool)) {
 }
 
 // Put sends a frame as far as the kernel takes it at once, and queues the rest. p is in use until sent is raised by 1,
-// or Drop or Close has returned. After Close, Put does nothing.
+// or Drop or Close has returned. sent may be nil. After Close, Put does nothing.
 func (c *Conn) Put(h Header, p unsafe.Pointer, sent *atomic.Uint64) {
 	var direct bool
 	if c.queued.Load() == 0 && c.sending.TryLock() {
@@ -219,12 +220,7 @@ func (c *Conn) Put(h Header, p unsafe.Pointer, sent *atomic.Uint64) {
 		c.sending.Unlock()
 	}
 	if !direct {
-		x := put{p: p, n: int(h.Length), comm: h.Comm, sent: sent}
-		h.Encode(x.header[:])
-		c.inbox.Lock()
-		c.inbox.puts = append(c.inbox.puts, x)
-		c.queued.Add(1)
-		c.inbox.Unlock()
+		c.enqueue(newPut(h, p, sent))
 	}
 	// Goroutines that put meanwhile found this one sending, so send for them. If the socket is full, a later Flush
 	// does.
@@ -233,12 +229,35 @@ func (c *Conn) Put(h Header, p unsafe.Pointer, sent *atomic.Uint64) {
 	}
 }
 
+// Queue puts a frame without payload, which leaves together with the next Put, or at the next Flush.
+func (c *Conn) Queue(h Header) { c.enqueue(newPut(h, nil, nil)) }
+
+func (c *Conn) enqueue(x put) {
+	c.inbox.Lock()
+	c.inbox.puts = append(c.inbox.puts, x)
+	c.queued.Add(1)
+	c.inbox.Unlock()
+}
+
+func newPut(h Header, p unsafe.Pointer, sent *atomic.Uint64) put {
+	x := put{p: p, n: h.payload(), h: h, sent: sent}
+	h.Encode(x.header[:])
+	return x
+}
+
+// count counts a put whose memory is free again.
+func (x *put) count() {
+	if x.sent != nil {
+		x.sent.Add(1)
+	}
+}
+
 // put sends a frame. Nothing is queued before it.
 func (c *Conn) put(h Header, p unsafe.Pointer, sent *atomic.Uint64) {
 	if c.fd < 0 {
 		return
 	}
-	n := int(h.Length)
+	n := h.payload()
 	h.Encode(c.out[:])
 	var done, asked int
 	var e syscall.Errno
@@ -256,14 +275,16 @@ func (c *Conn) put(h Header, p unsafe.Pointer, sent *atomic.Uint64) {
 		c.from[1] = iovec{}
 	}
 	if e == 0 && done == HeaderSize+n {
-		sent.Add(1)
+		if sent != nil {
+			sent.Add(1)
+		}
 		return
 	}
 	if e != 0 {
 		done = 0 // EAGAIN, or an error that Receive will report
 	}
-	x := put{p: p, n: n, done: done, comm: h.Comm, sent: sent}
-	h.Encode(x.header[:])
+	x := newPut(h, p, sent)
+	x.done = done
 	c.queue = append(c.queue, x)
 	c.queued.Add(1)
 	if done < asked {
@@ -331,7 +352,7 @@ func (c *Conn) flush() (full bool) {
 			x.done += k
 			n -= k
 			if x.done == HeaderSize+x.n {
-				x.sent.Add(1)
+				x.count()
 				*x = put{}
 				c.head++
 				c.queued.Add(-1)
@@ -370,24 +391,48 @@ func (c *Conn) wants(room bool) {
 // puts' memory is not read any more.
 func (c *Conn) Drop(comm uint64) {
 	c.alone(func() {
-		c.collect()
-		kept := c.queue[:0]
-		for _, x := range c.queue[c.head:] {
-			if x.comm == comm {
-				if x.done == 0 {
-					c.queued.Add(-1)
-					continue
-				}
-				x.own()
+		c.keep(func(x *put) bool {
+			switch {
+			case x.h.Comm != comm:
+				return true
+			case x.done == 0:
+				return false
 			}
-			kept = append(kept, x)
-		}
-		clear(c.queue[len(kept):])
-		c.queue, c.head = kept, 0
-		if len(kept) == 0 { // nobody flushes an empty queue, so a writable socket would wake waiters again and again
-			c.wants(false)
-		}
+			x.own()
+			return true
+		})
 	})
+}
+
+// Withdraw forgets the puts to a communicator's place up to a sequence that have not begun: they count as sent.
+func (c *Conn) Withdraw(comm uint64, place uint32, seq uint64) {
+	c.alone(func() {
+		c.keep(func(x *put) bool {
+			if x.h.Kind != Put || x.h.Comm != comm || x.h.Place != place || x.h.Seq > seq || x.done > 0 {
+				return true
+			}
+			x.count()
+			return false
+		})
+	})
+}
+
+// keep forgets the queued puts that f does not want.
+func (c *Conn) keep(f func(x *put) bool) {
+	c.collect()
+	kept := c.queue[:0]
+	for _, x := range c.queue[c.head:] {
+		if f(&x) {
+			kept = append(kept, x)
+		} else {
+			c.queued.Add(-1)
+		}
+	}
+	clear(c.queue[len(kept):])
+	c.queue, c.head = kept, 0
+	if len(kept) == 0 { // nobody flushes an empty queue, so a writable socket would wake waiters again and again
+		c.wants(false)
+	}
 }
 
 // alone runs f while nobody sends. Then it sends what was put meanwhile by goroutines that found this one sending.

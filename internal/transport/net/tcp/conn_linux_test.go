@@ -20,7 +20,7 @@ type model struct {
 	memory [4][64]byte
 	placed int
 	landed []Header
-	over   []uint64
+	told   []Header
 }
 
 func (m *model) Place(h Header) (unsafe.Pointer, bool, error) {
@@ -36,11 +36,11 @@ func (m *model) Place(h Header) (unsafe.Pointer, bool, error) {
 
 func (m *model) Landed(h Header) { m.landed = append(m.landed, h) }
 
-func (m *model) Over(comm uint64) error {
-	if comm > 8 {
-		return Refused(Header{Comm: comm}, "it is none")
+func (m *model) Told(h Header) error {
+	if h.Comm > 8 {
+		return Refused(h, "it is none")
 	}
-	m.over = append(m.over, comm)
+	m.told = append(m.told, h)
 	return nil
 }
 
@@ -68,7 +68,7 @@ func pair(t testing.TB) (fds [2]int) {
 func FuzzFrames(f *testing.F) {
 	frame := func(place uint32, length int) []byte {
 		b := make([]byte, HeaderSize+length)
-		Header{Place: place, Comm: 1, Seq: 1, Length: uint64(length)}.Encode(b)
+		Header{Kind: Put, Place: place, Comm: 1, Seq: 1, Length: uint64(length)}.Encode(b)
 		for i := range length {
 			b[HeaderSize+i] = byte(i + 1)
 		}
@@ -78,8 +78,8 @@ func FuzzFrames(f *testing.F) {
 	f.Add(append(frame(5, 5000), frame(1, 9)...), uint16(1000))
 	f.Add(append(frame(2, 64), frame(9, 1)...), uint16(33))
 	over := make([]byte, 2*HeaderSize)
-	Header{Comm: 8, Over: true}.Encode(over)
-	Header{Comm: 9, Over: true}.Encode(over[HeaderSize:])
+	Header{Kind: Over, Comm: 8}.Encode(over)
+	Header{Kind: Revoke, Place: 3, Comm: 9, Seq: 5}.Encode(over[HeaderSize:])
 	f.Add(append(frame(2, 64), over...), uint16(40))
 	f.Add([]byte("garbage that is longer than a header is"), uint16(1))
 	f.Fuzz(func(t *testing.T, b []byte, piece uint16) {
@@ -100,8 +100,9 @@ func FuzzFrames(f *testing.F) {
 			var p unsafe.Pointer
 			var ok bool
 			switch {
-			case err == nil && h.Over:
-				err = want.Over(h.Comm)
+			case err == nil && h.Kind != Put:
+				err = want.Told(h)
+				h.Length = 0
 			case err == nil:
 				p, ok, err = want.Place(h)
 			}
@@ -149,7 +150,7 @@ func FuzzFrames(f *testing.F) {
 		require.Equal(t, errors.Is(end, ErrFrame), errors.Is(err, ErrFrame), "%v, %v", end, err)
 		require.Equal(t, errors.Is(end, io.EOF), errors.Is(err, io.EOF), "%v, %v", end, err)
 		require.Equal(t, want.landed, got.landed)
-		require.Equal(t, want.over, got.over)
+		require.Equal(t, want.told, got.told)
 		require.Equal(t, want.memory, got.memory)
 	})
 }
@@ -169,7 +170,7 @@ func TestQueue(t *testing.T) {
 		large[i] = 1
 	}
 	put := func(comm uint64, n int) {
-		c.Put(Header{Comm: comm, Seq: 1, Length: uint64(n)}, unsafe.Pointer(&large[0]), &sent)
+		c.Put(Header{Kind: Put, Comm: comm, Seq: 1, Length: uint64(n)}, unsafe.Pointer(&large[0]), &sent)
 	}
 	put(1, len(large)) // begins
 	put(1, 10)
@@ -217,8 +218,8 @@ func TestDropAnywhere(t *testing.T) {
 		c := New(fds[0], &model{}, func(bool) {})
 		var sent atomic.Uint64
 		from := bytes.Repeat([]byte{7}, n)
-		x := put{p: unsafe.Pointer(&from[0]), n: n, comm: 1, sent: &sent}
-		Header{Comm: 1, Seq: 1, Length: n}.Encode(x.header[:])
+		x := newPut(Header{Kind: Put, Comm: 1, Seq: 1, Length: n}, unsafe.Pointer(&from[0]), &sent)
+		Header{Kind: Put, Comm: 1, Seq: 1, Length: n}.Encode(x.header[:])
 		whole := append(x.header[:], from...)
 		_, err := unix.Write(fds[0], whole[:done])
 		require.NoError(t, err)
@@ -251,8 +252,7 @@ func TestDropAll(t *testing.T) {
 	wanted := true
 	c := New(fds[0], &model{}, func(room bool) { wanted = room })
 	var sent atomic.Uint64
-	x := put{comm: 1, sent: &sent}
-	Header{Comm: 1, Seq: 1}.Encode(x.header[:])
+	x := newPut(Header{Kind: Put, Comm: 1, Seq: 1}, nil, &sent)
 	c.queue, c.wanted = append(c.queue, x), true
 	c.queued.Add(1)
 	c.Drop(1)
@@ -269,7 +269,7 @@ func TestPutMeanwhile(t *testing.T) {
 	c := New(fds[0], &model{}, func(bool) {})
 	var sent atomic.Uint64
 	b := make([]byte, 8)
-	send := func() { c.Put(Header{Comm: 1, Seq: 1, Length: 8}, unsafe.Pointer(&b[0]), &sent) }
+	send := func() { c.Put(Header{Kind: Put, Comm: 1, Seq: 1, Length: 8}, unsafe.Pointer(&b[0]), &sent) }
 	c.alone(send)
 	require.Zero(t, c.Queued())
 	require.EqualValues(t, 1, sent.Load())
@@ -282,8 +282,7 @@ func TestPutMeanwhile(t *testing.T) {
 		c.sending.Unlock()
 		runtime.Gosched()
 	}
-	x := put{p: unsafe.Pointer(&b[0]), n: 8, comm: 1, sent: &sent}
-	Header{Comm: 1, Seq: 1, Length: 8}.Encode(x.header[:])
+	x := newPut(Header{Kind: Put, Comm: 1, Seq: 1, Length: 8}, unsafe.Pointer(&b[0]), &sent)
 	c.inbox.puts = append(c.inbox.puts, x)
 	c.queued.Add(1)
 	c.Flush() // as Put does; it cannot send
@@ -320,12 +319,80 @@ func TestOrder(t *testing.T) {
 	go func() { // receives at both ends; knows about the put only from the network
 		defer close(answered)
 		received(b, &there)
-		b.Put(Header{Place: 0, Seq: 1, Length: 64}, unsafe.Pointer(&there.memory[1]), new(atomic.Uint64))
+		b.Put(Header{Kind: Put, Seq: 1, Length: 64}, unsafe.Pointer(&there.memory[1]), new(atomic.Uint64))
 		received(a, &here)
 	}()
 	data[0] = 1
 	var sent atomic.Uint64
-	a.Put(Header{Place: 0, Seq: 1, Length: 64}, unsafe.Pointer(data), &sent)
+	a.Put(Header{Kind: Put, Seq: 1, Length: 64}, unsafe.Pointer(data), &sent)
 	<-answered
 	require.Equal(t, byte(1), there.memory[0][0])
+}
+
+// Queued frames leave with the next put, before it.
+func TestQueuedFrames(t *testing.T) {
+	fds := pair(t)
+	var got model
+	a, b := New(fds[0], &model{}, func(bool) {}), New(fds[1], &got, func(bool) {})
+	defer a.Close()
+	defer b.Close()
+	grant := Header{Kind: Grant, Comm: 1, Place: 2, Seq: 3, Length: 4}
+	a.Queue(grant)
+	_, err := b.Receive()
+	require.NoError(t, err)
+	require.Empty(t, got.told)
+	data := [8]byte{1}
+	var sent atomic.Uint64
+	a.Put(Header{Kind: Put, Comm: 1, Seq: 1, Length: 8}, unsafe.Pointer(&data[0]), &sent)
+	require.EqualValues(t, 1, sent.Load())
+	for len(got.landed) == 0 {
+		_, err := b.Receive()
+		require.NoError(t, err)
+	}
+	require.Equal(t, []Header{grant}, got.told)
+	a.Queue(grant)
+	a.Flush()
+	for len(got.told) == 1 {
+		_, err := b.Receive()
+		require.NoError(t, err)
+	}
+	require.Zero(t, a.Queued())
+}
+
+// Withdraw counts puts of the place and sequences as sent, if they have not begun, and leaves all others.
+func TestWithdraw(t *testing.T) {
+	fds := pair(t)
+	wanted := false
+	c := New(fds[0], &model{}, func(room bool) { wanted = room })
+	var sent atomic.Uint64
+	data := make([]byte, 4)
+	add := func(h Header, done int) {
+		x := newPut(h, unsafe.Pointer(&data[0]), &sent)
+		x.done = done
+		c.queue, c.wanted, wanted = append(c.queue, x), true, true
+		c.queued.Add(1)
+	}
+	add(Header{Kind: Put, Comm: 1, Place: 2, Seq: 3, Length: 4}, 1) // has begun
+	for _, h := range []Header{
+		{Kind: Put, Comm: 1, Place: 2, Seq: 4, Length: 4},
+		{Kind: Put, Comm: 1, Place: 2, Seq: 5, Length: 4},
+		{Kind: Put, Comm: 1, Place: 2, Seq: 6, Length: 4},   // a later sequence
+		{Kind: Put, Comm: 1, Place: 3, Seq: 4, Length: 4},   // another place
+		{Kind: Put, Comm: 2, Place: 2, Seq: 4, Length: 4},   // another communicator
+		{Kind: Grant, Comm: 1, Place: 2, Seq: 4, Length: 4}, // no put
+	} {
+		add(h, 0)
+	}
+	require.NoError(t, unix.Shutdown(fds[0], unix.SHUT_WR)) // so that nothing is sent
+	c.Withdraw(1, 2, 5)
+	require.EqualValues(t, 2, sent.Load())
+	var left []uint64
+	for _, x := range c.queue[c.head:] {
+		left = append(left, uint64(x.h.Kind)<<32|x.h.Comm<<16|uint64(x.h.Place)<<8|x.h.Seq)
+	}
+	require.Equal(t, []uint64{1<<32 | 1<<16 | 2<<8 | 3, 1<<32 | 1<<16 | 2<<8 | 6, 1<<32 | 1<<16 | 3<<8 | 4,
+		1<<32 | 2<<16 | 2<<8 | 4, 5<<32 | 1<<16 | 2<<8 | 4}, left)
+	require.True(t, wanted)
+	c.Close()
+	require.NoError(t, unix.Close(fds[1]))
 }

@@ -14,34 +14,40 @@ const (
 	MaxLength  = 1 << 40
 )
 
-const (
-	magic = 0x4255 // "UB"
+const magic = 0x4255 // "UB"
 
-	kindPut  = 1
-	kindOver = 2
+// Kind is what a frame is for.
+type Kind uint8
+
+// The kinds of frames. All but puts are heads alone.
+const (
+	Put     Kind = iota + 1 // Length bytes of payload for a place
+	Over                    // the peer sends nothing more of the communicator on this connection
+	Open                    // the peer has made its side of a link, with Place places
+	Refuse                  // the peer has closed the communicator, of which it has no link
+	Grant                   // the peer grants a place to Length bytes
+	Revoke                  // the peer takes back what it granted for a place, up to Seq
+	Revoked                 // the answer: no put of these follows
 )
 
 // ErrFrame says that a frame broke the protocol, which ends its connection.
 var ErrFrame = errors.New("a frame breaks the rules")
 
-// Header describes a frame's payload: all that the peer says about a put. Its bytes, little endian: magic (2), kind
-// (1), 0 (1), place (4), communicator (8), sequence (8), length (8).
+// Header is a frame's head: all that the peer says about it. Its bytes, little endian: magic (2), kind (1), 0 (1), place
+// (4), communicator (8), sequence (8), length (8). What the frame's kind has no use for is 0.
 type Header struct {
+	Kind   Kind
 	Place  uint32
 	Comm   uint64
-	Seq    uint64 // over 0
-	Length uint64 // of the payload; 0 only raises the place's word
-	Over   bool   // not a put: the peer sends nothing more of the communicator on this connection; all other fields but Comm are 0
+	Seq    uint64 // over 0, where the kind has one
+	Length uint64 // of a put's payload, where 0 only raises the place's word
 }
 
 // Encode writes h to the first HeaderSize bytes of b.
 func (h Header) Encode(b []byte) {
 	_ = b[HeaderSize-1]
 	binary.LittleEndian.PutUint16(b, magic)
-	b[2], b[3] = kindPut, 0
-	if h.Over {
-		b[2] = kindOver
-	}
+	b[2], b[3] = byte(h.Kind), 0
 	binary.LittleEndian.PutUint32(b[4:], h.Place)
 	binary.LittleEndian.PutUint64(b[8:], h.Comm)
 	binary.LittleEndian.PutUint64(b[16:], h.Seq)
@@ -51,11 +57,32 @@ func (h Header) Encode(b []byte) {
 // Decode reads a header from the first HeaderSize bytes of b. Errors wrap ErrFrame.
 func Decode(b []byte) (Header, error) {
 	_ = b[HeaderSize-1]
-	h := Header{binary.LittleEndian.Uint32(b[4:]), binary.LittleEndian.Uint64(b[8:]), binary.LittleEndian.Uint64(b[16:]),
-		binary.LittleEndian.Uint64(b[24:]), b[2] == kindOver}
-	ok := b[2] == kindPut && h.Seq > 0 && h.Length <= MaxLength || h.Over && h.Place == 0 && h.Seq == 0 && h.Length == 0
-	if binary.LittleEndian.Uint16(b) != magic || b[3] != 0 || !ok {
+	h := Header{Kind(b[2]), binary.LittleEndian.Uint32(b[4:]), binary.LittleEndian.Uint64(b[8:]),
+		binary.LittleEndian.Uint64(b[16:]), binary.LittleEndian.Uint64(b[24:])}
+	if binary.LittleEndian.Uint16(b) != magic || b[3] != 0 || !h.valid() {
 		return h, fmt.Errorf("%w: it begins with % x", ErrFrame, b[:HeaderSize])
 	}
 	return h, nil
+}
+
+func (h *Header) valid() bool {
+	switch h.Kind {
+	case Put, Grant:
+		return h.Seq > 0 && h.Length <= MaxLength
+	case Revoke, Revoked:
+		return h.Seq > 0 && h.Length == 0
+	case Open:
+		return h.Seq == 0 && h.Length == 0
+	case Over, Refuse:
+		return h.Place == 0 && h.Seq == 0 && h.Length == 0
+	}
+	return false
+}
+
+// payload is how many bytes follow the head.
+func (h *Header) payload() int {
+	if h.Kind == Put {
+		return int(h.Length)
+	}
+	return 0
 }

@@ -7,35 +7,54 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
+// Heads of every kind travel as they are; what a kind does not allow is an error.
 func TestHeader(t *testing.T) {
-	h := Header{Place: 1 << 31, Comm: 1 << 63, Seq: 1, Length: MaxLength}
-	var b [HeaderSize]byte
-	h.Encode(b[:])
-	got, err := Decode(b[:])
-	require.NoError(t, err)
-	require.Equal(t, h, got)
-	over := Header{Comm: 1 << 63, Over: true}
-	var o [HeaderSize]byte
-	over.Encode(o[:])
-	got, err = Decode(o[:])
-	require.NoError(t, err)
-	require.Equal(t, over, got)
-	for _, i := range []int{4, 16, 24} {
-		bad := o
-		bad[i] = 1
-		_, err := Decode(bad[:])
-		require.ErrorIs(t, err, ErrFrame)
-	}
-	for name, edit := range map[string]func(b []byte){
-		"magic":    func(b []byte) { b[1] ^= 1 },
-		"kind":     func(b []byte) { b[2] = 3 },
-		"zero":     func(b []byte) { b[3] = 1 },
-		"sequence": func(b []byte) { binary.LittleEndian.PutUint64(b[16:], 0) },
-		"length":   func(b []byte) { binary.LittleEndian.PutUint64(b[24:], MaxLength+1) },
+	for _, k := range []struct {
+		name               string
+		h                  Header
+		place, seq, length bool // whether the kind has these
+	}{
+		{"put", Header{Kind: Put, Place: 1 << 31, Comm: 1 << 63, Seq: 1, Length: MaxLength}, true, true, true},
+		{"grant", Header{Kind: Grant, Place: 1 << 31, Comm: 1 << 63, Seq: 1 << 63, Length: 5}, true, true, true},
+		{"revoke", Header{Kind: Revoke, Place: 7, Comm: 1 << 63, Seq: 9}, true, true, false},
+		{"revoked", Header{Kind: Revoked, Place: 7, Comm: 1 << 63, Seq: 9}, true, true, false},
+		{"open", Header{Kind: Open, Place: 7, Comm: 1 << 63}, true, false, false},
+		{"over", Header{Kind: Over, Comm: 1 << 63}, false, false, false},
+		{"refuse", Header{Kind: Refuse, Comm: 1 << 63}, false, false, false},
 	} {
-		bad := b
-		edit(bad[:])
-		_, err := Decode(bad[:])
-		require.ErrorIs(t, err, ErrFrame, name)
+		t.Run(k.name, func(t *testing.T) {
+			var b [HeaderSize]byte
+			k.h.Encode(b[:])
+			got, err := Decode(b[:])
+			require.NoError(t, err)
+			require.Equal(t, k.h, got)
+			with := func(at int, v uint64, ok bool) {
+				c := b
+				if at == 4 {
+					binary.LittleEndian.PutUint32(c[at:], uint32(v))
+				} else {
+					binary.LittleEndian.PutUint64(c[at:], v)
+				}
+				if _, err := Decode(c[:]); ok {
+					require.NoError(t, err)
+				} else {
+					require.ErrorIs(t, err, ErrFrame, "%d at %d", v, at)
+				}
+			}
+			with(4, 3, k.place)
+			with(16, 3, k.seq)
+			with(16, 0, !k.seq)
+			with(24, 3, k.length)
+			with(24, MaxLength+1, false)
+			for i, v := range map[int]byte{1: b[1] ^ 1, 2: byte(Revoked) + 1, 3: 1} {
+				c := b
+				c[i] = v
+				_, err := Decode(c[:])
+				require.ErrorIs(t, err, ErrFrame)
+			}
+			b[2] = 0
+			_, err = Decode(b[:])
+			require.ErrorIs(t, err, ErrFrame)
+		})
 	}
 }
