@@ -72,7 +72,7 @@ func (e *endpoint) Name() string {
 	if !e.s.up {
 		return ""
 	}
-	return "test memory"
+	return transportName + " memory"
 }
 
 // Ready implements transport.Endpoint.

@@ -61,6 +61,11 @@ func rowOf(rank int) string { return "rank " + strconv.Itoa(rank) }
 // Row implements transport.Node.
 func (n *node) Row() []byte { return []byte(rowOf(n.config.Rank)) }
 
+// Transport implements transport.Node.
+func (n *node) Transport() (name string, lanes int) { return transportName, 1 }
+
+const transportName = "test"
+
 // Begin implements transport.Node.
 func (n *node) Begin() {
 	n.f.mu.Lock()

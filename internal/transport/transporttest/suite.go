@@ -147,7 +147,7 @@ func (s *suite) idle(t *testing.T, n int) *job {
 	for i := range n {
 		r := &rank{}
 		j.ranks = append(j.ranks, r)
-		configs = append(configs, transport.Config{Rank: i, Secret: []byte("the secret of the tests"),
+		configs = append(configs, transport.Config{Rank: i, Size: n, Secret: []byte("the secret of the tests"),
 			RowOf: func(rank int) []byte { r.mu.Lock(); defer r.mu.Unlock(); r.rows++; return rows[rank] },
 			Heard: func(from int, m transport.Message) {
 				r.mu.Lock()
