@@ -85,10 +85,10 @@ func (e *endpoint) Ready(ctx context.Context) error {
 		made, closed, d := e.made, e.closed, e.down.Load()
 		n.f.mu.Unlock()
 		switch {
-		case made:
-			return nil
 		case d != nil:
 			return d
+		case made:
+			return nil
 		case closed:
 			return fmt.Errorf("this rank has closed its endpoint of rank %d: %w", e.s.peer, fault.ErrClosed)
 		case ctx.Err() != nil:
