@@ -89,7 +89,8 @@ type rank struct {
 	heard []heard
 	downs []*transport.Down
 	ticks int
-	rows  int // how often Config.RowOf was called
+	rows  int    // how often Config.RowOf was called
+	down  func() // is called by Config.Down, if it is not nil
 }
 
 type heard struct {
@@ -154,7 +155,17 @@ func (s *suite) idle(t *testing.T, n int) *job {
 				defer r.mu.Unlock()
 				r.heard = append(r.heard, heard{from, m})
 			},
-			Down: func(_ int, d *transport.Down) { r.mu.Lock(); defer r.mu.Unlock(); r.downs = append(r.downs, d) },
+			Down: func(peer int, d *transport.Down) {
+				r.mu.Lock()
+				defer r.mu.Unlock()
+				if peer != d.Peer {
+					t.Errorf("rank %d: rank %d is lost, it says of rank %d: %v", i, d.Peer, peer, d)
+				}
+				r.downs = append(r.downs, d)
+				if r.down != nil {
+					r.down()
+				}
+			},
 			Tick: func() { r.mu.Lock(); defer r.mu.Unlock(); r.ticks++ },
 		})
 	}
