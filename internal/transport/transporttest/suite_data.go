@@ -36,9 +36,7 @@ func testPuts(t *testing.T, s *suite) {
 		require.Equal(t, seq, a.Queued())
 		j.must("it lands", func() bool {
 			landed := b.Word(2).Load() == seq
-			if landed && !bytes.Equal(from, to[:n]) {
-				t.Errorf("%d bytes: the word came before them", n)
-			}
+			require.True(t, !landed || bytes.Equal(from, to[:n]), "%d bytes: the word came before them", n)
 			return landed
 		})
 		require.Equal(t, n, b.Landed(2))
