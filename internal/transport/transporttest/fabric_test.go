@@ -358,6 +358,9 @@ func TestCloseLimit(t *testing.T) {
 			a.Put(0, 1, at(from), 8)
 			if cut {
 				f.Cut(0, 1)
+				f.mu.Lock()
+				f.nodes[0].sides[1].cutAt = time.Now().Add(testkit.Limit) // not noticed before Close ends
+				f.mu.Unlock()
 				is = fault.ErrPeerLost
 			}
 			j.closed[0] = true

@@ -239,10 +239,14 @@ func (j *job) move(ranks ...int) {
 	runtime.Gosched()
 }
 
-// until makes progress on these ranks' nodes, all if there are none, until done. Any goroutine may call it.
+// until makes progress on these ranks' nodes, all if there are none, until done, or until the test has failed. Any
+// goroutine may call it.
 func (j *job) until(what string, done func() bool, ranks ...int) bool {
 	j.t.Helper()
 	for begin := time.Now(); !done(); j.move(ranks...) {
+		if j.t.Failed() {
+			return false
+		}
 		if time.Since(begin) > testkit.Limit {
 			j.t.Errorf("not so after %v: %s", testkit.Limit, what)
 			return false

@@ -224,7 +224,7 @@ func testTraffic(t *testing.T, s *suite) {
 							return
 						}
 					}
-					if done {
+					if done || t.Failed() {
 						return
 					}
 					if time.Since(begin) > testkit.Limit {
@@ -281,7 +281,7 @@ func testWait(t *testing.T, s *suite) {
 				if me == 0 {
 					e.Put(0, seq, nil, 0)
 				}
-				for e.Word(0).Load() < seq && time.Since(begin) < testkit.Limit {
+				for e.Word(0).Load() < seq && time.Since(begin) < testkit.Limit && !t.Failed() {
 					j.Nodes[me].Wait(time.Second)
 				}
 				if w := e.Word(0).Load(); w != seq {
