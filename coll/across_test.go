@@ -18,6 +18,7 @@ import (
 	"github.com/ubcoll/ubcoll/bootstrap"
 	"github.com/ubcoll/ubcoll/coll"
 	"github.com/ubcoll/ubcoll/fault"
+	"github.com/ubcoll/ubcoll/internal/engine"
 	"github.com/ubcoll/ubcoll/internal/enginetest"
 	"github.com/ubcoll/ubcoll/internal/hosts"
 	"github.com/ubcoll/ubcoll/internal/inside"
@@ -28,13 +29,22 @@ import (
 // onHosts runs do on goroutine ranks, and returns their errors. hosts has a letter for each rank: its host.
 func onHosts(t testing.TB, hosts string, do func(c *ubcoll.Comm) error) []error {
 	t.Helper()
+	return onHostsOver(t, hosts, inside.Providers.Network, do)
+}
+
+// onHostsOver is onHosts over a network of the test's own.
+func onHostsOver(t testing.TB, hosts string, network engine.NewNode, do func(c *ubcoll.Comm) error) []error {
+	t.Helper()
+	providers := inside.Providers
+	providers.Network = network
 	bs := enginetest.Hosts(bootstrap.Local(len(hosts)), func(r int) string { return "host-" + hosts[r:r+1] })
 	errs := make([]error, len(bs))
 	var wg sync.WaitGroup
 	for r, b := range bs {
 		wg.Go(func() {
-			c, err := ubcoll.Open(context.Background(), b, ubcoll.Options{})
+			in, err := inside.OpenOn(context.Background(), b, engine.Options{}, nil, providers)
 			if err == nil {
+				c := (*ubcoll.Comm)(in)
 				err = errors.Join(do(c), c.Close())
 			}
 			errs[r] = errors.Join(err, b.Close())
@@ -228,64 +238,70 @@ func TestAcrossMismatches(t *testing.T) {
 	}
 	for _, seed := range testkit.Seeds(t) {
 		t.Logf("%d calls of seed %d", count, seed)
-		const hosts = "abcabacc"
-		ranks, most := len(hosts), 3<<20
+		most := 3 << 20
 		if race.Enabled || testing.Short() {
 			most = 50000
 		}
-		var mu sync.Mutex
-		said := make([][]error, count)
-		for i := range said {
-			said[i] = make([]error, ranks)
+		mismatches(t, inside.Providers.Network, seed, count, most)
+	}
+}
+
+// mismatches makes count wrong calls on some ranks over a network. After each come right ones, of most elements at most.
+func mismatches(t *testing.T, network engine.NewNode, seed uint64, count, most int) {
+	const hosts = "abcabacc"
+	ranks := len(hosts)
+	var mu sync.Mutex
+	said := make([][]error, count)
+	for i := range said {
+		said[i] = make([]error, ranks)
+	}
+	requireAll(t, onHostsOver(t, hosts, network, func(c *ubcoll.Comm) error {
+		draw := rand.New(rand.NewPCG(seed, 0))
+		for i := range count {
+			wrong := make([]int, ranks)
+			for k := 1 + draw.IntN(3); k > 0; k-- {
+				wrong[draw.IntN(ranks)] = 1 + draw.IntN(7)
+			}
+			n := []int{0, 1, 10, 3000, 50000}[draw.IntN(5)]
+			root := draw.IntN(ranks)
+			before := putsOf(c)
+			err := wrongCall(c, wrong[c.Rank()], n, root)
+			mu.Lock()
+			said[i][c.Rank()] = err
+			mu.Unlock()
+			sent, more := putsOf(c)-before, []int{1, 2000, 2100, 20000, 400000, most}[draw.IntN(6)]
+			if err := checkAcross(c, more, i); err != nil {
+				return fmt.Errorf("after wrong call %d (%v, %d elements): %w", i, wrong, n, err)
+			}
+			after := putsOf(c) - before - sent
+			wantSent, wantAfter := 0, 0
+			if host := strings.IndexByte("abc", hosts[c.Rank()]); strings.IndexByte(hosts, hosts[c.Rank()]) == c.Rank() {
+				root := strings.IndexByte("abc", hosts[i%ranks])
+				wantSent = wantPuts("wrong", 3, host, 0, 0, 3)
+				wantAfter = wantPuts("all_reduce", 3, host, 0, 4*more, 3) + wantPuts("broadcast", 3, host, root, 4*more, 3)
+			}
+			if int(sent) != wantSent || int(after) != wantAfter {
+				return fmt.Errorf("rank %d sent %d messages in a call that was wrong, and %d with %d elements; expected %d and %d",
+					c.Rank(), sent, after, more, wantSent, wantAfter)
+			}
 		}
-		requireAll(t, onHosts(t, hosts, func(c *ubcoll.Comm) error {
-			draw := rand.New(rand.NewPCG(seed, 0))
-			for i := range count {
-				wrong := make([]int, ranks)
-				for k := 1 + draw.IntN(3); k > 0; k-- {
-					wrong[draw.IntN(ranks)] = 1 + draw.IntN(7)
-				}
-				n := []int{0, 1, 10, 3000, 50000}[draw.IntN(5)]
-				root := draw.IntN(ranks)
-				before := putsOf(c)
-				err := wrongCall(c, wrong[c.Rank()], n, root)
-				mu.Lock()
-				said[i][c.Rank()] = err
-				mu.Unlock()
-				sent, more := putsOf(c)-before, []int{1, 2000, 2100, 20000, 400000, most}[draw.IntN(6)]
-				if err := checkAcross(c, more, i); err != nil {
-					return fmt.Errorf("after wrong call %d (%v, %d elements): %w", i, wrong, n, err)
-				}
-				after := putsOf(c) - before - sent
-				wantSent, wantAfter := 0, 0
-				if host := strings.IndexByte("abc", hosts[c.Rank()]); strings.IndexByte(hosts, hosts[c.Rank()]) == c.Rank() {
-					root := strings.IndexByte("abc", hosts[i%ranks])
-					wantSent = wantPuts("wrong", 3, host, 0, 0, 3)
-					wantAfter = wantPuts("all_reduce", 3, host, 0, 4*more, 3) + wantPuts("broadcast", 3, host, root, 4*more, 3)
-				}
-				if int(sent) != wantSent || int(after) != wantAfter {
-					return fmt.Errorf("rank %d sent %d messages in a call that was wrong, and %d with %d elements; expected %d and %d",
-						c.Rank(), sent, after, more, wantSent, wantAfter)
-				}
+		return nil
+	}))
+	for i, errs := range said {
+		about, text := -2, ""
+		for r, err := range errs {
+			require.Error(t, err, "call %d, rank %d", i, r)
+			e, ok := errors.AsType[*fault.Error](err)
+			require.True(t, ok)
+			require.Equal(t, r, e.Rank)
+			if e.Step == "" {
+				continue // the rank's own refusal
 			}
-			return nil
-		}))
-		for i, errs := range said {
-			about, text := -2, ""
-			for r, err := range errs {
-				require.Error(t, err, "call %d, rank %d", i, r)
-				e, ok := errors.AsType[*fault.Error](err)
-				require.True(t, ok)
-				require.Equal(t, r, e.Rank)
-				if e.Step == "" {
-					continue // the rank's own refusal
-				}
-				if about == -2 {
-					about, text = e.Peer, e.Err.Error()
-				}
-				require.Equal(t, about, e.Peer, "call %d: %v", i, errs)
-				require.Equal(t, text, e.Err.Error(), "call %d: %v", i, errs)
+			if about == -2 {
+				about, text = e.Peer, e.Err.Error()
 			}
+			require.Equal(t, about, e.Peer, "call %d: %v", i, errs)
+			require.Equal(t, text, e.Err.Error(), "call %d: %v", i, errs)
 		}
 	}
 }

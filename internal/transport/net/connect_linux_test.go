@@ -347,10 +347,11 @@ func TestConnectBeforeBegin(t *testing.T) {
 	closeAll(t, a, b)
 }
 
-// A rank that has begun to accept the connections of a peer that then stops waits for it no longer than decideLimit.
-func TestDecideExpires(t *testing.T) {
+// The lower rank takes one attempt at a time: while it dials, the peer's connections go back. If the peer stops, that
+// ends with its time limit.
+func TestDecide(t *testing.T) {
 	a, toldA := node(t, 0)
-	b, _ := node(t, 1)
+	b, toldB := node(t, 1)
 	toldA.rows.Store(1, b.row)
 	theirs, mine := [16]byte{1}, [16]byte{2}
 	require.True(t, a.decide(1, theirs, 50*time.Millisecond))
@@ -361,7 +362,14 @@ func TestDecideExpires(t *testing.T) {
 	require.False(t, a.decide(1, theirs, time.Second))
 	a.decided(1, theirs) // is not decided for any more
 	require.False(t, a.decide(1, theirs, time.Second))
+	ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
+	defer cancel()
+	toldB.rows.Store(0, a.row)
+	_, err := b.connect(ctx, 0, false) // while the lower rank dials
+	require.ErrorIs(t, err, errCrossed)
+	require.ErrorIs(t, err, fault.ErrTimeout)
 	a.decided(1, mine)
-	connect(t, a, b)
+	_, err = b.connect(within(t), 0, false)
+	require.NoError(t, err)
 	closeAll(t, a, b)
 }
