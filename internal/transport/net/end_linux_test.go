@@ -204,13 +204,7 @@ func TestCutOneWay(t *testing.T) {
 			t.Run(fmt.Sprintf("%s %v", name, cut), func(t *testing.T) {
 				p := newPair(t, 1)
 				if cut {
-					drop := [1]unix.SockFilter{{Code: unix.BPF_RET}} // drops what comes for the socket, so nothing is acknowledged
-					err := unix.SetsockoptSockFprog(p.ba.control.end.fd, unix.SOL_SOCKET, unix.SO_ATTACH_FILTER,
-						&unix.SockFprog{Len: 1, Filter: &drop[0]})
-					if errors.Is(err, unix.EPERM) && os.Getuid() != 0 {
-						t.Skip("this machine lets users attach no filter to a socket")
-					}
-					require.NoError(t, err)
+					deafen(t, p.ba.control.end.fd)
 					testkit.Eventually(t, func() bool { return p.ab.control.silent() || p.la.Err() != nil })
 					p.a.look(time.Now())
 					require.True(t, p.ab.silentAt.Load() != 0 || p.la.Err() != nil, "nobody has looked")
@@ -225,6 +219,16 @@ func TestCutOneWay(t *testing.T) {
 			})
 		}
 	}
+}
+
+// deafen drops what comes for a socket, so that nothing is acknowledged.
+func deafen(t testing.TB, fd int) {
+	drop := [1]unix.SockFilter{{Code: unix.BPF_RET}}
+	err := unix.SetsockoptSockFprog(fd, unix.SOL_SOCKET, unix.SO_ATTACH_FILTER, &unix.SockFprog{Len: 1, Filter: &drop[0]})
+	if errors.Is(err, unix.EPERM) && os.Getuid() != 0 {
+		t.Skip("this machine lets users attach no filter to a socket")
+	}
+	require.NoError(t, err)
 }
 
 // A peer that breaks the protocol ends the wire. Both ends learn how it did, and nothing is written.

@@ -232,8 +232,16 @@ func (l *Link) Revoke(place int, seq uint64) {
 	l.say(tcp.Revoke, place, seq, 0)
 }
 
-// Revoking implements transport.Endpoint.
-func (l *Link) Revoking() int { return int(l.revoking.Load()) }
+// Revoking implements transport.Endpoint. After either side has closed, or Err, nothing is left to acknowledge.
+func (l *Link) Revoking() int {
+	if l.closed.Load() || l.Err() != nil {
+		return 0
+	}
+	if w := l.wire.Load(); w != nil && l.over.Load() == w.all() {
+		return 0
+	}
+	return int(l.revoking.Load())
+}
 
 func (l *Link) conn(place int) *tcp.Conn {
 	w := l.wire.Load()
@@ -354,11 +362,8 @@ func (l *Link) ended() {
 	l.putting.Lock()
 	up := l.up
 	l.putting.Unlock()
-	switch {
-	case !up:
+	if !up {
 		l.fail(refusal(l.peer))
-	case l.over.Load() == l.wire.Load().all():
-		l.revoking.Store(0) // the peer puts nothing more
 	}
 }
 

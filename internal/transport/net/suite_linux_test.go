@@ -1,0 +1,86 @@
+package net
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/ubcoll/ubcoll/internal/transport"
+	"github.com/ubcoll/ubcoll/internal/transport/transporttest"
+)
+
+// TestSuite: TCP does what every transport does, over one connection for data and over several.
+func TestSuite(t *testing.T) {
+	for _, lanes := range []int{Lanes, 3} {
+		t.Run(fmt.Sprintf("%d lanes", lanes), func(t *testing.T) {
+			transporttest.Suite(t, func(t testing.TB, configs []transport.Config) transporttest.Network {
+				t.Setenv("UBCOLL_NET", "lo")
+				var nodes []*Node
+				n := transporttest.Network{
+					Background: true,
+					Kill:       func(rank int) { nodes[rank].die(t) },
+					Cut: func(a, b int) {
+						nodes[a].deafen(t, b)
+						nodes[b].deafen(t, a)
+					},
+					Pairs: func(rank int) int { return nodes[rank].pairs() },
+				}
+				for _, c := range configs {
+					if strings.HasSuffix(t.Name(), "/cut") { // others have time
+						c.Timeout = time.Second
+					}
+					node, err := New(c)
+					require.NoError(t, err)
+					node.lanes = lanes
+					n.Nodes, nodes = append(n.Nodes, node), append(nodes, node)
+				}
+				return n
+			})
+		})
+	}
+}
+
+// die ends a node as the end of its process would.
+func (n *Node) die(t testing.TB) {
+	for _, l := range n.listeners {
+		l.Close()
+	}
+	for _, w := range n.all() {
+		w.ended.Store(true)
+		w.close()
+	}
+	t.Cleanup(func() { _ = n.Close(0) })
+}
+
+// deafen loses all that comes from a peer.
+func (n *Node) deafen(t testing.TB, peer int) {
+	n.mu.Lock()
+	w := n.wires[peer]
+	n.mu.Unlock()
+	for _, e := range w.sockets() {
+		deafen(t, e.fd)
+	}
+}
+
+// pairs is what a node keeps of communicators.
+func (n *Node) pairs() (all int) {
+	n.mu.Lock()
+	for _, c := range n.comms {
+		c.mu.Lock()
+		all += len(c.links)
+		c.mu.Unlock()
+	}
+	n.mu.Unlock()
+	for _, w := range n.all() {
+		w.mu.Lock()
+		all += len(*w.links.Load()) + len(w.overs)
+		w.mu.Unlock()
+		n.mu.Lock()
+		all += len(w.asked)
+		n.mu.Unlock()
+	}
+	return all
+}
