@@ -180,7 +180,7 @@ func (n *Node) connected(peer int) *Wire {
 	if w == nil {
 		return nil
 	}
-	if d := w.Err(); d == nil || d.Kind != transport.Cut && w.linked.Load() {
+	if d := w.Err(); d == nil || d.Kind == transport.Broken || d.Kind != transport.Cut && w.linked.Load() {
 		return w
 	}
 	delete(n.wires, peer)

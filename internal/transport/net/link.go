@@ -90,21 +90,22 @@ func (l *Link) Name() string {
 func (l *Link) make(ctx context.Context, expected bool) {
 	defer l.settle()
 	w, err := l.node.connect(ctx, l.peer, expected)
-	if d, ok := errors.AsType[*transport.Down](err); ok {
-		l.fail(d)
-		return
+	if err == nil {
+		err = l.attach(w)
 	}
 	if err == nil {
-		if err = l.attach(w); err == nil {
-			select {
-			case <-l.made:
-				return
-			case <-ctx.Done():
-				err = fmt.Errorf("network: rank %d has not made its side of the communicator: %w", l.peer, late(ctx))
-			}
+		select {
+		case <-l.made:
+			return
+		case <-ctx.Done():
+			err = fmt.Errorf("network: rank %d has not made its side of the communicator: %w", l.peer, late(ctx))
 		}
 	}
-	l.fail(&transport.Down{Kind: transport.Unreached, Peer: l.peer, Err: err})
+	d, lost := errors.AsType[*transport.Down](err)
+	if !lost {
+		d = &transport.Down{Kind: transport.Unreached, Peer: l.peer, Err: err}
+	}
+	l.fail(d)
 }
 
 // late is why ctx has ended: its cause, which is a timeout unless somebody knows better.
@@ -314,6 +315,11 @@ func (l *Link) Close() {
 	defer l.ending.Unlock()
 	l.putting.Lock()
 	again, up, w := l.closed.Swap(true), l.up, l.wire.Load()
+	for _, e := range l.early {
+		if e.h.Kind == tcp.Put {
+			l.sent.Add(1)
+		}
+	}
 	l.early = nil
 	l.putting.Unlock()
 	if again {

@@ -388,14 +388,15 @@ func (c *Conn) wants(room bool) {
 
 // Drop forgets the puts of a communicator. Those that have not begun are not sent. The rest of one that has begun
 // (there is at most one) is copied and sent from the copy, so that the peer sees a whole put. Once Drop returns, the
-// puts' memory is not read any more.
+// puts' memory is not read any more, and all count as sent.
 func (c *Conn) Drop(comm uint64) {
 	c.alone(func() {
 		c.keep(func(x *put) bool {
-			switch {
-			case x.h.Comm != comm:
+			if x.h.Comm != comm {
 				return true
-			case x.done == 0:
+			}
+			x.count()
+			if x.done == 0 {
 				return false
 			}
 			x.own()
@@ -450,7 +451,7 @@ func (x *put) own() {
 	if len(b) > 0 {
 		copy(b, unsafe.Slice((*byte)(unsafe.Add(x.p, done)), len(b)))
 	}
-	x.p, x.n, x.done = unsafe.Pointer(unsafe.SliceData(b)), len(b), x.done-done
+	x.p, x.n, x.done, x.sent = unsafe.Pointer(unsafe.SliceData(b)), len(b), x.done-done, nil
 }
 
 // Queued is how many puts the kernel has not taken completely.
