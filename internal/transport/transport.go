@@ -69,19 +69,21 @@ type Comm struct {
 // at a time may post, grant, put or revoke; all else is safe for concurrent use. Nothing blocks but Ready and Close,
 // and neither waits for long: see there.
 //
-// Before the pair is made, puts and grants are kept, and sent once it is. Messages are lost.
+// Before the pair is made, puts and grants are kept, and sent once it is. Messages are lost, and so are puts that are
+// still kept when the node closes.
 type Endpoint interface {
 	// Peer is the peer's rank in the job, Name the wire's transport, and this host's interface that it uses: "tcp eth0";
 	// "" before there is a wire.
 	Peer() int
 	Name() string
-	// Ready waits until the pair is made, which the peer's side has accepted, or ctx ends. The error is why it was not
-	// made; that of an endpoint that is lost later is Err's. If ctx's cause is a *fault.Error, it is that.
+	// Ready waits until the pair is made, which the peer's side has accepted, or ctx ends: then the pair is given up. The
+	// error is why it was not made; that of an endpoint that is lost later is Err's. If ctx's cause is a *fault.Error, it
+	// is that.
 	Ready(ctx context.Context) error
 
 	// Post allows the peer to put up to n bytes of sequence seq, which must be larger than 0 and all earlier ones, to
 	// place. The bytes go to p, which must stay valid until the word is seq, Err is not nil, or a Revoke of it is done.
-	// A place has one grant at a time: post again only after the last one has landed or was revoked. The peer does not
+	// A place has one grant at a time: post again only after the last one has landed, or its revocation is done. The peer does not
 	// learn of it: it must know from elsewhere that the place is free. A place's posts are all of the same memory.
 	Post(place int, seq uint64, p unsafe.Pointer, n int)
 	// Grant is Post, and tells the peer: see Granted. The memory may be another each time. The message leaves with the
@@ -92,7 +94,7 @@ type Endpoint interface {
 	Room(place int) int
 	// Revoke takes back what was posted or granted for sequences up to seq at a place. It is done, and Revoking has
 	// counted down, once the peer has acknowledged: it puts no more of these, and what it has put before has landed. Err
-	// ends it, too. Until then the memory may be written to.
+	// and either side's Close end it, too. Until then the memory may be written to.
 	Revoke(place int, seq uint64)
 	// Revoking is how many revocations are not done.
 	Revoking() int
@@ -116,8 +118,8 @@ type Endpoint interface {
 	// Err says why the peer can no longer be reached, or is nil. It costs a load or two. Once it is set, nothing writes
 	// to granted memory or reads that of puts any more.
 	Err() *Down
-	// Close ends the endpoint's grants and puts. Once it returns, nothing writes to its places or reads its puts. Puts
-	// that have not begun are dropped. The peer learns of it by Config.Heard's messages alone.
+	// Close ends the endpoint's grants and puts. Once it returns, nothing writes to its places or reads its puts, which
+	// all count as sent. Puts that have not begun are dropped. The peer learns of it by Config.Heard's messages alone.
 	Close()
 }
 

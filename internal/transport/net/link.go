@@ -15,27 +15,28 @@ import (
 
 // Link is one communicator's use of a wire. It implements transport.Endpoint.
 type Link struct {
-	node   *Node
-	comm   *comm
-	peer   int
+	id     uint64 // of the communicator
 	places []place
-
 	wire   atomic.Pointer[Wire] // nil before there is one
-	made   chan struct{}        // closed once the link is up or down
-	settle func()               // closes it
-	cancel context.CancelCauseFunc
 
 	putting sync.Mutex // held by goroutines that put, or change one of these
 	up      bool       // the peer has made its side
-	early   []early    // frames from before that
+	lost    bool       // the peer has revoked something: see place
+	closed  atomic.Bool
+	over    atomic.Uint32 // bit i: no more of it will come on data connection i
 	down    atomic.Pointer[transport.Down]
+	queued  atomic.Uint64
+	sent    atomic.Uint64
+	early   []early // frames from before up
 
-	refused  bool          // by the peer; held by the wire's lock
-	ending   sync.Mutex    // held by the goroutine that closes
-	over     atomic.Uint32 // bit i: no more of it will come on data connection i
-	closed   atomic.Bool
-	queued   atomic.Uint64
-	sent     atomic.Uint64
+	node     *Node
+	comm     *comm
+	peer     int
+	made     chan struct{} // closed once the link is up or down
+	settle   func()        // closes it
+	cancel   context.CancelCauseFunc
+	refused  bool       // by the peer; held by the wire's lock
+	ending   sync.Mutex // held by the goroutine that closes
 	revoking atomic.Int64
 }
 
@@ -65,7 +66,7 @@ type place struct {
 
 // link makes the communicator's link to a peer; both are locked.
 func (c *comm) link(n *Node, peer int) *Link {
-	l := &Link{node: n, comm: c, peer: peer, places: make([]place, c.Places), made: make(chan struct{})}
+	l := &Link{id: c.ID, node: n, comm: c, peer: peer, places: make([]place, c.Places), made: make(chan struct{})}
 	l.settle = sync.OnceFunc(func() { close(l.made) })
 	l.cancel = func(error) {}
 	c.links[peer] = l
@@ -138,7 +139,7 @@ func (l *Link) attach(w *Wire) error {
 	defer w.mu.Unlock()
 	l.putting.Lock()
 	defer l.putting.Unlock()
-	old, there := l.wire.Load(), (*w.links.Load())[l.comm.ID]
+	old, there := l.wire.Load(), (*w.links.Load())[l.id]
 	switch {
 	case l.closed.Load(), l.down.Load() != nil, old != nil && old != w, there != nil && there != l:
 		return fmt.Errorf("network: the communicator's link to rank %d has ended: %w", l.peer, fault.ErrClosed)
@@ -149,11 +150,11 @@ func (l *Link) attach(w *Wire) error {
 	if d := w.Err(); d != nil { // perhaps before linked was set, so that nobody was told
 		return d
 	}
-	w.put(l.comm.ID, l)
-	l.over.Store(w.overs[l.comm.ID])
-	delete(w.overs, l.comm.ID)
+	w.put(l.id, l)
+	l.over.Store(w.overs[l.id])
+	delete(w.overs, l.id)
 	l.wire.Store(w)
-	w.data[0].Put(tcp.Header{Kind: tcp.Open, Comm: l.comm.ID, Place: uint32(len(l.places))}, nil, nil)
+	w.data[0].Put(tcp.Header{Kind: tcp.Open, Comm: l.id, Place: uint32(len(l.places))}, nil, nil)
 	if w.Err() != nil { // its end has perhaps missed this link
 		l.settle()
 	}
@@ -217,7 +218,7 @@ func (l *Link) Grant(place int, seq uint64, p unsafe.Pointer, n int) {
 // say queues a frame without payload, which leaves with the next put or progress.
 func (l *Link) say(kind tcp.Kind, place int, seq uint64, n int) {
 	l.putting.Lock()
-	l.send(tcp.Header{Kind: kind, Place: uint32(place), Comm: l.comm.ID, Seq: seq, Length: uint64(n)}, nil)
+	l.send(tcp.Header{Kind: kind, Place: uint32(place), Comm: l.id, Seq: seq, Length: uint64(n)}, nil)
 	l.putting.Unlock()
 }
 
@@ -246,7 +247,12 @@ func (l *Link) Revoking() int {
 
 func (l *Link) conn(place int) *tcp.Conn {
 	w := l.wire.Load()
-	return w.data[place%len(w.data)].Conn
+	if len(w.data) > 1 {
+		place %= len(w.data)
+	} else {
+		place = 0
+	}
+	return w.data[place].Conn
 }
 
 // Word implements transport.Endpoint.
@@ -258,9 +264,14 @@ func (l *Link) Landed(place int) int { return int(l.places[place].landed.Load())
 // Put implements transport.Endpoint. It sends what the kernel takes at once, and queues the rest, which any progress
 // sends.
 func (l *Link) Put(place int, seq uint64, p unsafe.Pointer, n int) {
+	h := tcp.Header{Kind: tcp.Put, Place: uint32(place), Comm: l.id, Seq: seq, Length: uint64(n)}
 	l.putting.Lock()
 	l.queued.Add(1)
-	l.send(tcp.Header{Kind: tcp.Put, Place: uint32(place), Comm: l.comm.ID, Seq: seq, Length: uint64(n)}, p)
+	if l.up && !l.lost && !l.closed.Load() { // as send does, with less to look at, since this counts
+		l.conn(place).Put(h, p, &l.sent)
+	} else {
+		l.send(h, p)
+	}
 	l.putting.Unlock()
 }
 
@@ -299,6 +310,7 @@ func (l *Link) Poll() {
 		return
 	}
 	l.node.moves()
+	l.node.speak() // before receiving, which can take long: a peer may wait for a grant
 	moved := false
 	for i := range w.data {
 		moved = w.move(i) || moved
@@ -335,15 +347,15 @@ func (l *Link) Close() {
 	w.mu.Lock()
 	theirs := !l.refused // the peer has a side, or makes one, that waits for this one's end
 	if theirs {
-		w.put(l.comm.ID, l.rest())
+		w.put(l.id, l.rest())
 	}
 	w.mu.Unlock()
 	for i := range w.data {
 		c := w.data[i].Conn
-		c.Stop(func(h tcp.Header) bool { return h.Comm == l.comm.ID })
-		c.Drop(l.comm.ID)
+		c.Stop(func(h tcp.Header) bool { return h.Comm == l.id })
+		c.Drop(l.id)
 		if theirs {
-			c.Put(tcp.Header{Kind: tcp.Over, Comm: l.comm.ID}, nil, nil) // after all puts
+			c.Put(tcp.Header{Kind: tcp.Over, Comm: l.id}, nil, nil) // after all puts
 		}
 	}
 }
@@ -356,7 +368,7 @@ func (l *Link) rest() *Link {
 	if over == l.wire.Load().all() {
 		return nil
 	}
-	r := &Link{comm: l.comm, settle: func() {}}
+	r := &Link{id: l.id, settle: func() {}}
 	r.wire.Store(l.wire.Load())
 	r.over.Store(over)
 	r.closed.Store(true)

@@ -175,14 +175,15 @@ func (n *Node) moves() {
 }
 
 func (n *Node) progress() bool {
-	if n.said.Load() && n.said.Swap(false) {
-		n.flush()
-	}
+	n.speak()
 	return !n.closed.Load() && n.poll.progress()
 }
 
-// flush sends the frames that are queued.
-func (n *Node) flush() {
+// speak sends the frames that are queued.
+func (n *Node) speak() {
+	if !n.said.Load() || !n.said.Swap(false) {
+		return
+	}
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	for _, w := range n.wires {

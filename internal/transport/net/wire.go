@@ -350,7 +350,7 @@ type sink struct {
 // Place implements tcp.Sink.
 func (s sink) Place(h tcp.Header) (unsafe.Pointer, bool, error) {
 	l := s.w.recent.Load()
-	if l == nil || l.comm.ID != h.Comm {
+	if l == nil || l.id != h.Comm {
 		if l = (*s.w.links.Load())[h.Comm]; l == nil {
 			return nil, false, tcp.Refused(h, "no such communicator")
 		}
@@ -386,7 +386,7 @@ func (s sink) Place(h tcp.Header) (unsafe.Pointer, bool, error) {
 // Landed implements tcp.Sink.
 func (s sink) Landed(h tcp.Header) {
 	l := s.w.recent.Load()
-	if l == nil || l.comm.ID != h.Comm {
+	if l == nil || l.id != h.Comm {
 		l = (*s.w.links.Load())[h.Comm]
 	}
 	if l == nil || l.closed.Load() {
@@ -429,6 +429,7 @@ func (s sink) Told(h tcp.Header) error {
 	case tcp.Revoke:
 		l.putting.Lock()
 		defer l.putting.Unlock()
+		l.lost = true
 		x.theirs.revoked = max(x.theirs.revoked, h.Seq)
 		c := s.w.data[s.i].Conn
 		c.Withdraw(h.Comm, h.Place, h.Seq)

@@ -59,6 +59,10 @@ func Decode(b []byte) (Header, error) {
 	_ = b[HeaderSize-1]
 	h := Header{Kind(b[2]), binary.LittleEndian.Uint32(b[4:]), binary.LittleEndian.Uint64(b[8:]),
 		binary.LittleEndian.Uint64(b[16:]), binary.LittleEndian.Uint64(b[24:])}
+	// The first four bytes of a put, at once, since puts are what matters for speed.
+	if binary.LittleEndian.Uint32(b) == magic|uint32(Put)<<16 && h.Seq > 0 && h.Length <= MaxLength {
+		return h, nil
+	}
 	if binary.LittleEndian.Uint16(b) != magic || b[3] != 0 || !h.valid() {
 		return h, fmt.Errorf("%w: it begins with % x", ErrFrame, b[:HeaderSize])
 	}
