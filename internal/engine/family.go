@@ -214,8 +214,11 @@ func (s *splitting) connect(ctx context.Context) error {
 		s.child.world = append(s.child.world, s.parent.inJob(m.rank))
 	}
 	err := s.child.openStage(ctx, s.id, on, number[s.parent.stage.Host()])
-	if e, ok := errors.AsType[*fault.Error](err); ok {
-		return e // why the parent broke
+	if e, ok := errors.AsType[*fault.Error](err); ok { // why the parent broke
+		if e.Peer >= 0 {
+			return reason.About(e.Peer, e.Err)
+		}
+		return e
 	}
 	if r := reason.Blamed(err, -1); r >= 0 {
 		err = reason.About(s.group[r].rank, err)

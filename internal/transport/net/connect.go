@@ -135,9 +135,12 @@ func (n *Node) connect(ctx context.Context, peer int, expected bool) (*Wire, err
 			n.mu.Unlock()
 		}
 	}
+	known, told := errors.AsType[*fault.Error](context.Cause(ctx))
 	switch {
 	case closing:
 		return fail(fault.ErrClosed)
+	case w == nil && told: // somebody knows why
+		return nil, known
 	case w == nil:
 		return fail(err)
 	}
