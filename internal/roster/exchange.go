@@ -90,7 +90,7 @@ func (r *Roster) exchange(ctx context.Context, v any, own error, row []byte, apa
 	}
 	all, err := r.b.AllGather(ctx, e.bytes())
 	if err != nil {
-		return nil, n, errors.Join(own, notExchanged(ctx, err))
+		return nil, n, unexchanged(own, notExchanged(ctx, err))
 	}
 	if own != nil {
 		return nil, n, own
@@ -133,6 +133,16 @@ func pick(all []json.RawMessage, ranks []int) (some []json.RawMessage) {
 		some = append(some, all[r])
 	}
 	return some
+}
+
+// unexchanged is the error of a rank that has one of its own, or nil, and could not tell the others. If its own says that
+// it does not reach another rank, that rank has perhaps left because of what the exchange says: then that comes first,
+// and names the rank.
+func unexchanged(own, err error) error {
+	if errors.Is(own, fault.ErrStale) || errors.Is(own, fault.ErrPeerLost) {
+		return errors.Join(err, own)
+	}
+	return errors.Join(own, err)
 }
 
 // notExchanged returns why the bootstrap could not exchange, about the rank that its error names. A bootstrap may

@@ -6,7 +6,6 @@ import (
 	"crypto/sha256"
 	"encoding/binary"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"slices"
 
@@ -127,7 +126,7 @@ func gatherHeads(ctx context.Context, b bootstrap.Bootstrap, h head, mine Hello,
 	}
 	all, err := b.AllGather(ctx, told)
 	if err != nil {
-		return nil, nil, errors.Join(own, notExchanged(ctx, err))
+		return nil, nil, unexchanged(own, notExchanged(ctx, err))
 	}
 	if own != nil {
 		return nil, nil, own

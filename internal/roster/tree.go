@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"math/bits"
 	"slices"
@@ -53,7 +52,7 @@ func (r *Roster) tree(ctx context.Context, e envelope, own error) (here []json.R
 		all, err = r.follow(ctx, x, e)
 	}
 	if err != nil {
-		return nil, n, errors.Join(own, notExchanged(ctx, err))
+		return nil, n, unexchanged(own, notExchanged(ctx, err))
 	}
 	if own != nil {
 		return nil, n, own
