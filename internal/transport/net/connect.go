@@ -30,8 +30,9 @@ var (
 	errCrossed = errors.New("it connects to this rank at the same time")
 )
 
-// patience is how long a rank that expects its peer to dial waits before it dials itself.
-const patience = time.Second
+// patience is how long a rank that expects its peer to dial waits before it dials itself: less than the peer tries where
+// nobody listens, since a firewall may refuse the peer's connections alone.
+const patience = refusedLimit / 2
 
 // contact returns what is known about a peer. The caller holds the lock.
 func (n *Node) contact(peer int) *contact {

@@ -308,6 +308,34 @@ func TestCrossing(t *testing.T) {
 	}
 }
 
+// If the lower rank reaches nobody, or nobody answers it, the higher one connects the two.
+func TestConnectOtherWay(t *testing.T) {
+	silent, err := stdnet.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	defer silent.Close()
+	refusing, err := stdnet.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	refusing.Close()
+	for name, l := range map[string]stdnet.Listener{"silent": silent, "refusing": refusing} {
+		t.Run(name, func(t *testing.T) {
+			a, _ := node(t, 0)
+			b, _ := node(t, 1)
+			row := b.row
+			row.Port = netip.MustParseAddrPort(l.Addr().String()).Port()
+			var ab *Wire
+			var err error
+			var two sync.WaitGroup
+			two.Go(func() { ab, err = a.Connect(within(t), 1, row) })
+			ba, errB := b.Connect(within(t), 0, a.row)
+			two.Wait()
+			require.NoError(t, err)
+			require.NoError(t, errB)
+			require.Equal(t, ab.attempt, ba.attempt)
+			closeAll(t, a, b)
+		})
+	}
+}
+
 // A process of the job that says that it is another rank gets no wire, whatever it proves; the rank itself does.
 func TestConnectOtherKey(t *testing.T) {
 	a, _ := node(t, 0)

@@ -100,14 +100,14 @@ func (n *Node) dialOnce(ctx context.Context, peer int, at Row) (w *Wire, errs []
 		n.mu.Lock()
 		h.instead = n.contact(peer).last
 		n.mu.Unlock()
-		if !n.decide(peer, h.attempt, time.Hour) {
-			return nil, append(errs, errCrossed)
-		}
 		first, addr, failed := n.race(ctx, h, at, left)
 		errs = append(errs, failed...)
 		if first == nil {
-			n.decided(peer, h.attempt)
 			return nil, errs
+		}
+		if !n.decide(peer, h.attempt, time.Hour) {
+			first.Close()
+			return nil, append(errs, errCrossed)
 		}
 		w, err := n.dialAll(ctx, first, h, addr, at.Key)
 		n.decided(peer, h.attempt)
