@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -143,4 +144,32 @@ func BenchmarkAcrossAbort(b *testing.B) {
 			b.ReportMetric(float64(late[len(late)-1])/1e6, "ms/worst")
 		})
 	}
+}
+
+// What a rank needs to reach others does not go with the first rank of its host, which has it for all: after that rank
+// has closed everything, the others connect to ranks that they have not talked to before.
+func TestAcrossFirstLeaves(t *testing.T) {
+	var left sync.WaitGroup
+	left.Add(1)
+	onHosts(t, "aabbc", func(c *ubcoll.Comm) error {
+		ctx := context.Background()
+		rest, err := c.Split(ctx, min(c.Rank(), 1), 0)
+		if err == nil {
+			err = errors.Join(checkAcross(c, 10, 0), c.Close())
+		}
+		if c.Rank() == 0 {
+			err = errors.Join(err, rest.Close())
+			left.Done()
+		} else if left.Wait(); err == nil {
+			var some *ubcoll.Comm
+			if some, err = rest.Split(ctx, map[int]int{1: 0, 2: -1, 3: 0, 4: 0}[c.Rank()], 0); err == nil && some != nil {
+				err = errors.Join(checkAcross(some, 1000, 1), some.Close())
+			}
+			err = errors.Join(err, rest.Close())
+		}
+		if err != nil {
+			t.Errorf("rank %d: %v", c.Rank(), err)
+		}
+		return nil
+	})
 }

@@ -181,7 +181,8 @@ const (
 	sets
 )
 
-// lay makes the memory for exchanges and the pipe. There is extra room since hosts that are in different operations may together have more data than any one operation has.
+// lay makes the memory for exchanges and the pipe. There is extra room since hosts that are in different operations may
+// together have more data than any one operation has.
 func (s *Stage) lay() {
 	room := [sets]int{forBlocks: s.n*blockBytes(0) + MaxBlocks*3/2 + s.n*16, forReports: s.n * blockBytes(reportBytes)}
 	s.blocks, s.buf = make([]block, s.n), make([]byte, max(room[forBlocks], room[forReports]))

@@ -216,6 +216,9 @@ func rows(t *testing.T, rs []*roster.Roster) {
 				err = fmt.Errorf("rank %d has %q for rank %d", r.Rank(), got, rank)
 			}
 		}
+		if r.Row(-1) != nil || r.Row(len(rs)) != nil {
+			err = errors.Join(err, errors.New("ranks that the job does not have have rows"))
+		}
 		return errors.Join(err, err2)
 	}) {
 		require.NoError(t, err)

@@ -14,9 +14,10 @@ func (r *Roster) TableBytes() int { return r.Size() * slotBytes }
 func (r *Roster) Lay(table []byte) { r.table = table }
 
 // Row is the row that a rank has given to ExchangeRows, or empty. On ranks that are not the first of their host it is
-// valid only after one more exchange. It is memory of the table; the caller only reads it.
+// valid only after one more exchange. It is memory of the table; the caller only reads it. A rank that the job does not
+// have, as a peer may claim to be, has no row.
 func (r *Roster) Row(rank int) []byte {
-	if r.table == nil {
+	if r.table == nil || rank < 0 || rank >= r.Size() {
 		return nil
 	}
 	s := r.table[rank*slotBytes:][:slotBytes]

@@ -133,7 +133,7 @@ type Config struct {
 	// Timeout is how long a peer's host may leave what was sent to it unanswered before the connection counts as cut; at
 	// least one second. 0: 5 seconds.
 	Timeout time.Duration
-	// RowOf returns what a rank of the job published with Row. It is called after Begin.
+	// RowOf returns what a rank of the job published with Row. It is called from Begin on, until the node is closed.
 	RowOf func(rank int) []byte
 
 	Heard func(from int, m Message) // a message came; called from any progress, once at a time for each peer; must neither wait nor make progress
