@@ -128,11 +128,16 @@ func (w *Wire) admit(c *comm, places int) error {
 	}
 	c.mu.Lock()
 	l := c.links[w.peer]
-	if l == nil && !c.left {
+	first := l == nil && !c.left
+	if first {
 		l = c.link(w.node, w.peer)
 	}
+	made := l != nil && l.attach(w) == nil
+	if first && !made { // the wire has ended; who wants an endpoint later connects anew
+		delete(c.links, w.peer)
+	}
 	c.mu.Unlock()
-	if l == nil || l.attach(w) != nil {
+	if !made {
 		w.refuse(c.ID)
 		return nil
 	}

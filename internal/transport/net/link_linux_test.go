@@ -270,6 +270,20 @@ func TestLinkClosedEarly(t *testing.T) {
 	require.Empty(t, p.toldB.downs())
 }
 
+// If the wire of a peer that has made its side ends before the communicator joins, the endpoint says so.
+func TestLinkOfEndedWire(t *testing.T) {
+	p := newPair(t, 1)
+	_, err := p.ab.Link(9, 1)
+	require.NoError(t, err)
+	testkit.Eventually(t, func() bool { return asked(p.ba) == 1 })
+	p.ba.finish(transport.Died, fault.ErrPeerLost)
+	require.NoError(t, p.b.Join(transport.Comm{ID: 9, Places: 1}))
+	e := p.b.Endpoint(9, 0, true)
+	require.ErrorIs(t, e.Ready(within(t)), fault.ErrPeerLost)
+	require.Equal(t, transport.Died, e.Err().Kind)
+	p.close(t)
+}
+
 // A put that is cut off under way arrives whole or not at all: its word never comes with other bytes than were put.
 func TestSevered(t *testing.T) {
 	p := newPair(t, 2)
