@@ -38,9 +38,16 @@ func (n *Node) dial(ctx context.Context, peer int, at Row) (*Wire, error) {
 		switch {
 		case w != nil:
 			return w, nil
-		case ctx.Err() != nil && before != nil:
-			return nil, fmt.Errorf("%w: %w", errors.Join(before...), late(ctx))
-		case ctx.Err() != nil, final(errs, again, passed(refused), passed(silent)):
+		case ctx.Err() != nil:
+			err := errors.Join(before...) // says more than those that the end of ctx has caused
+			if before == nil {
+				err = errors.Join(errs...)
+			}
+			if before != nil || !errors.Is(err, fault.ErrTimeout) {
+				err = fmt.Errorf("%w: %w", err, late(ctx))
+			}
+			return nil, err
+		case final(errs, again, passed(refused), passed(silent)):
 			return nil, errors.Join(errs...)
 		}
 		before = errs
