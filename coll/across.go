@@ -11,8 +11,8 @@ import (
 	"github.com/ubcoll/ubcoll/internal/team"
 )
 
-// Collectives of a communicator that spans hosts. Small data travels with the blocks by which the hosts agree: each
-// team's leader combines the team's sources, and then combines the blocks of all hosts, in the order of the hosts, into
+// Collectives of a communicator that spans hosts. Small data travels with the claims by which the hosts agree: each
+// team's leader combines the team's sources, and then the contributions of all hosts, in the order of the hosts, into
 // the result. Larger data travels piece by piece: an operation within the team gives the leader the piece, the leaders
 // exchange pieces between the hosts, and another operation within the team hands out what has come.
 
@@ -22,22 +22,14 @@ var (
 	acrossBroadcastPath = team.Path{Name: "chain", Acquire: acquireNothing, Contribute: expectBroadcast, Run: runAcrossBroadcast}
 )
 
-const (
-	// smallAcross is how many bytes of data all hosts together may send with their blocks.
-	smallAcross = 128 << 10
-	// acrossPiece is how many bytes go through a team of several ranks at a time.
-	acrossPiece = 4 << 20
-)
+// acrossPiece is how many bytes go through a team of several ranks at a time.
+const acrossPiece = 4 << 20
 
 // chooseAcross is choosePath between hosts: a pure function of the signature, the hosts, and how many ranks they have.
 func chooseAcross(t *team.Team, w *team.Work) {
 	h, bytes := t.Hosts, w.Count*w.Type.Size()
-	most := smallAcross / h.Size()
-	if h.Most() > 1 {
-		most = min(most, team.PartialBytes)
-	}
 	switch {
-	case bytes <= most:
+	case bytes <= h.Contribution():
 		w.Path = &acrossSmallPath
 		if bytes > team.PayloadSize && t.Size() > 1 {
 			w.Eager.Bytes = bytes
@@ -56,7 +48,7 @@ func offerToLeader(t *team.Team, w *team.Work) {
 	}
 }
 
-// contribute writes the combined sources of the team to b, this host's block.
+// contribute writes the combined sources of the team to b.
 func contribute(t *team.Team, w *team.Work, b []byte) int {
 	bytes := w.Count * w.Type.Size()
 	if bytes == 0 {

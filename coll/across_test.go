@@ -150,9 +150,9 @@ func putsOf(c *ubcoll.Comm) uint64 {
 	return (*inside.Comm)(c).View().Team().Hosts.(*hosts.Stage).Puts()
 }
 
-// wantPuts is how many messages a host must send in an operation on that many bytes, with elements of 4 bytes. Blocks
+// wantPuts is how many messages a host must send in an operation on that many bytes, with elements of 4 bytes. Claims
 // take ceil(log2 hosts) messages; small operations send nothing else. Larger ones send chunks. The grants for these are no
-// puts.
+// puts. After a wrong call a host reports to another one, and passes what it hears then on to those that report to it.
 func wantPuts(kind string, hosts, host, root, bytes, most int) int {
 	rounds := bits.Len(uint(hosts - 1))
 	small := 128 << 10 / hosts
@@ -161,7 +161,11 @@ func wantPuts(kind string, hosts, host, root, bytes, most int) int {
 	}
 	switch {
 	case kind == "wrong":
-		return 2 * rounds
+		reports := min(host, 1)
+		for k := 1; k < hosts && (host == 0 || k < host&-host) && host+k < hosts; k *= 2 {
+			reports++
+		}
+		return rounds + reports
 	case bytes <= small:
 		return rounds
 	}

@@ -14,73 +14,81 @@ import (
 
 // What another host sends is checked before it is used.
 
-// blockOf returns a block with data.
-func blockOf(host int, seq uint64, data string) []byte {
-	b := make([]byte, blockBytes(len(data)))
-	k := block{host: host, seq: seq, sig: 5}
-	k.head(b, len(data))
-	copy(b[blockHead:], data)
-	return b
-}
-
-func TestDamagedBlocks(t *testing.T) {
+// TestDamagedClaims: host 0 of 5 hears from host 2 what hosts 2 and 3 claim.
+func TestDamagedClaims(t *testing.T) {
+	const second = claimsHead + dataHead + 8 // where the contribution of host 3 begins
+	le := binary.LittleEndian
 	for _, k := range []struct {
 		name   string
 		change func(b []byte) []byte
 		text   string // of the error; "": there is none
 	}{
 		{"nothing", func(b []byte) []byte { return b }, ""},
-		{"of another host", func(b []byte) []byte { b[0] = 2; return b }, "a block of host 2 in the place of host 1's"},
-		{"of an operation before", func(b []byte) []byte { b[8] = 6; return b }, "host 1 is in operation 6, this one in 7"},
-		{"of an operation to come", func(b []byte) []byte { b[8] = 8; return b }, "host 1 is in operation 8, this one in 7"},
-		{"no whole head", func(b []byte) []byte { return b[:blockHead-1] }, "the block of host 1 is cut short"},
-		{"no second block", func(b []byte) []byte { return b[:blockBytes(4)] }, "the block of host 2 is cut short"},
-		{"data without their end", func(b []byte) []byte { return b[:len(b)-1] }, "the data of host 2's block, 20 bytes, are cut short"},
-		{"more data than there are", func(b []byte) []byte { b[blockBytes(4)+4] += 13; return b },
-			"the data of host 2's block, 33 bytes, are cut short"},
+		{"of an operation before", func(b []byte) []byte { b[0] = 6; return b }, "host 2 says that hosts are in operations 6 to 7, and this one is in 7"},
+		{"of an operation to come", func(b []byte) []byte { b[claimBytes] = 8; return b }, "host 2 says that hosts are in operations 7 to 8, and this one is in 7"},
+		{"no whole head", func(b []byte) []byte { return b[:claimsHead-1] }, "what host 2 claims is cut short"},
+		{"no second contribution", func(b []byte) []byte { return b[:second] }, "a contribution from host 2 is cut short"},
+		{"more contributions than there are", func(b []byte) []byte { b[2*claimBytes+4]++; return b }, "a contribution from host 2 is cut short"},
+		{"data without their end", func(b []byte) []byte { return b[:len(b)-1] }, "the contribution of host 3, 16 bytes, is cut short"},
+		{"more data than there are", func(b []byte) []byte { le.PutUint32(b[second+4:], 17); return b },
+			"the contribution of host 3, 17 bytes, is cut short"},
+		{"more data than there may be", func(b []byte) []byte { le.PutUint32(b[second+4:], 21); return b },
+			"the contribution of host 3 has 21 bytes, and 20 are the most"},
+		{"of another host", func(b []byte) []byte { b[second] = 4; return b }, "host 2 has sent a contribution of host 4, which is not its to send"},
+		{"of no host that there is", func(b []byte) []byte { b[second] = 5; return b }, "host 2 has sent a contribution of host 5, which is not its to send"},
+		{"of a host twice", func(b []byte) []byte { b[second] = 2; return b }, "host 2 has sent a contribution of host 2, which is not its to send"},
 	} {
 		t.Run(k.name, func(t *testing.T) {
-			all := make([]block, 3)
-			b := k.change(append(blockOf(1, 7, "some"), blockOf(2, 7, "data of another host")...))
-			n, err := parseBlocks(b, all, 1, 2, 7)
+			room := []int{20, 20, 20, 20, 20}
+			sender, a := newAgreement(5, 2, 5, room), newAgreement(5, 0, 5, room)
+			c := claim{7, team.Call{Kind: team.KindBarrier}}
+			for _, x := range []*agreement{sender, a} {
+				x.begin(7, claims{least: c, greatest: c})
+			}
+			sender.offer([]byte("some"))
+			sender.data[3] = []byte("another's sixteen"[:16])
+			b := make([]byte, sender.size(1, 2))
+			b = k.change(b[:sender.write(deed{sends: true, host: 0, round: 1, seq: 7}, b)])
+			err := a.read(deed{host: 2, round: 1, seq: 7}, b)
 			if k.text != "" {
 				require.ErrorIs(t, err, fault.ErrMismatch)
 				require.ErrorContains(t, err, k.text)
 				return
 			}
 			require.NoError(t, err)
-			require.Equal(t, len(b), n)
-			require.Equal(t, []string{"some", "data of another host"}, []string{string(all[1].data), string(all[2].data)})
+			require.Equal(t, []string{"", "", "some", "another's sixtee", ""}, []string{string(a.data[0]), string(a.data[1]),
+				string(a.data[2]), string(a.data[3]), string(a.data[4])})
 		})
 	}
 }
 
 func TestDamagedReports(t *testing.T) {
-	const ranks = 9
+	const ranks, count, first = 9, reportHead + team.CallBytes, reportHead + team.CallBytes + 4 // of the first vote
 	for _, k := range []struct {
 		name   string
 		change func(b []byte) []byte
 		ok     bool
 	}{
 		{"nothing", func(b []byte) []byte { return b }, true},
-		{"the last rank that there is", func(b []byte) []byte { b[0], b[32+16] = ranks, ranks-1; return b }, true},
-		{"no head", func(b []byte) []byte { return b[:31] }, false},
+		{"the last rank that there is", func(b []byte) []byte { b[0], b[first] = ranks, ranks-1; return b }, true},
+		{"no head", func(b []byte) []byte { return b[:reportHead-1] }, false},
 		{"longer than it says", func(b []byte) []byte { return append(b, 0) }, false},
 		{"shorter than it says", func(b []byte) []byte { return b[:len(b)-1] }, false},
 		{"too many votes", func(b []byte) []byte { b[12] = maxVotes + 1; return append(b, make([]byte, maxVotes*voteBytes)...) }, false},
 		{"too long a text", func(b []byte) []byte {
-			binary.LittleEndian.PutUint32(b[16:], team.TextBytes+1)
-			return append(b[:32+voteBytes], make([]byte, team.TextBytes+1)...)
+			binary.LittleEndian.PutUint32(b[20:], team.TextBytes+1)
+			return append(b[:reportHead+voteBytes], make([]byte, team.TextBytes+1)...)
 		}, false},
 		{"a refusal of no rank that there is", func(b []byte) []byte { b[0] = ranks + 1; return b }, false},
-		{"a vote of nobody", func(b []byte) []byte { b[32+8] = 0; return b }, false},
-		{"a vote of more than there are", func(b []byte) []byte { b[32+8] = ranks + 1; return b }, false},
-		{"a vote whose first rank there is not", func(b []byte) []byte { b[32+16] = ranks; return b }, false},
-		{"a vote whose first rank is negative", func(b []byte) []byte { copy(b[32+16:], bytes.Repeat([]byte{255}, 8)); return b }, false},
+		{"a vote of nobody", func(b []byte) []byte { b[count] = 0; return b }, false},
+		{"a vote of more than there are", func(b []byte) []byte { b[count] = ranks + 1; return b }, false},
+		{"a vote whose first rank there is not", func(b []byte) []byte { b[first] = ranks; return b }, false},
+		{"a vote whose first rank is negative", func(b []byte) []byte { copy(b[first:], bytes.Repeat([]byte{255}, 4)); return b }, false},
+		{"more others than there are ranks", func(b []byte) []byte { b[16] = ranks + 1; return b }, false},
 	} {
 		t.Run(k.name, func(t *testing.T) {
 			b := make([]byte, reportBytes)
-			y := team.Tally{Refused: &team.Refusal{Rank: 3, About: 4, Code: 1, Text: "no"}, Votes: []team.Vote{{Sig: 5, Count: 2, First: 6}}}
+			y := team.Tally{Refused: &team.Refusal{Rank: 3, About: 4, Code: 1, Text: "no"}, Votes: []team.Vote{{Call: team.Call{Count: 5}, Count: 2, First: 6}}}
 			got, err := parseReport(k.change(b[:writeReport(b, &y)]), ranks)
 			if !k.ok {
 				require.ErrorIs(t, err, fault.ErrMismatch)
@@ -109,7 +117,7 @@ func TestAnswers(t *testing.T) {
 		t.Run(k.name, func(t *testing.T) {
 			s := stageOf(2, 0)
 			p := &peer{host: 1, rank: 1, world: 11}
-			s.ranks, s.peers = 6, []*peer{nil, p}
+			s.ranks, s.partners = 6, []*peer{p}
 			p.asks.Store(256 + 3)
 			require.Nil(t, s.heard(11, k.m))
 			require.Equal(t, k.want, p.misses.Load())

@@ -46,19 +46,19 @@ type Stage struct {
 	ranks int    // of the communicator
 	most  int    // most ranks on one host
 	seq   uint64 // of the running operation, the same on all ranks
-	bad   uint64 // operations on which the hosts disagreed: numbers the exchanges of reports
 	leads bool   // this rank is its team's leader; other ranks use none of the fields below
 
 	link team.Link // see Link
 
-	peers  []*peer // by host; nil: no link to it
-	rounds int     // of an exchange
+	peers    []*peer // by host; nil: no link to it
+	partners []*peer // those that there are
+
+	agreement *agreement
+	out       [][]byte // messages of the agreement, by round
+	slots     [][]byte // where those of others land: see slot
 
 	srcs   []unsafe.Pointer      // see Scratch
-	dataOf func(host int) []byte // of blocks
-	blocks []block               // of the running exchange, by host
-	buf    []byte                // this host's block, followed by received ones in order of arrival
-	slots  [][]byte              // where blocks land
+	dataOf func(host int) []byte // contributions
 
 	pipe pipe
 
@@ -89,7 +89,7 @@ func (s *Stage) Begin() {
 // Open makes this rank's side; Begin completes it. Collective over the leaders: each connects to those that it
 // exchanges with.
 func Open(ctx context.Context, c Config) (*Stage, error) {
-	s := &Stage{Config: c, n: len(c.Hosts), me: c.Mine, leads: c.Team.Rank() == 0, rounds: bits.Len(uint(len(c.Hosts) - 1))}
+	s := &Stage{Config: c, n: len(c.Hosts), me: c.Mine, leads: c.Team.Rank() == 0}
 	for _, ranks := range c.Hosts {
 		s.ranks += len(ranks)
 		s.most = max(s.most, len(ranks))
@@ -98,11 +98,8 @@ func Open(ctx context.Context, c Config) (*Stage, error) {
 	s.link = team.Link{Name: name, Lanes: lanes, Why: "copied by the kernel", Leader: s.leads,
 		Single: c.Team.Size() == 1}
 	if s.leads {
-		s.peers = make([]*peer, s.n)
-		for _, h := range s.partners() {
-			rank := s.Hosts[h][0]
-			s.peers[h] = &peer{host: h, rank: rank, world: s.World(rank)}
-		}
+		s.agreement = newAgreement(s.n, s.me, s.ranks, s.rooms())
+		s.meet()
 		s.lay()
 	}
 	s.Network.node.Begin()
@@ -120,30 +117,29 @@ func Open(ctx context.Context, c Config) (*Stage, error) {
 	return s, nil
 }
 
-// partners returns the hosts that this one exchanges with.
-func (s *Stage) partners() (hosts []int) {
-	for k := range s.rounds {
-		for _, h := range [2]int{s.me + 1<<k, s.me - 1<<k + s.n} {
-			if h %= s.n; h != s.me && !slices.Contains(hosts, h) {
-				hosts = append(hosts, h)
+// meet lists the leaders that this one exchanges with. Those in the tree of reports are among them.
+func (s *Stage) meet() {
+	s.peers = make([]*peer, s.n)
+	for k := range s.agreement.rounds {
+		for _, h := range [2]int{s.agreement.from(k), s.agreement.to(k)} {
+			if s.peers[h] == nil {
+				rank := s.Hosts[h][0]
+				s.peers[h] = &peer{host: h, rank: rank, world: s.World(rank)}
+				s.partners = append(s.partners, s.peers[h])
 			}
 		}
 	}
-	return hosts
 }
 
 // connect makes the pairs with the leaders that this one exchanges with.
 func (s *Stage) connect(ctx context.Context) error {
-	errs := make([]error, s.n)
+	errs := make([]error, len(s.partners))
 	var wg sync.WaitGroup
-	for h, p := range s.peers {
-		if p == nil {
-			continue
-		}
+	for i, p := range s.partners {
 		p.link = s.Network.node.Endpoint(s.ID, p.world, true)
 		wg.Go(func() {
 			if err := p.link.Ready(ctx); err != nil {
-				errs[h] = reason.About(p.rank, fmt.Errorf("from host %s to host %s: %w", s.Names[s.me], s.Names[h], err))
+				errs[i] = reason.About(p.rank, fmt.Errorf("from host %s to host %s: %w", s.Names[s.me], s.Names[p.host], err))
 			}
 		})
 	}
@@ -159,8 +155,8 @@ func (s *Stage) connect(ctx context.Context) error {
 // wires names the transports of the links, and this host's interfaces that they use: "tcp eth0".
 func (s *Stage) wires() string {
 	var names []string
-	for _, p := range s.peers {
-		if p != nil && !slices.Contains(names, p.link.Name()) {
+	for _, p := range s.partners {
+		if !slices.Contains(names, p.link.Name()) {
 			names = append(names, p.link.Name())
 		}
 	}
@@ -168,58 +164,98 @@ func (s *Stage) wires() string {
 	return strings.Join(names, ", ")
 }
 
-// Places of an endpoint. First come those of exchanges: two for each round, for even and odd exchanges; then a second
-// set of these for reports. Then come those for pipe items from the host before.
-func (s *Stage) slot(set, round int, seq uint64) int { return (set*s.rounds+round)*2 + int(seq&1) }
-func (s *Stage) pipePlace() int                      { return 2 * sets * s.rounds }
-func (s *Stage) places() int                         { return s.pipePlace() + pipeWindow(s.n) }
+// Places of an endpoint. First come those of claims: two for each round, for even and odd operations. Then comes one
+// for reports, and then those for pipe items from the host before.
+func (s *Stage) reportPlace() int { return 2 * roundsOf(s.n) }
+func (s *Stage) pipePlace() int   { return s.reportPlace() + 1 }
+func (s *Stage) places() int      { return s.pipePlace() + pipeWindow(s.n) }
 
-// The sets of slots: for the exchange of an operation, and for the exchange of reports if something is wrong with it.
-const (
-	forBlocks = iota
-	forReports
-	sets
-)
-
-// lay makes the memory for exchanges and the pipe. There is extra room since hosts that are in different operations may
-// together have more data than any one operation has.
-func (s *Stage) lay() {
-	room := [sets]int{forBlocks: s.n*blockBytes(0) + MaxBlocks*3/2 + s.n*16, forReports: s.n * blockBytes(reportBytes)}
-	s.blocks, s.buf = make([]block, s.n), make([]byte, max(room[forBlocks], room[forReports]))
-	s.slots = make([][]byte, 2*sets*s.rounds)
-	for i := range s.slots {
-		s.slots[i] = make([]byte, room[i/(2*s.rounds)])
+// placeOf is the place of a message, at the host that receives it.
+func (s *Stage) placeOf(d deed) int {
+	if d.round == s.agreement.rounds {
+		return s.reportPlace()
 	}
-	s.dataOf = func(host int) []byte { return s.blocks[host].data }
+	return 2*d.round + int(d.seq&1)
+}
+
+// slot is the memory of a place: several hosts report to this one, each to a slot of its own.
+func (s *Stage) slot(d deed) []byte {
+	i := s.placeOf(d)
+	switch {
+	case i < s.reportPlace():
+	case d.host < s.me:
+		i += s.agreement.children
+	default:
+		i += bits.TrailingZeros(uint(d.host - s.me))
+	}
+	return s.slots[i]
+}
+
+// post lets a peer send a message.
+func (s *Stage) post(e transport.Endpoint, d deed) {
+	b := s.slot(d)
+	e.Post(s.placeOf(d), d.seq, unsafe.Pointer(&b[0]), len(b))
+}
+
+// smallBytes is how many bytes of data the hosts may contribute together.
+const smallBytes = 128 << 10
+
+// Contribution implements team.Hosts.
+func (s *Stage) Contribution() int {
+	if s.most > 1 {
+		return min(smallBytes/s.n, team.PartialBytes)
+	}
+	return smallBytes / s.n
+}
+
+// rooms is the most bytes that each host may contribute.
+func (s *Stage) rooms() []int {
+	all := make([]int, s.n)
+	for h := range all {
+		all[h] = max(s.Contribution(), s.On(h)*recordBytes(s.ranks))
+	}
+	return all
+}
+
+// lay makes the memory for agreements and the pipe.
+func (s *Stage) lay() {
+	a := s.agreement
+	for k := range a.rounds {
+		s.out = append(s.out, make([]byte, a.size(k, s.me)))
+		for range 2 {
+			s.slots = append(s.slots, make([]byte, a.size(k, a.from(k))))
+		}
+	}
+	s.out = append(s.out, make([]byte, reportBytes))
+	for range a.children + 1 {
+		s.slots = append(s.slots, make([]byte, reportBytes))
+	}
+	s.dataOf = func(host int) []byte { return a.data[host] }
 	s.srcs = make([]unsafe.Pointer, s.n)
 	s.pipe.lay(s)
 }
 
-// made posts the slots of the first two operations to a peer that sends to them.
+// made posts the slots of the first two operations, and of the first report, to a peer that sends to them.
 func (s *Stage) made(e transport.Endpoint) {
-	for k := range s.rounds {
-		if p := s.sender(k); p != nil && p.world == e.Peer() {
-			for seq := uint64(1); seq <= 2; seq++ {
-				for set := range sets {
-					s.post(e, set, k, seq)
-				}
-			}
+	if !s.leads {
+		return
+	}
+	a := s.agreement
+	is := func(host int) bool { return s.peers[host].world == e.Peer() }
+	for k := range a.rounds {
+		if from := a.from(k); is(from) {
+			s.post(e, deed{host: from, round: k, seq: 1})
+			s.post(e, deed{host: from, round: k, seq: 2})
 		}
 	}
-}
-
-// sender is the leader that sends round k's blocks; nil on other ranks than leaders.
-func (s *Stage) sender(k int) *peer {
-	if !s.leads {
-		return nil
+	for i := range a.children {
+		if child := s.me + 1<<i; is(child) {
+			s.post(e, deed{host: child, round: a.rounds, seq: 1})
+		}
 	}
-	return s.peers[(s.me+1<<k)%s.n]
-}
-
-// post lets e, which sends round k's blocks, write those of operation seq.
-func (s *Stage) post(e transport.Endpoint, set, k int, seq uint64) {
-	i := s.slot(set, k, seq)
-	e.Post(i, seq, unsafe.Pointer(&s.slots[i][0]), len(s.slots[i]))
+	if s.me != 0 && is(a.parent()) {
+		s.post(e, deed{host: a.parent(), round: a.rounds, seq: 1})
+	}
 }
 
 // Size is the number of hosts. Implements team.Hosts.
@@ -254,8 +290,8 @@ func (s *Stage) Sub(ctx context.Context, w *team.Work) error { return s.RunPart(
 // Puts is how many messages this rank has sent to other hosts. In operations without errors the number follows from the
 // operation (see the test).
 func (s *Stage) Puts() (n uint64) {
-	for _, p := range s.peers {
-		if p != nil && p.link != nil {
+	for _, p := range s.partners {
+		if p.link != nil {
 			n += p.link.Queued()
 		}
 	}

@@ -9,15 +9,19 @@ import (
 	"github.com/ubcoll/ubcoll/internal/team"
 )
 
-// Records are a few bytes from each rank. A host's records travel in its block, and the leader leaves those of all
+// Records are a few bytes from each rank. A host's records are its contribution, and the leader leaves those of all
 // hosts in its staging memory.
 
 const recordHead = 8 // rank and length
 
-// MostRecord is the longest record, in bytes, that a rank of t's communicator may have.
-func MostRecord(t *team.Team) int { return MaxBlocks/t.Hosts.Ranks() - recordHead }
+// recordBytes is the most bytes that a rank's record has, with its head, in a communicator of that many ranks. All
+// together fit in staging memory.
+func recordBytes(ranks int) int { return min(1<<10, team.StagingBytes/2/ranks) }
 
-// AppendRecord appends a rank's record to the data of a block.
+// MostRecord is the longest record, in bytes, that a rank of t's communicator may have.
+func MostRecord(t *team.Team) int { return recordBytes(t.Hosts.Ranks()) - recordHead }
+
+// AppendRecord appends a rank's record to a contribution.
 func AppendRecord(b []byte, rank int, record []byte) []byte {
 	b = binary.LittleEndian.AppendUint32(b, uint32(rank))
 	b = binary.LittleEndian.AppendUint32(b, uint32(len(record)))

@@ -1,13 +1,11 @@
 package hosts
 
 import (
-	"fmt"
 	"testing"
 
 	"github.com/stretchr/testify/require"
 
 	"github.com/ubcoll/ubcoll/dtype"
-	"github.com/ubcoll/ubcoll/fault"
 	"github.com/ubcoll/ubcoll/internal/roster"
 	"github.com/ubcoll/ubcoll/internal/team"
 	"github.com/ubcoll/ubcoll/internal/testkit"
@@ -15,7 +13,7 @@ import (
 
 // stageOf returns a stage of one of so many hosts, without links.
 func stageOf(hosts, me int) *Stage {
-	s := &Stage{n: hosts, me: me}
+	s := &Stage{n: hosts, me: me, ranks: hosts, most: 1}
 	for h := range hosts {
 		s.Hosts = append(s.Hosts, []int{h})
 	}
@@ -89,11 +87,11 @@ func play(t *testing.T, hosts int, at func(me int) (*Stage, plan), do func(s *St
 	return all
 }
 
-// TestVersion: ranks of two builds must cut items the same way, or Open must tell them that they do not.
+// TestVersion: ranks of two builds must cut items the same way, and contribute alike, or Open must tell them that they do not.
 func TestVersion(t *testing.T) {
 	s := stageOf(5, 0)
-	require.Equal(t, []int{10, 16, 128 << 10, 2 << 20, 4 << 10},
-		[]int{roster.Version, s.pipe.window, s.pipe.chunk, landing, minChunk},
+	require.Equal(t, []int{11, 16, 128 << 10, 2 << 20, 4 << 10, 128 << 10, 1 << 10},
+		[]int{roster.Version, s.pipe.window, s.pipe.chunk, landing, minChunk, smallBytes, recordBytes(5)},
 		"who changes one of these raises roster.Version, and the numbers here")
 }
 
@@ -170,59 +168,4 @@ func TestBroadcastSchedule(t *testing.T) {
 			}
 		}
 	}
-}
-
-// Blocks that are each in order, but together more than any operation has, are an error, and nothing is written beyond
-// their room.
-func TestKeepBlocks(t *testing.T) {
-	s := &Stage{buf: make([]byte, 100, 200)}
-	end, err := s.keep(32, make([]byte, 48))
-	require.NoError(t, err)
-	require.Equal(t, 80, end)
-	end, err = s.keep(end, make([]byte, 20))
-	require.NoError(t, err)
-	require.Equal(t, 100, end)
-	_, err = s.keep(80, make([]byte, 21))
-	require.ErrorIs(t, err, fault.ErrMismatch)
-	require.EqualError(t, err, "blocks of 101 bytes, and 100 are the most: "+fault.ErrMismatch.Error())
-}
-
-func FuzzBlocks(f *testing.F) {
-	var b [2 * blockHead]byte
-	own := block{host: 1, seq: 7, sig: 3}
-	own.head(b[:], 16)
-	f.Add(b[:], 1, 1)
-	f.Fuzz(func(t *testing.T, b []byte, first, count int) {
-		all := make([]block, 5)
-		first, count = (first%5+5)%5, (count%5+5)%5
-		n, err := parseBlocks(b, all, first, count, 7)
-		if err != nil {
-			return
-		}
-		if n > len(b) {
-			t.Errorf("%d bytes of %d", n, len(b))
-		}
-		for i := range count {
-			h := (first + i) % 5
-			if k := all[h]; k.host != h || k.seq != 7 {
-				t.Error(fmt.Sprint(k))
-			}
-		}
-	})
-}
-
-func FuzzReport(f *testing.F) {
-	b := make([]byte, reportBytes)
-	y := team.Tally{Refused: &team.Refusal{Rank: 3, About: -1, Code: 2, Text: "no"}, Votes: []team.Vote{{Sig: 1, Count: 2, First: 1}}}
-	f.Add(b[:writeReport(b, &y)])
-	f.Fuzz(func(t *testing.T, b []byte) {
-		y, err := parseReport(b, 9)
-		if err != nil {
-			return
-		}
-		again := make([]byte, reportBytes)
-		z, err := parseReport(again[:writeReport(again, &y)], 9)
-		require.NoError(t, err)
-		require.Equal(t, y, z)
-	})
 }

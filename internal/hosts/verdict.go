@@ -2,8 +2,8 @@ package hosts
 
 import (
 	"context"
-	"encoding/binary"
 	"fmt"
+	"unsafe"
 
 	"github.com/ubcoll/ubcoll/fault"
 	"github.com/ubcoll/ubcoll/hw/cpu/spin"
@@ -11,14 +11,12 @@ import (
 	"github.com/ubcoll/ubcoll/internal/team"
 )
 
-// The verdict. Each team agrees first, as on one host. Its leader then writes a block: the signature of the operation
-// that the team agreed on, or 0 if it disagreed; and the team's data if that is small and other hosts need it. A leader
-// that has all blocks knows whether all hosts want the same. If not, the leaders exchange reports of what their ranks
-// have published, and each computes the same error from them. The leader then leaves the verdict in its area, where the
-// other ranks of its team wait for it.
+// The verdict. Each team agrees first, as on one host. Then the teams' leaders agree: see agreement. Each leaves the
+// verdict in its area, where the other ranks of its team wait for it.
 //
-// Slots can be reused as on one host: a leader's block of s+1 says that its whole host has finished s, since all of the
-// team have published s+1.
+// Slots can be reused as on one host: a leader's claim for s+1 says that its whole host has finished s, since all of
+// the team have published s+1. So slots need no credit. A host sends for s+2 only after it has the claims of all for
+// s+1, and each of these was made after its host had taken the contributions of s from its slots.
 
 // Agree returns the verdict of all hosts on the running operation. mine is the team's own verdict; bad is why this rank
 // refuses, or nil. An error states the same fact on all ranks of all hosts. It leaves the communicator usable, unless
@@ -45,64 +43,105 @@ func (s *Stage) Agree(ctx context.Context, w *team.Work, bad, mine error) error 
 
 // lead is Agree on a leader.
 func (s *Stage) lead(ctx context.Context, w *team.Work, differ bool) error {
-	t := s.Team
-	var own block
-	n := 0
-	if !differ {
-		own.sig = w.Signature()
+	t, a := s.Team, s.agreement
+	if differ {
+		a.begin(s.seq, s.claimed())
+	} else {
+		c := claim{s.seq, w.Call()}
+		a.begin(s.seq, claims{least: c, greatest: c})
 		if w.Path.Contribute != nil {
-			n = w.Path.Contribute(t, w, s.own())
+			b := a.own(s.out[0])
+			if n := w.Path.Contribute(t, w, b); n > 0 {
+				a.offer(b[:n:n])
+			}
 		}
 	}
-	if err := s.exchange(ctx, forBlocks, own, n); err != nil {
+	if err := s.converse(ctx); err != nil {
 		return err
 	}
-	same := own.sig != 0
-	for i := range s.blocks {
-		same = same && s.blocks[i].sig == own.sig
-	}
-	if same {
+	if a.sum.same() {
 		if w.Path.Conclude != nil {
 			if err := w.Path.Conclude(t, w, s.dataOf); err != nil {
 				return s.comm(t.Name(t.Rank()), err)
 			}
 		}
 		s.say(nil)
+		s.free()
 		return nil
 	}
+	s.free()
 	s.withdraw()
-	verdict, err := s.judge(ctx)
+	a.report(t.Tally())
+	err := s.converse(ctx)
 	if err == nil {
 		err = s.revoked(ctx)
 	}
 	if err != nil {
 		return err
 	}
+	verdict := t.Verdict(&a.tally)
+	if verdict == nil {
+		return s.comm(s.Hosts[s.me][0], fmt.Errorf("hosts that differ report nothing that does: %w", fault.ErrMismatch))
+	}
 	s.say(verdict)
 	return verdict
 }
 
-// judge exchanges reports and returns the error that they show.
-func (s *Stage) judge(ctx context.Context) (*fault.Error, error) {
-	s.bad++
-	mine := s.Team.Tally()
-	n := writeReport(s.own()[:reportBytes], &mine)
-	if err := s.exchange(ctx, forReports, block{}, n); err != nil {
-		return nil, err
+// claimed is what the ranks of a team claim that does not agree.
+func (s *Stage) claimed() claims {
+	y := s.Team.Tally()
+	c := nobody
+	for _, v := range y.Votes {
+		k := claim{s.seq, v.Call}
+		c.add(&claims{least: k, greatest: k})
 	}
-	var all team.Tally
-	for h := range s.blocks { // in the same order on all hosts
-		y, err := parseReport(s.blocks[h].data, s.ranks)
-		if err != nil {
-			return nil, s.comm(s.Hosts[h][0], err)
+	if y.Refused != nil {
+		c.refuser = 1 + y.Refused.Rank
+	}
+	return c
+}
+
+// converse does what the agreement has to do next, until that is all.
+func (s *Stage) converse(ctx context.Context) error {
+	a := s.agreement
+	for {
+		d, ok := a.next()
+		if !ok {
+			return s.flush(ctx)
 		}
-		all.Add(&y)
+		p, report := s.peers[d.host], d.round == a.rounds
+		if d.sends {
+			b := s.out[d.round]
+			if report { // the memory is that of the last report
+				if err := s.flush(ctx); err != nil {
+					return err
+				}
+			}
+			n := a.write(d, b)
+			p.link.Put(s.placeOf(d), d.seq, unsafe.Pointer(&b[0]), n)
+			continue
+		}
+		place := s.placeOf(d)
+		if err := s.await(ctx, p, p.link.Word(place), d.seq, team.StepAgree); err != nil {
+			return err
+		}
+		if err := a.read(d, s.slot(d)[:p.link.Landed(place)]); err != nil {
+			return s.comm(p.rank, err)
+		}
+		if report {
+			d.seq++
+			s.post(p.link, d)
+		}
 	}
-	e := s.Team.Verdict(&all)
-	if e == nil {
-		return nil, s.comm(s.Hosts[s.me][0], fmt.Errorf("hosts that differ report nothing that does: %w", fault.ErrMismatch))
+}
+
+// free lets the slots of the running operation be used by the operation after the next.
+func (s *Stage) free() {
+	a := s.agreement
+	for k := range a.rounds {
+		from := a.from(k)
+		s.post(s.peers[from].link, deed{host: from, round: k, seq: s.seq + 2})
 	}
-	return e, nil
 }
 
 // say leaves the verdict for the team.
@@ -136,64 +175,4 @@ func (s *Stage) follow(ctx context.Context) error {
 	}
 	return t.Errorf(team.StepAgree, int(d.Refusal>>32)-1,
 		reason.Remote(a.VerdictText.Get(), reason.OfCode(int(uint32(d.Refusal)))))
-}
-
-// A report is a tally as bytes: the first refusal and up to maxVotes votes. A host has no room to report more.
-const (
-	maxVotes    = 8
-	voteBytes   = 24
-	reportBytes = 32 + maxVotes*voteBytes + team.TextBytes
-)
-
-// writeReport fills b from the front, and returns how many bytes it wrote.
-func writeReport(b []byte, y *team.Tally) int {
-	le := binary.LittleEndian
-	text := ""
-	clear(b[:32])
-	if k := y.Refused; k != nil {
-		le.PutUint32(b[0:], uint32(k.Rank+1))
-		le.PutUint32(b[4:], uint32(k.About+1))
-		le.PutUint32(b[8:], uint32(k.Code))
-		text = k.Text[:min(len(k.Text), team.TextBytes)]
-	}
-	votes := y.Votes[:min(len(y.Votes), maxVotes)]
-	le.PutUint32(b[12:], uint32(len(votes)))
-	le.PutUint32(b[16:], uint32(len(text)))
-	at := 32
-	for _, v := range votes {
-		le.PutUint64(b[at:], v.Sig)
-		le.PutUint64(b[at+8:], uint64(v.Count))
-		le.PutUint64(b[at+16:], uint64(v.First))
-		at += voteBytes
-	}
-	return at + copy(b[at:], text)
-}
-
-var errReport = fmt.Errorf("a report that is damaged: %w", fault.ErrMismatch)
-
-// parseReport reads what writeReport wrote, for a communicator of this many ranks.
-func parseReport(b []byte, ranks int) (y team.Tally, err error) {
-	le := binary.LittleEndian
-	if len(b) < 32 {
-		return y, errReport
-	}
-	votes, text := int(le.Uint32(b[12:])), int(le.Uint32(b[16:]))
-	if votes > maxVotes || text > team.TextBytes || len(b) != 32+votes*voteBytes+text {
-		return y, errReport
-	}
-	if rank := int(le.Uint32(b)); rank > ranks {
-		return y, errReport
-	} else if rank > 0 {
-		y.Refused = &team.Refusal{Rank: rank - 1, About: int(le.Uint32(b[4:])) - 1, Code: int(le.Uint32(b[8:])),
-			Text: string(b[len(b)-text:])}
-	}
-	for i := range votes {
-		v := b[32+i*voteBytes:]
-		k := team.Vote{Sig: le.Uint64(v), Count: int(le.Uint64(v[8:])), First: int(le.Uint64(v[16:]))}
-		if k.Count < 1 || k.Count > ranks || k.First < 0 || k.First >= ranks {
-			return y, errReport
-		}
-		y.Votes = append(y.Votes, k)
-	}
-	return y, nil
 }

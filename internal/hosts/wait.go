@@ -36,8 +36,8 @@ func (s *Stage) await(ctx context.Context, p *peer, w *atomic.Uint64, target uin
 
 // revoked waits until no peer can use what it has been granted and is revoked.
 func (s *Stage) revoked(ctx context.Context) error {
-	for _, p := range s.peers {
-		if p == nil || p.link.Revoking() == 0 {
+	for _, p := range s.partners {
+		if p.link.Revoking() == 0 {
 			continue
 		}
 		if err := s.awaitLong(ctx, p, func() bool { return p.link.Revoking() == 0 }, team.StepAgree); err != nil {
@@ -49,8 +49,8 @@ func (s *Stage) revoked(ctx context.Context) error {
 
 // flush waits until the kernel has taken all puts. Their memory is then the caller's again.
 func (s *Stage) flush(ctx context.Context) error {
-	for _, p := range s.peers {
-		if p == nil || p.link.Sent() >= p.link.Queued() {
+	for _, p := range s.partners {
+		if p.link.Sent() >= p.link.Queued() {
 			continue
 		}
 		if err := s.awaitLong(ctx, p, func() bool { return p.link.Sent() >= p.link.Queued() }, "send"); err != nil {

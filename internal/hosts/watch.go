@@ -20,16 +20,13 @@ const (
 
 // Flood tells the other hosts that the communicator broke. It may be called from any goroutine.
 func (s *Stage) Flood(e *fault.Error) {
-	if s.peers == nil {
-		return // only leaders have peers
-	}
 	text, about, is := s.Team.LostElsewhere(e)
 	s.tell(transport.Message{Comm: s.ID, Kind: kindLost, Code: uint8(reason.Code(is)), About: int32(about), Text: text})
 }
 
 func (s *Stage) tell(m transport.Message) {
-	for _, p := range s.peers {
-		if p != nil && p.link != nil {
+	for _, p := range s.partners {
+		if p.link != nil {
 			p.link.Tell(m)
 		}
 	}
@@ -38,11 +35,11 @@ func (s *Stage) tell(m transport.Message) {
 // heard handles a message from another leader. It returns why the communicator breaks, or nil. It may be called from
 // any goroutine.
 func (s *Stage) heard(from int, m transport.Message) *fault.Error {
-	i := slices.IndexFunc(s.peers, func(p *peer) bool { return p != nil && p.world == from })
+	i := slices.IndexFunc(s.partners, func(p *peer) bool { return p.world == from })
 	if i < 0 {
 		return nil
 	}
-	p := s.peers[i]
+	p := s.partners[i]
 	switch m.Kind {
 	case kindBye:
 		var ops uint64
@@ -74,8 +71,8 @@ func (s *Stage) heard(from int, m transport.Message) *fault.Error {
 // down handles the end of a wire, which may be an older one to the same peer. It returns why the communicator breaks, or
 // nil. It may be called from any goroutine.
 func (s *Stage) down(down *transport.Down) *fault.Error {
-	for _, p := range s.peers {
-		if p != nil && p.link != nil && p.link.Err() == down && p.left.Load() == 0 {
+	for _, p := range s.partners {
+		if p.link != nil && p.link.Err() == down && p.left.Load() == 0 {
 			return s.downError(p, down, "wait")
 		}
 	}
@@ -131,8 +128,8 @@ func (s *Stage) Sever() {
 }
 
 func (s *Stage) cut() {
-	for _, p := range s.peers {
-		if p != nil && p.link != nil && !s.severed {
+	for _, p := range s.partners {
+		if p.link != nil && !s.severed {
 			p.link.Close()
 		}
 	}

@@ -1,6 +1,7 @@
 package team
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"slices"
@@ -79,7 +80,8 @@ func (t *Team) Refused(bad error) *fault.Error { return t.Errorf("", reason.Blam
 // Tally is what ranks that do not agree have published.
 type Tally struct {
 	Refused *Refusal // the refusal of the first rank that refused
-	Votes   []Vote   // one for each signature, in the order of the first ranks that have it
+	Votes   []Vote   // one for each call
+	Others  int      // how many ranks have voted for what Votes lacks: see Cut
 }
 
 // Refusal says why a rank refused.
@@ -89,9 +91,9 @@ type Refusal struct {
 	Text        string
 }
 
-// Vote says how many ranks have a signature, and which is the first.
+// Vote says how many ranks made a call, and which is the first.
 type Vote struct {
-	Sig          uint64
+	Call         Call
 	Count, First int
 }
 
@@ -102,7 +104,7 @@ func (t *Team) tally(slot uint64) (y Tally) {
 	for r := range t.Peers {
 		d := &t.Peers[r].Area.Desc[slot]
 		if d.Sig>>59 != uint64(KindRefused) {
-			y.vote(Vote{d.Sig, 1, t.Name(r)})
+			y.vote(Vote{CallOf(d.Sig), 1, t.Name(r)})
 		} else if y.Refused == nil {
 			y.Refused = &Refusal{t.Name(r), int(d.Refusal>>32) - 1, int(uint32(d.Refusal)), t.Peers[r].Area.Refusals[slot].Get()}
 		}
@@ -111,7 +113,7 @@ func (t *Team) tally(slot uint64) (y Tally) {
 }
 
 func (t *Tally) vote(v Vote) {
-	i := slices.IndexFunc(t.Votes, func(w Vote) bool { return w.Sig == v.Sig })
+	i := slices.IndexFunc(t.Votes, func(w Vote) bool { return w.Call == v.Call })
 	if i < 0 {
 		t.Votes = append(t.Votes, v)
 		return
@@ -128,6 +130,17 @@ func (t *Tally) Add(z *Tally) {
 	for _, v := range z.Votes {
 		t.vote(v)
 	}
+	t.Others += z.Others
+}
+
+// Cut keeps the n votes that most ranks have, of equal ones those of the lowest ranks, and counts the others.
+func (t *Tally) Cut(n int) {
+	slices.SortFunc(t.Votes, func(a, b Vote) int { return cmp.Or(b.Count-a.Count, a.First-b.First) })
+	for len(t.Votes) > n {
+		last := len(t.Votes) - 1
+		t.Others += t.Votes[last].Count
+		t.Votes = t.Votes[:last]
+	}
 }
 
 // Verdict is the error that follows from y, alike for all its ranks: about the first rank that refused, or the first
@@ -143,7 +156,7 @@ func (t *Team) Verdict(y *Tally) *fault.Error {
 	if len(y.Votes) < 2 {
 		return nil
 	}
-	most, all := y.Votes[0], 0
+	most, all := y.Votes[0], y.Others
 	for _, v := range y.Votes {
 		if all += v.Count; v.Count > most.Count || v.Count == most.Count && v.First < most.First {
 			most = v
@@ -151,7 +164,7 @@ func (t *Team) Verdict(y *Tally) *fault.Error {
 	}
 	odd := Vote{First: t.all}
 	for _, v := range y.Votes {
-		if v.Sig != most.Sig && v.First < odd.First {
+		if v.Call != most.Call && v.First < odd.First {
 			odd = v
 		}
 	}
@@ -159,16 +172,16 @@ func (t *Team) Verdict(y *Tally) *fault.Error {
 	if most.Count == 1 {
 		others = fmt.Sprintf("rank %d", most.First)
 	}
-	return t.Errorf(StepAgree, odd.First, fmt.Errorf("rank %d called %s, %s %s: %w", odd.First, t.describe(odd.Sig), others,
-		t.describe(most.Sig), fault.ErrMismatch))
+	return t.Errorf(StepAgree, odd.First, fmt.Errorf("rank %d called %s, %s %s: %w", odd.First, t.describe(odd.Call), others,
+		t.describe(most.Call), fault.ErrMismatch))
 }
 
-// describe is Describe with the root as a rank of the communicator: an operation's part has the team's rank.
-func (t *Team) describe(sig uint64) string {
-	if root := rootOf(sig); t.Outer != nil && root < t.size {
-		sig += uint64(t.Name(root)-root) << rootShift
+// describe describes a call, with the root as a rank of the communicator: an operation's part has the team's rank.
+func (t *Team) describe(c Call) string {
+	if t.Outer != nil && c.Root < uint32(t.size) {
+		c.Root = uint32(t.Name(int(c.Root)))
 	}
-	return Describe(sig)
+	return c.String()
 }
 
 // Progress words wrap around after 1<<32 operations. Each rank refreshes its word this often, so that Reached never

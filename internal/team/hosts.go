@@ -19,6 +19,8 @@ type Hosts interface {
 	Ranks() int
 	On(host int) int
 	Most() int
+	// Contribution is how many bytes of data a path may contribute: see Path.Contribute. All ranks have the same.
+	Contribution() int
 	// Link is how data goes between the hosts. It does not change.
 	Link() *Link
 	// Scratch has one pointer for each host, for the running operation to use.

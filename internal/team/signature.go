@@ -2,7 +2,6 @@ package team
 
 import (
 	"fmt"
-	"strings"
 
 	"github.com/ubcoll/ubcoll/dtype"
 )
@@ -158,26 +157,5 @@ func (o OpKind) rooted() bool {
 	return false
 }
 
-// Describe describes a signature for people, with what the operation has: "reduce(count 5, float32, sum, root 0)",
-// "barrier".
-func Describe(sig uint64) string {
-	k, t, r := OpKind(sig>>59), dtype.Type(sig>>55&15), Reduction(sig>>52&7)
-	if k == KindGroup {
-		return fmt.Sprintf("%v(%d all_reduce, count %d in all, %v, hash %07x)", k, Operations(sig), sig&(1<<24-1), t,
-			sig>>24&(1<<27-1))
-	}
-	var has []string
-	if k.hasData() {
-		has = append(has, fmt.Sprintf("count %d", sig&MaxCount), t.String())
-	}
-	if r != noReduction {
-		has = append(has, r.String())
-	}
-	if root := rootOf(sig); k.rooted() || root != 0 {
-		has = append(has, fmt.Sprintf("root %d", root))
-	}
-	if has == nil {
-		return k.String()
-	}
-	return fmt.Sprintf("%v(%s)", k, strings.Join(has, ", "))
-}
+// Describe describes a signature for people.
+func Describe(sig uint64) string { return CallOf(sig).String() }

@@ -207,7 +207,7 @@ type Path struct {
 	// fail.
 	Combine func(*Team, *Work)
 	// Contribute runs on the first rank of a team that has agreed. It writes to b what the other hosts need from the
-	// team, and returns the number of bytes. It cannot fail.
+	// team, up to Hosts.Contribution bytes, and returns how many. It cannot fail.
 	Contribute func(t *Team, w *Work, b []byte) int
 	// Conclude runs on the first rank of each host. It turns the contributions of all hosts into what Run uses. An
 	// error means that some host has sent something wrong, and breaks the communicator.

@@ -1,0 +1,452 @@
+package hosts
+
+import (
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/cockroachdb/datadriven"
+	"github.com/stretchr/testify/require"
+
+	"github.com/ubcoll/ubcoll/dtype"
+	"github.com/ubcoll/ubcoll/internal/team"
+	"github.com/ubcoll/ubcoll/internal/testkit"
+)
+
+// crowd is the hosts of a communicator, which agree without a network.
+type crowd struct {
+	all   []*agreement
+	todo  []*deed                // by host: what it waits for
+	over  []bool                 // by host
+	mail  map[mailKey][][]byte   // messages under way, by sender, receiver and round
+	sent  int                    // messages
+	bytes int                    // of the longest message
+	said  func(s string)         // gets what happens, or is nil
+	known map[team.Call]string   // for said
+	draw  func(n int) (pick int) // which of n hosts goes on next
+}
+
+func newCrowd(hosts, room int) *crowd {
+	c := &crowd{mail: map[mailKey][][]byte{}, todo: make([]*deed, hosts), over: make([]bool, hosts), known: map[team.Call]string{},
+		draw: func(int) int { return 0 }}
+	for me := range hosts {
+		c.all = append(c.all, newAgreement(hosts, me, hosts, slices.Repeat([]int{room}, hosts)))
+	}
+	return c
+}
+
+// run lets hosts do what they have to do until none can go on. It returns which are not over then.
+func (c *crowd) run() (stuck []int, err error) {
+	clear(c.over)
+	clear(c.todo)
+	for {
+		var can []int
+		stuck = nil
+		for h := range c.all {
+			if c.todo[h] == nil && !c.over[h] {
+				if d, ok := c.all[h].next(); ok {
+					c.todo[h] = &d
+				} else {
+					c.over[h] = true
+				}
+			}
+			d := c.todo[h]
+			switch {
+			case d == nil:
+			case d.sends || len(c.mail[key(d.host, h, d)]) > 0:
+				can = append(can, h)
+			default:
+				stuck = append(stuck, h)
+			}
+		}
+		if len(can) == 0 {
+			return stuck, nil
+		}
+		if err := c.do(can[c.draw(len(can))]); err != nil {
+			return nil, err
+		}
+	}
+}
+
+// mailKey is sender, receiver, round, and sequence.
+type mailKey [4]int
+
+func key(from, to int, d *deed) mailKey { return mailKey{from, to, d.round, int(d.seq)} }
+
+func (c *crowd) do(h int) error {
+	a, d := c.all[h], c.todo[h]
+	c.todo[h] = nil
+	if d.sends {
+		b := make([]byte, a.size(d.round, h))
+		b = b[:a.write(*d, b)]
+		k := key(h, d.host, d)
+		c.mail[k] = append(c.mail[k], b)
+		c.sent++
+		c.bytes = max(c.bytes, len(b))
+		if c.said != nil {
+			c.said(fmt.Sprintf("%d -> %d: %s", h, d.host, c.show(a, d, len(b))))
+		}
+		return nil
+	}
+	k := key(d.host, h, d)
+	b := c.mail[k][0]
+	c.mail[k] = c.mail[k][1:]
+	return a.read(*d, b)
+}
+
+// show describes a message that a sends.
+func (c *crowd) show(a *agreement, d *deed, bytes int) string {
+	if d.round == a.rounds {
+		var s []string
+		if k := a.tally.Refused; k != nil {
+			s = append(s, fmt.Sprintf("rank %d refuses: %s", k.Rank, k.Text))
+		}
+		for _, v := range a.tally.Votes {
+			s = append(s, fmt.Sprintf("%d for %s, first rank %d", v.Count, c.known[v.Call], v.First))
+		}
+		if a.tally.Others > 0 {
+			s = append(s, fmt.Sprintf("%d others", a.tally.Others))
+		}
+		return strings.Join(s, "; ")
+	}
+	s := fmt.Sprintf("round %d, %s", d.round, c.claim(a.sum))
+	var of []string
+	for i := range a.count(d.round) {
+		if h := (a.me + i) % a.hosts; a.data[h] != nil {
+			of = append(of, fmt.Sprint(h))
+		}
+	}
+	if of != nil {
+		s += ", data of " + strings.Join(of, " ")
+	}
+	return fmt.Sprintf("%s: %d bytes", s, bytes)
+}
+
+func (c *crowd) claim(x claims) string {
+	s := c.known[x.least.call]
+	switch {
+	case x.least == nobody.least:
+		s = "nothing"
+	case x.greatest != x.least:
+		s += " to " + c.known[x.greatest.call]
+	}
+	if x.refuser != 0 {
+		s += fmt.Sprintf(", rank %d refuses", x.refuser-1)
+	}
+	return s
+}
+
+// TestAgreementScripts runs the transcripts in testdata. Each host has one rank.
+//
+//	hosts N                  they begin
+//	agree                    each following line is one of:
+//	  H CALL [data=N]        host H makes that call, a letter, and contributes so many bytes
+//	  H refuses TEXT
+//
+// It prints the messages in the order in which they are sent, and what each host knows afterwards, with equal ones
+// together.
+func TestAgreementScripts(t *testing.T) {
+	datadriven.Walk(t, "testdata/agreement", func(t *testing.T, path string) {
+		var c *crowd
+		seq := uint64(0)
+		datadriven.RunTest(t, path, func(t *testing.T, d *datadriven.TestData) string {
+			if d.Cmd == "hosts" {
+				n, err := strconv.Atoi(d.CmdArgs[0].Key)
+				require.NoError(t, err)
+				c, seq = newCrowd(n, 64), 0
+				return "ok\n"
+			}
+			var out strings.Builder
+			c.said = func(s string) { fmt.Fprintln(&out, s) }
+			seq++
+			ys := c.begin(t, seq, d.Input)
+			c.finish(t, &out, ys)
+			return out.String()
+		})
+	})
+}
+
+// begin begins an operation by lines of a script. It returns the hosts' tallies.
+func (c *crowd) begin(t *testing.T, seq uint64, input string) []team.Tally {
+	ys := make([]team.Tally, len(c.all))
+	for _, line := range strings.Split(strings.TrimSpace(input), "\n") {
+		f := strings.Fields(line)
+		hs := []string{f[0]}
+		if f[0] == "others" {
+			hs = nil
+			for h := range ys {
+				if ys[h].Votes == nil && ys[h].Refused == nil {
+					hs = append(hs, fmt.Sprint(h))
+				}
+			}
+		}
+		for _, s := range hs {
+			h, err := strconv.Atoi(s)
+			require.NoError(t, err)
+			if f[1] == "refuses" {
+				k := nobody
+				k.refuser = h + 1
+				c.all[h].begin(seq, k)
+				ys[h].Refused = &team.Refusal{Rank: h, About: -1, Text: strings.Join(f[2:], " ")}
+				continue
+			}
+			call := team.Call{Kind: team.KindAllReduce, Type: dtype.Float32, Red: team.Sum, Count: uint64(f[1][0])}
+			c.known[call] = f[1]
+			k := claim{seq, call}
+			c.all[h].begin(seq, claims{least: k, greatest: k})
+			ys[h].Votes = []team.Vote{{Call: call, Count: 1, First: h}}
+			if len(f) > 2 {
+				var n int
+				_, err := fmt.Sscanf(f[2], "data=%d", &n)
+				require.NoError(t, err)
+				c.all[h].offer(slices.Repeat([]byte{byte(h)}, n))
+			}
+		}
+	}
+	return ys
+}
+
+// finish runs an operation to its end, and prints what the hosts know then.
+func (c *crowd) finish(t *testing.T, out *strings.Builder, ys []team.Tally) {
+	stuck, err := c.run()
+	require.NoError(t, err)
+	require.Empty(t, stuck, "hosts wait forever")
+	for _, a := range c.all {
+		require.Equal(t, c.all[0].sum, a.sum, "host %d", a.me)
+	}
+	if c.all[0].sum.same() {
+		fmt.Fprintf(out, "all agree: %s\n", c.claim(c.all[0].sum))
+		return
+	}
+	fmt.Fprintf(out, "no agreement: %s\n", c.claim(c.all[0].sum))
+	for h, a := range c.all {
+		a.report(ys[h])
+	}
+	stuck, err = c.run()
+	require.NoError(t, err)
+	require.Empty(t, stuck, "hosts wait forever")
+	for _, a := range c.all {
+		require.Equal(t, c.all[0].tally, a.tally, "host %d", a.me)
+	}
+}
+
+// TestAgreement: in whatever order the messages of any number of hosts come, all know the same in the end, have each
+// contribution once, and have sent as many messages as the number of hosts says.
+func TestAgreement(t *testing.T) {
+	testkit.SkipRace(t)
+	r := testkit.Random(t)
+	last := 130
+	if testing.Short() {
+		last = 34
+	}
+	for n := 2; n <= last; n++ {
+		c := newCrowd(n, 64)
+		c.draw = r.IntN
+		rounds := roundsOf(n)
+		for seq := range uint64(4) {
+			kinds := []int{1, 1, 2, 12}[seq] // how many different calls are made
+			want, refuser := nobody, 0
+			ys := make([]team.Tally, n)
+			var contribute []int
+			for h, a := range c.all {
+				k := claim{seq + 1, team.Call{Kind: team.KindBroadcast, Root: uint32(r.IntN(kinds)), Count: 9}}
+				x := claims{least: k, greatest: k}
+				ys[h].Votes = []team.Vote{{Call: k.call, Count: 1, First: h}}
+				if kinds > 1 && r.IntN(n) == 0 {
+					x = nobody
+					x.refuser = h + 1
+					ys[h] = team.Tally{Refused: &team.Refusal{Rank: h, About: -1, Text: "no"}}
+					if refuser == 0 {
+						refuser = h + 1
+					}
+				}
+				want.add(&x)
+				a.begin(seq+1, x)
+				if r.IntN(3) > 0 {
+					a.offer([]byte(fmt.Sprintf("of %d in %d", h, seq)[:5+r.IntN(4)]))
+					contribute = append(contribute, h)
+				}
+			}
+			c.sent = 0
+			stuck, err := c.run()
+			require.NoError(t, err)
+			require.Empty(t, stuck, "%d hosts", n)
+			require.Equal(t, n*rounds, c.sent, "%d hosts", n)
+			require.Equal(t, refuser, want.refuser)
+			for h, a := range c.all {
+				require.Equal(t, want, a.sum, "host %d of %d", h, n)
+				var have []int
+				for from, data := range a.data {
+					if data != nil {
+						have = append(have, from)
+						require.Equal(t, string(c.all[from].data[from]), string(data), "host %d of %d, of %d", h, n, from)
+					}
+				}
+				require.Equal(t, contribute, have, "host %d of %d", h, n)
+			}
+			if want.same() {
+				continue
+			}
+			sum := team.Tally{}
+			for h, a := range c.all {
+				sum.Add(&ys[h])
+				a.report(ys[h])
+			}
+			c.sent = 0
+			stuck, err = c.run()
+			require.NoError(t, err)
+			require.Empty(t, stuck, "%d hosts", n)
+			require.Equal(t, 2*(n-1), c.sent, "%d hosts", n)
+			counted := 0
+			for _, v := range c.all[0].tally.Votes {
+				counted += v.Count
+			}
+			for _, v := range sum.Votes {
+				counted -= v.Count
+			}
+			require.Zero(t, counted+c.all[0].tally.Others, "%d hosts: each votes once", n)
+			require.LessOrEqual(t, len(c.all[0].tally.Votes), maxVotes)
+			if len(sum.Votes) <= maxVotes { // nothing was cut
+				sum.Cut(maxVotes)
+				require.Equal(t, sum, c.all[0].tally, "%d hosts", n)
+			}
+			for h, a := range c.all {
+				require.Equal(t, c.all[0].tally, a.tally, "host %d of %d", h, n)
+			}
+		}
+	}
+}
+
+// TestAgreementOf4096: by spans, since the messages themselves would be too many.
+func TestAgreementOf4096(t *testing.T) {
+	for _, n := range []int{2, 3, 64, 65, 512, 4095, 4096} {
+		span := slices.Repeat([]int{1}, n) // host h has heard from the next span[h] hosts, itself included
+		all := make([]*agreement, n)
+		for h := range all {
+			all[h] = newAgreement(n, h, n, make([]int, n))
+		}
+		for k := range roundsOf(n) {
+			after := make([]int, n)
+			for h, a := range all {
+				require.Equal(t, h, all[a.from(k)].to(k))
+				require.Equal(t, (h+span[h])%n, a.from(k), "a hole, or an overlap, in round %d of %d", k, n)
+				require.LessOrEqual(t, a.count(k), span[a.from(k)])
+				after[h] = span[h] + a.count(k)
+			}
+			span = after
+		}
+		require.Equal(t, slices.Repeat([]int{n}, n), span)
+		below := slices.Repeat([]int{1}, n) // hosts whose reports a host has, its own included
+		for h := n - 1; h > 0; h-- {
+			p := all[all[h].parent()]
+			require.Contains(t, all[h].childrenOf(p), h, "%d hosts", n)
+			below[p.me] += below[h]
+		}
+		require.Equal(t, n, below[0])
+		children := 0
+		for _, a := range all {
+			children += a.children
+		}
+		require.Equal(t, n-1, children)
+	}
+}
+
+// childrenOf are the hosts that report to p.
+func (a *agreement) childrenOf(p *agreement) (hosts []int) {
+	for i := range p.children {
+		hosts = append(hosts, p.me+1<<i)
+	}
+	return hosts
+}
+
+// What a barrier sends in each round has at most 128 bytes with the frame's head, whatever the number of hosts.
+func TestClaimBytes(t *testing.T) {
+	const frame = 32 // tcp.HeaderSize
+	for _, n := range []int{2, 64, 512, 4095} {
+		a := newAgreement(n, 0, n, slices.Repeat([]int{recordBytes(n)}, n))
+		k := claim{1, team.Call{Kind: team.KindBarrier}}
+		a.begin(1, claims{least: k, greatest: k})
+		sent := 0
+		for {
+			d, ok := a.next()
+			if !ok {
+				break
+			}
+			if d.sends {
+				b := make([]byte, a.size(d.round, 0))
+				require.LessOrEqual(t, a.write(d, b)+frame, 128)
+				sent++
+			}
+		}
+		require.Equal(t, roundsOf(n), sent)
+	}
+}
+
+// An agreement costs no allocation: it is on the way of the smallest operations.
+func TestAgreementAllocs(t *testing.T) {
+	testkit.SkipRace(t)
+	a, b := newAgreement(2, 0, 2, []int{64, 64}), newAgreement(2, 1, 2, []int{64, 64})
+	out, k := make([]byte, a.size(0, 0)), claim{1, team.Call{Kind: team.KindBarrier}}
+	require.Zero(t, testing.AllocsPerRun(100, func() {
+		for _, x := range []*agreement{a, b} {
+			x.begin(1, claims{least: k, greatest: k})
+			x.offer(x.own(out)[:8])
+		}
+		for d, ok := a.next(); ok; d, ok = a.next() {
+			if d.sends {
+				n := a.write(d, out)
+				if err := b.read(deed{host: 0, seq: 1}, out[:n]); err != nil {
+					panic(err)
+				}
+			}
+		}
+	}))
+}
+
+func FuzzClaims(f *testing.F) {
+	room := []int{8, 8, 8, 8, 8}
+	a := newAgreement(5, 2, 5, room)
+	k := claim{7, team.Call{Kind: team.KindBarrier}}
+	a.begin(7, claims{least: k, greatest: k})
+	a.offer([]byte("data"))
+	b := make([]byte, a.size(1, 2))
+	f.Add(b[:a.write(deed{sends: true, round: 1}, b)], 1)
+	f.Fuzz(func(t *testing.T, b []byte, round int) {
+		a := newAgreement(5, 0, 5, room)
+		a.begin(7, claims{least: k, greatest: k})
+		d := deed{round: (round%2 + 2) % 2}
+		d.host = a.from(d.round)
+		if a.read(d, b) != nil {
+			return
+		}
+		for h, data := range a.data {
+			if len(data) > 8 || data != nil && (h-d.host+5)%5 >= a.count(d.round) {
+				t.Errorf("%d bytes of host %d", len(data), h)
+			}
+		}
+		for _, s := range []uint64{a.sum.least.seq, a.sum.greatest.seq} {
+			if s != 7 {
+				t.Error(s)
+			}
+		}
+	})
+}
+
+func FuzzReport(f *testing.F) {
+	b := make([]byte, reportBytes)
+	y := team.Tally{Refused: &team.Refusal{Rank: 3, About: -1, Code: 2, Text: "no"},
+		Votes: []team.Vote{{Call: team.Call{Count: 1}, Count: 2, First: 1}}, Others: 3}
+	f.Add(b[:writeReport(b, &y)])
+	f.Fuzz(func(t *testing.T, b []byte) {
+		y, err := parseReport(b, 9)
+		if err != nil {
+			return
+		}
+		again := make([]byte, reportBytes)
+		z, err := parseReport(again[:writeReport(again, &y)], 9)
+		require.NoError(t, err)
+		require.Equal(t, y, z)
+	})
+}
