@@ -51,23 +51,27 @@ type claims struct {
 	refuser         int // 1 + the first rank that refuses; 0: none does
 }
 
-// claim is what a rank wants: an operation, and its number.
-type claim struct {
-	seq  uint64
-	call team.Call
+// claim is what a rank wants: the number of an operation, and the call as two words.
+type claim struct{ seq, high, low uint64 }
+
+func claimOf(seq uint64, c team.Call) claim {
+	k := claim{seq: seq}
+	k.high, k.low = c.Words()
+	return k
 }
 
 // nobody is what no rank at all claims.
-var nobody = claims{least: claim{^uint64(0), team.DecodeCall(full[:])}}
-
-var full = [team.CallBytes]byte{255, 255, 255, 255, 255, 255, 255, 255, 255, 255, 255, 255, 255, 255, 255, 255}
+var nobody = claims{least: claim{^uint64(0), ^uint64(0), ^uint64(0)}}
 
 func (a claim) before(b claim) bool {
-	return a.seq < b.seq || a.seq == b.seq && a.call.Compare(b.call) < 0
+	return a.seq < b.seq || a.seq == b.seq && (a.high < b.high || a.high == b.high && a.low < b.low)
 }
 
 // add folds what ranks claim into c.
 func (c *claims) add(d *claims) {
+	if *c == *d {
+		return
+	}
 	if d.least.before(c.least) {
 		c.least = d.least
 	}
@@ -128,8 +132,14 @@ type deed struct {
 	sends bool
 	host  int    // to or from which
 	round int    // of claims; rounds: a report
-	seq   uint64 // of the message, among those of this round
+	place int    // at the receiver
+	seq   uint64 // of the message, at that place
 }
+
+// Places of the messages: two for each round of claims, for even and odd operations, and one for reports.
+func (a *agreement) claimsAt(k int, seq uint64) int { return 2*k + int(seq&1) }
+func (a *agreement) reportsAt() int                 { return 2 * a.rounds }
+func agreementPlaces(hosts int) int                 { return 2*roundsOf(hosts) + 1 }
 
 // next returns what to do next; false if the exchange is over.
 func (a *agreement) next() (d deed, ok bool) {
@@ -141,12 +151,22 @@ func (a *agreement) next() (d deed, ok bool) {
 		return d, false
 	}
 	if a.at%2 == 0 {
-		d = deed{sends: true, host: a.to(k), round: k, seq: a.seq}
+		d = deed{sends: true, host: a.to(k), round: k, place: a.claimsAt(k, a.seq), seq: a.seq}
 	} else {
-		d = deed{host: a.from(k), round: k, seq: a.seq}
+		d = a.heard(k, a.seq)
 	}
 	a.at++
 	return d, true
+}
+
+// heard is the deed of receiving the claims of a round.
+func (a *agreement) heard(k int, seq uint64) deed {
+	return deed{host: a.from(k), round: k, place: a.claimsAt(k, seq), seq: seq}
+}
+
+// reported is the deed of receiving report seq, or the sum of all.
+func (a *agreement) reported(host int, seq uint64) deed {
+	return deed{host: host, round: a.rounds, place: a.reportsAt(), seq: seq}
 }
 
 func (a *agreement) to(k int) int   { return (a.me - 1<<k + a.hosts) % a.hosts }
@@ -155,7 +175,7 @@ func (a *agreement) from(k int) int { return (a.me + 1<<k) % a.hosts }
 // nextReport is next in the second exchange: hear the children, those with few hosts below them first; tell the parent,
 // and hear the sum from it; tell the children, in the other order.
 func (a *agreement) nextReport() (d deed, ok bool) {
-	d = deed{round: a.rounds, seq: a.bad}
+	d = deed{round: a.rounds, place: a.reportsAt(), seq: a.bad}
 	i := a.at
 	a.at++
 	if i < a.children {
@@ -180,7 +200,7 @@ func (a *agreement) nextReport() (d deed, ok bool) {
 // The head of a message of claims: the least and the greatest claim, the refuser, and the number of contributions that
 // follow. Together with the frame's head it has at most 128 bytes.
 const (
-	claimBytes = 8 + team.CallBytes
+	claimBytes = 8 + 16
 	claimsHead = 2*claimBytes + 4 + 4
 	dataHead   = 4 + 4 // of a contribution: host, and length
 )
@@ -210,10 +230,8 @@ func (a *agreement) write(d deed, b []byte) int {
 		return writeReport(b, &a.tally)
 	}
 	le := binary.LittleEndian
-	for i, c := range [...]claim{a.sum.least, a.sum.greatest} {
-		le.PutUint64(b[i*claimBytes:], c.seq)
-		c.call.Encode(b[i*claimBytes+8:])
-	}
+	a.sum.least.write(b)
+	a.sum.greatest.write(b[claimBytes:])
 	le.PutUint32(b[2*claimBytes:], uint32(a.sum.refuser))
 	n, items := claimsHead, 0
 	for i := 0; a.some && i < a.count(d.round); i++ {
@@ -234,6 +252,18 @@ func (a *agreement) write(d deed, b []byte) int {
 	return n
 }
 
+func (a claim) write(b []byte) {
+	le := binary.LittleEndian
+	le.PutUint64(b, a.seq)
+	le.PutUint64(b[8:], a.high)
+	le.PutUint64(b[16:], a.low)
+}
+
+func readClaim(b []byte) claim {
+	le := binary.LittleEndian
+	return claim{le.Uint64(b), le.Uint64(b[8:]), le.Uint64(b[16:])}
+}
+
 // own is where the data of this host's contribution lie in the message of the first round: written there, they need
 // not be copied.
 func (a *agreement) own(b []byte) []byte { return b[claimsHead+dataHead:][:a.room[a.me]] }
@@ -247,11 +277,7 @@ func (a *agreement) read(d deed, b []byte) error {
 		return fmt.Errorf("what host %d claims is cut short: %w", d.host, fault.ErrMismatch)
 	}
 	le := binary.LittleEndian
-	var c claims
-	for i, x := range [...]*claim{&c.least, &c.greatest} {
-		*x = claim{le.Uint64(b[i*claimBytes:]), team.DecodeCall(b[i*claimBytes+8:])}
-	}
-	c.refuser = int(le.Uint32(b[2*claimBytes:]))
+	c := claims{readClaim(b), readClaim(b[claimBytes:]), int(le.Uint32(b[2*claimBytes:]))}
 	if none := c.least == nobody.least && c.greatest == nobody.greatest; !none && (c.least.seq != a.seq || c.greatest.seq != a.seq) {
 		return fmt.Errorf("host %d says that hosts are in operations %d to %d, and this one is in %d: %w", d.host, c.least.seq,
 			c.greatest.seq, a.seq, fault.ErrMismatch)

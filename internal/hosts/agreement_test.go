@@ -125,12 +125,12 @@ func (c *crowd) show(a *agreement, d *deed, bytes int) string {
 }
 
 func (c *crowd) claim(x claims) string {
-	s := c.known[x.least.call]
+	s := c.known[team.CallOfWords(x.least.high, x.least.low)]
 	switch {
 	case x.least == nobody.least:
 		s = "nothing"
 	case x.greatest != x.least:
-		s += " to " + c.known[x.greatest.call]
+		s += " to " + c.known[team.CallOfWords(x.greatest.high, x.greatest.low)]
 	}
 	if x.refuser != 0 {
 		s += fmt.Sprintf(", rank %d refuses", x.refuser-1)
@@ -194,7 +194,7 @@ func (c *crowd) begin(t *testing.T, seq uint64, input string) []team.Tally {
 			}
 			call := team.Call{Kind: team.KindAllReduce, Type: dtype.Float32, Red: team.Sum, Count: uint64(f[1][0])}
 			c.known[call] = f[1]
-			k := claim{seq, call}
+			k := claimOf(seq, call)
 			c.all[h].begin(seq, claims{least: k, greatest: k})
 			ys[h].Votes = []team.Vote{{Call: call, Count: 1, First: h}}
 			if len(f) > 2 {
@@ -251,9 +251,10 @@ func TestAgreement(t *testing.T) {
 			ys := make([]team.Tally, n)
 			var contribute []int
 			for h, a := range c.all {
-				k := claim{seq + 1, team.Call{Kind: team.KindBroadcast, Root: uint32(r.IntN(kinds)), Count: 9}}
+				call := team.Call{Kind: team.KindBroadcast, Root: uint32(r.IntN(kinds)), Count: 9}
+				k := claimOf(seq+1, call)
 				x := claims{least: k, greatest: k}
-				ys[h].Votes = []team.Vote{{Call: k.call, Count: 1, First: h}}
+				ys[h].Votes = []team.Vote{{Call: call, Count: 1, First: h}}
 				if kinds > 1 && r.IntN(n) == 0 {
 					x = nobody
 					x.refuser = h + 1
@@ -366,7 +367,7 @@ func TestClaimBytes(t *testing.T) {
 	const frame = 32 // tcp.HeaderSize
 	for _, n := range []int{2, 64, 512, 4095} {
 		a := newAgreement(n, 0, n, slices.Repeat([]int{recordBytes(n)}, n))
-		k := claim{1, team.Call{Kind: team.KindBarrier}}
+		k := claimOf(1, team.Call{Kind: team.KindBarrier})
 		a.begin(1, claims{least: k, greatest: k})
 		sent := 0
 		for {
@@ -388,7 +389,7 @@ func TestClaimBytes(t *testing.T) {
 func TestAgreementAllocs(t *testing.T) {
 	testkit.SkipRace(t)
 	a, b := newAgreement(2, 0, 2, []int{64, 64}), newAgreement(2, 1, 2, []int{64, 64})
-	out, k := make([]byte, a.size(0, 0)), claim{1, team.Call{Kind: team.KindBarrier}}
+	out, k := make([]byte, a.size(0, 0)), claimOf(1, team.Call{Kind: team.KindBarrier})
 	require.Zero(t, testing.AllocsPerRun(100, func() {
 		for _, x := range []*agreement{a, b} {
 			x.begin(1, claims{least: k, greatest: k})
@@ -397,7 +398,7 @@ func TestAgreementAllocs(t *testing.T) {
 		for d, ok := a.next(); ok; d, ok = a.next() {
 			if d.sends {
 				n := a.write(d, out)
-				if err := b.read(deed{host: 0, seq: 1}, out[:n]); err != nil {
+				if err := b.read(b.heard(0, 1), out[:n]); err != nil {
 					panic(err)
 				}
 			}
@@ -408,7 +409,7 @@ func TestAgreementAllocs(t *testing.T) {
 func FuzzClaims(f *testing.F) {
 	room := []int{8, 8, 8, 8, 8}
 	a := newAgreement(5, 2, 5, room)
-	k := claim{7, team.Call{Kind: team.KindBarrier}}
+	k := claimOf(7, team.Call{Kind: team.KindBarrier})
 	a.begin(7, claims{least: k, greatest: k})
 	a.offer([]byte("data"))
 	b := make([]byte, a.size(1, 2))
@@ -416,8 +417,7 @@ func FuzzClaims(f *testing.F) {
 	f.Fuzz(func(t *testing.T, b []byte, round int) {
 		a := newAgreement(5, 0, 5, room)
 		a.begin(7, claims{least: k, greatest: k})
-		d := deed{round: (round%2 + 2) % 2}
-		d.host = a.from(d.round)
+		d := a.heard((round%2+2)%2, 7)
 		if a.read(d, b) != nil {
 			return
 		}

@@ -41,7 +41,7 @@ func TestDamagedClaims(t *testing.T) {
 		t.Run(k.name, func(t *testing.T) {
 			room := []int{20, 20, 20, 20, 20}
 			sender, a := newAgreement(5, 2, 5, room), newAgreement(5, 0, 5, room)
-			c := claim{7, team.Call{Kind: team.KindBarrier}}
+			c := claimOf(7, team.Call{Kind: team.KindBarrier})
 			for _, x := range []*agreement{sender, a} {
 				x.begin(7, claims{least: c, greatest: c})
 			}
@@ -49,7 +49,7 @@ func TestDamagedClaims(t *testing.T) {
 			sender.data[3] = []byte("another's sixteen"[:16])
 			b := make([]byte, sender.size(1, 2))
 			b = k.change(b[:sender.write(deed{sends: true, host: 0, round: 1, seq: 7}, b)])
-			err := a.read(deed{host: 2, round: 1, seq: 7}, b)
+			err := a.read(a.heard(1, 7), b)
 			if k.text != "" {
 				require.ErrorIs(t, err, fault.ErrMismatch)
 				require.ErrorContains(t, err, k.text)
@@ -63,7 +63,7 @@ func TestDamagedClaims(t *testing.T) {
 }
 
 func TestDamagedReports(t *testing.T) {
-	const ranks, count, first = 9, reportHead + team.CallBytes, reportHead + team.CallBytes + 4 // of the first vote
+	const ranks, count, first = 9, reportHead + 16, reportHead + 20 // of the first vote
 	for _, k := range []struct {
 		name   string
 		change func(b []byte) []byte

@@ -164,25 +164,15 @@ func (s *Stage) wires() string {
 	return strings.Join(names, ", ")
 }
 
-// Places of an endpoint. First come those of claims: two for each round, for even and odd operations. Then comes one
-// for reports, and then those for pipe items from the host before.
-func (s *Stage) reportPlace() int { return 2 * roundsOf(s.n) }
-func (s *Stage) pipePlace() int   { return s.reportPlace() + 1 }
-func (s *Stage) places() int      { return s.pipePlace() + pipeWindow(s.n) }
+// Places of an endpoint: first those of agreements, and then those of pipe items from the host before.
+func (s *Stage) pipePlace() int { return agreementPlaces(s.n) }
+func (s *Stage) places() int    { return s.pipePlace() + pipeWindow(s.n) }
 
-// placeOf is the place of a message, at the host that receives it.
-func (s *Stage) placeOf(d deed) int {
-	if d.round == s.agreement.rounds {
-		return s.reportPlace()
-	}
-	return 2*d.round + int(d.seq&1)
-}
-
-// slot is the memory of a place: several hosts report to this one, each to a slot of its own.
+// slot is where a message lands: several hosts report to the same place, each to a slot of its own.
 func (s *Stage) slot(d deed) []byte {
-	i := s.placeOf(d)
+	i := d.place
 	switch {
-	case i < s.reportPlace():
+	case d.round < s.agreement.rounds:
 	case d.host < s.me:
 		i += s.agreement.children
 	default:
@@ -194,7 +184,7 @@ func (s *Stage) slot(d deed) []byte {
 // post lets a peer send a message.
 func (s *Stage) post(e transport.Endpoint, d deed) {
 	b := s.slot(d)
-	e.Post(s.placeOf(d), d.seq, unsafe.Pointer(&b[0]), len(b))
+	e.Post(d.place, d.seq, unsafe.Pointer(&b[0]), len(b))
 }
 
 // smallBytes is how many bytes of data the hosts may contribute together.
@@ -240,21 +230,21 @@ func (s *Stage) made(e transport.Endpoint) {
 	if !s.leads {
 		return
 	}
-	a := s.agreement
-	is := func(host int) bool { return s.peers[host].world == e.Peer() }
-	for k := range a.rounds {
-		if from := a.from(k); is(from) {
-			s.post(e, deed{host: from, round: k, seq: 1})
-			s.post(e, deed{host: from, round: k, seq: 2})
+	post := func(d deed) {
+		if s.peers[d.host].world == e.Peer() {
+			s.post(e, d)
 		}
+	}
+	a := s.agreement
+	for k := range a.rounds {
+		post(a.heard(k, 1))
+		post(a.heard(k, 2))
 	}
 	for i := range a.children {
-		if child := s.me + 1<<i; is(child) {
-			s.post(e, deed{host: child, round: a.rounds, seq: 1})
-		}
+		post(a.reported(s.me+1<<i, 1))
 	}
-	if s.me != 0 && is(a.parent()) {
-		s.post(e, deed{host: a.parent(), round: a.rounds, seq: 1})
+	if s.me != 0 {
+		post(a.reported(a.parent(), 1))
 	}
 }
 

@@ -11,7 +11,7 @@ import (
 // A report is a tally as bytes: the first refusal, up to maxVotes votes, and the number of other ranks.
 const (
 	maxVotes    = 8
-	voteBytes   = team.CallBytes + 4 + 4
+	voteBytes   = 16 + 4 + 4 // the call as two words, count, and first rank
 	reportHead  = 6 * 4
 	reportBytes = reportHead + maxVotes*voteBytes + team.TextBytes
 )
@@ -32,9 +32,11 @@ func writeReport(b []byte, y *team.Tally) int {
 	le.PutUint32(b[20:], uint32(len(text)))
 	at := reportHead
 	for _, v := range y.Votes {
-		v.Call.Encode(b[at:])
-		le.PutUint32(b[at+team.CallBytes:], uint32(v.Count))
-		le.PutUint32(b[at+team.CallBytes+4:], uint32(v.First))
+		high, low := v.Call.Words()
+		le.PutUint64(b[at:], high)
+		le.PutUint64(b[at+8:], low)
+		le.PutUint32(b[at+16:], uint32(v.Count))
+		le.PutUint32(b[at+20:], uint32(v.First))
 		at += voteBytes
 	}
 	return at + copy(b[at:], text)
@@ -63,7 +65,7 @@ func parseReport(b []byte, ranks int) (y team.Tally, err error) {
 	}
 	for i := range votes {
 		v := b[reportHead+i*voteBytes:]
-		k := team.Vote{Call: team.DecodeCall(v), Count: int(le.Uint32(v[team.CallBytes:])), First: int(le.Uint32(v[team.CallBytes+4:]))}
+		k := team.Vote{Call: team.CallOfWords(le.Uint64(v), le.Uint64(v[8:])), Count: int(le.Uint32(v[16:])), First: int(le.Uint32(v[20:]))}
 		if k.Count < 1 || k.Count > ranks || k.First >= ranks {
 			return y, errReport
 		}

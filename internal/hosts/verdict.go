@@ -47,7 +47,7 @@ func (s *Stage) lead(ctx context.Context, w *team.Work, differ bool) error {
 	if differ {
 		a.begin(s.seq, s.claimed())
 	} else {
-		c := claim{s.seq, w.Call()}
+		c := claimOf(s.seq, w.Call())
 		a.begin(s.seq, claims{least: c, greatest: c})
 		if w.Path.Contribute != nil {
 			b := a.own(s.out[0])
@@ -92,7 +92,7 @@ func (s *Stage) claimed() claims {
 	y := s.Team.Tally()
 	c := nobody
 	for _, v := range y.Votes {
-		k := claim{s.seq, v.Call}
+		k := claimOf(s.seq, v.Call)
 		c.add(&claims{least: k, greatest: k})
 	}
 	if y.Refused != nil {
@@ -118,14 +118,13 @@ func (s *Stage) converse(ctx context.Context) error {
 				}
 			}
 			n := a.write(d, b)
-			p.link.Put(s.placeOf(d), d.seq, unsafe.Pointer(&b[0]), n)
+			p.link.Put(d.place, d.seq, unsafe.Pointer(&b[0]), n)
 			continue
 		}
-		place := s.placeOf(d)
-		if err := s.await(ctx, p, p.link.Word(place), d.seq, team.StepAgree); err != nil {
+		if err := s.await(ctx, p, p.link.Word(d.place), d.seq, team.StepAgree); err != nil {
 			return err
 		}
-		if err := a.read(d, s.slot(d)[:p.link.Landed(place)]); err != nil {
+		if err := a.read(d, s.slot(d)[:p.link.Landed(d.place)]); err != nil {
 			return s.comm(p.rank, err)
 		}
 		if report {
@@ -137,10 +136,9 @@ func (s *Stage) converse(ctx context.Context) error {
 
 // free lets the slots of the running operation be used by the operation after the next.
 func (s *Stage) free() {
-	a := s.agreement
-	for k := range a.rounds {
-		from := a.from(k)
-		s.post(s.peers[from].link, deed{host: from, round: k, seq: s.seq + 2})
+	for k := range s.agreement.rounds {
+		d := s.agreement.heard(k, s.seq+2)
+		s.post(s.peers[d.host].link, d)
 	}
 }
 

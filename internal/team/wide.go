@@ -1,8 +1,6 @@
 package team
 
 import (
-	"cmp"
-	"encoding/binary"
 	"fmt"
 	"strings"
 
@@ -20,9 +18,6 @@ type Call struct {
 	Count uint64
 }
 
-// CallBytes is the size of an encoded Call.
-const CallBytes = 16
-
 // Call is what all ranks must agree on.
 func (w *Work) Call() Call {
 	return Call{Kind: w.Kind, Type: w.Type, Red: w.Red, Root: uint32(w.Root), Count: uint64(w.Count)}
@@ -39,25 +34,14 @@ func CallOf(sig uint64) Call {
 	return c
 }
 
-// Compare orders calls, in no order that means anything.
-func (c Call) Compare(d Call) int {
-	return cmp.Or(cmp.Compare(c.high(), d.high()), cmp.Compare(c.Count, d.Count))
+// Words are the call as two words.
+func (c Call) Words() (high, low uint64) {
+	return uint64(c.Kind)<<56 | uint64(c.Type)<<48 | uint64(c.Red)<<40 | uint64(c.Flags)<<32 | uint64(c.Root), c.Count
 }
 
-func (c Call) high() uint64 {
-	return uint64(c.Kind)<<56 | uint64(c.Type)<<48 | uint64(c.Red)<<40 | uint64(c.Flags)<<32 | uint64(c.Root)
-}
-
-// Encode writes the call to b, CallBytes long.
-func (c Call) Encode(b []byte) {
-	binary.LittleEndian.PutUint64(b, c.high())
-	binary.LittleEndian.PutUint64(b[8:], c.Count)
-}
-
-// DecodeCall reads what Encode wrote.
-func DecodeCall(b []byte) Call {
-	h := binary.LittleEndian.Uint64(b)
-	return Call{OpKind(h >> 56), dtype.Type(h >> 48), Reduction(h >> 40), uint8(h >> 32), uint32(h), binary.LittleEndian.Uint64(b[8:])}
+// CallOfWords is the inverse of Words.
+func CallOfWords(high, low uint64) Call {
+	return Call{OpKind(high >> 56), dtype.Type(high >> 48), Reduction(high >> 40), uint8(high >> 32), uint32(high), low}
 }
 
 // String describes the call for people, with what the operation has: "reduce(count 5, float32, sum, root 0)", "barrier".
