@@ -30,6 +30,7 @@ type agreement struct {
 	ranks     int   // of all hosts
 	room      []int // most bytes of each host's contribution
 	rounds    int   // of claims
+	to, from  []int // by round: whom this host tells, and hears
 	children  int   // hosts me+1, me+2, me+4 and so on report to this one
 
 	seq  uint64 // of the operation
@@ -51,27 +52,24 @@ type claims struct {
 	refuser         int // 1 + the first rank that refuses; 0: none does
 }
 
-// claim is what a rank wants: the number of an operation, and the call as two words.
-type claim struct{ seq, high, low uint64 }
-
-func claimOf(seq uint64, c team.Call) claim {
-	k := claim{seq: seq}
-	k.high, k.low = c.Words()
-	return k
+// claim is what a rank wants: an operation, and its number.
+type claim struct {
+	seq  uint64
+	call team.Call
 }
 
 // nobody is what no rank at all claims.
-var nobody = claims{least: claim{^uint64(0), ^uint64(0), ^uint64(0)}}
+var nobody = claims{least: claim{^uint64(0), team.Call{High: ^uint64(0), Low: ^uint64(0)}}}
 
 func (a claim) before(b claim) bool {
-	return a.seq < b.seq || a.seq == b.seq && (a.high < b.high || a.high == b.high && a.low < b.low)
+	if a.seq != b.seq {
+		return a.seq < b.seq
+	}
+	return a.call.High < b.call.High || a.call.High == b.call.High && a.call.Low < b.call.Low
 }
 
 // add folds what ranks claim into c.
-func (c *claims) add(d *claims) {
-	if *c == *d {
-		return
-	}
+func (c *claims) add(d claims) {
 	if d.least.before(c.least) {
 		c.least = d.least
 	}
@@ -88,6 +86,9 @@ func (c *claims) same() bool { return c.refuser == 0 && c.least == c.greatest }
 
 func newAgreement(hosts, me, ranks int, room []int) *agreement {
 	a := &agreement{hosts: hosts, me: me, ranks: ranks, room: room, rounds: roundsOf(hosts), data: make([][]byte, hosts)}
+	for k := range a.rounds {
+		a.to, a.from = append(a.to, (me-1<<k+hosts)%hosts), append(a.from, (me+1<<k)%hosts)
+	}
 	for limit := a.below(); 1<<a.children < limit && me+1<<a.children < hosts; {
 		a.children++
 	}
@@ -108,14 +109,22 @@ func (a *agreement) below() int {
 // parent is the host that this one reports to. Host 0 has none.
 func (a *agreement) parent() int { return a.me & (a.me - 1) }
 
-// begin begins operation seq, of which this host's ranks claim c.
-func (a *agreement) begin(seq uint64, c claims) {
-	a.seq, a.sum, a.gathers, a.at = seq, c, false, 0
+// begin begins an operation that all ranks of this host claim. Word by word: copies of whole claims would wait for the
+// words to be written.
+func (a *agreement) begin(seq uint64, call team.Call) {
+	c := &a.sum
+	c.least.seq, c.least.call = seq, call
+	c.greatest.seq, c.greatest.call = seq, call
+	c.refuser = 0
+	a.seq, a.gathers, a.at = seq, false, 0
 	if a.some {
 		clear(a.data)
 		a.some = false
 	}
 }
+
+// differs says that the ranks of this host claim c instead.
+func (a *agreement) differs(c claims) { a.sum = c }
 
 // offer adds this host's contribution. It is the caller's until the operation ends.
 func (a *agreement) offer(data []byte) { a.data[a.me], a.some = data, true }
@@ -128,18 +137,18 @@ func (a *agreement) report(y team.Tally) {
 }
 
 // deed is one message that a host sends or receives.
-type deed struct {
+type deed struct { // four words, which the compiler keeps in registers
 	sends bool
 	host  int    // to or from which
 	round int    // of claims; rounds: a report
-	place int    // at the receiver
-	seq   uint64 // of the message, at that place
+	seq   uint64 // of the message, among those of this round
 }
 
-// Places of the messages: two for each round of claims, for even and odd operations, and one for reports.
-func (a *agreement) claimsAt(k int, seq uint64) int { return 2*k + int(seq&1) }
-func (a *agreement) reportsAt() int                 { return 2 * a.rounds }
-func agreementPlaces(hosts int) int                 { return 2*roundsOf(hosts) + 1 }
+// place is where the message lands: each round has two places, for even and odd sequences.
+func (d deed) place() int { return 2*d.round + int(d.seq&1) }
+
+// agreementPlaces is how many places there are.
+func agreementPlaces(hosts int) int { return 2*roundsOf(hosts) + 2 }
 
 // next returns what to do next; false if the exchange is over.
 func (a *agreement) next() (d deed, ok bool) {
@@ -151,7 +160,7 @@ func (a *agreement) next() (d deed, ok bool) {
 		return d, false
 	}
 	if a.at%2 == 0 {
-		d = deed{sends: true, host: a.to(k), round: k, place: a.claimsAt(k, a.seq), seq: a.seq}
+		d = deed{sends: true, host: a.to[k], round: k, seq: a.seq}
 	} else {
 		d = a.heard(k, a.seq)
 	}
@@ -161,21 +170,18 @@ func (a *agreement) next() (d deed, ok bool) {
 
 // heard is the deed of receiving the claims of a round.
 func (a *agreement) heard(k int, seq uint64) deed {
-	return deed{host: a.from(k), round: k, place: a.claimsAt(k, seq), seq: seq}
+	return deed{host: a.from[k], round: k, seq: seq}
 }
 
 // reported is the deed of receiving report seq, or the sum of all.
 func (a *agreement) reported(host int, seq uint64) deed {
-	return deed{host: host, round: a.rounds, place: a.reportsAt(), seq: seq}
+	return deed{host: host, round: a.rounds, seq: seq}
 }
-
-func (a *agreement) to(k int) int   { return (a.me - 1<<k + a.hosts) % a.hosts }
-func (a *agreement) from(k int) int { return (a.me + 1<<k) % a.hosts }
 
 // nextReport is next in the second exchange: hear the children, those with few hosts below them first; tell the parent,
 // and hear the sum from it; tell the children, in the other order.
 func (a *agreement) nextReport() (d deed, ok bool) {
-	d = deed{round: a.rounds, place: a.reportsAt(), seq: a.bad}
+	d = deed{round: a.rounds, seq: a.bad}
 	i := a.at
 	a.at++
 	if i < a.children {
@@ -197,11 +203,12 @@ func (a *agreement) nextReport() (d deed, ok bool) {
 	return d, false
 }
 
-// The head of a message of claims: the least and the greatest claim, the refuser, and the number of contributions that
-// follow. Together with the frame's head it has at most 128 bytes.
+// The head of a message of claims: the least claim; the refuser; how many contributions follow, and how many claims, 1
+// or 2; and the greatest claim, if it is another one. Together with the frame's head it has at most 128 bytes. As long
+// as all goes well it has 64: of so little each byte counts.
 const (
-	claimBytes = 8 + 16
-	claimsHead = 2*claimBytes + 4 + 4
+	claimBytes = 3 * 8
+	claimsHead = claimBytes + 4 + 2 + 2
 	dataHead   = 4 + 4 // of a contribution: host, and length
 )
 
@@ -211,15 +218,31 @@ func padded(n int) int { return (n + 7) &^ 7 }
 // count is how many hosts' contributions travel in round k.
 func (a *agreement) count(k int) int { return min(1<<k, a.hosts-1<<k) }
 
+// behind is the i-th host behind h.
+func (a *agreement) behind(h, i int) int {
+	if h += i; h >= a.hosts {
+		h -= a.hosts
+	}
+	return h
+}
+
+// before is how many hosts h is before i, around.
+func (a *agreement) before(h, i int) int {
+	if i < h {
+		i += a.hosts
+	}
+	return i - h
+}
+
 // size is the most bytes that the message of a round has which begins with the contribution of host first; or those of
 // a report.
 func (a *agreement) size(round, first int) int {
 	if round == a.rounds {
 		return reportBytes
 	}
-	n := claimsHead
+	n := claimsHead + claimBytes
 	for i := range a.count(round) {
-		n += dataHead + padded(a.room[(first+i)%a.hosts])
+		n += dataHead + padded(a.room[a.behind(first, i)])
 	}
 	return n
 }
@@ -231,11 +254,15 @@ func (a *agreement) write(d deed, b []byte) int {
 	}
 	le := binary.LittleEndian
 	a.sum.least.write(b)
-	a.sum.greatest.write(b[claimBytes:])
-	le.PutUint32(b[2*claimBytes:], uint32(a.sum.refuser))
-	n, items := claimsHead, 0
+	le.PutUint32(b[claimBytes:], uint32(a.sum.refuser))
+	n, items, many := claimsHead, 0, 1
+	if a.sum.greatest != a.sum.least {
+		many = 2
+		a.sum.greatest.write(b[n:])
+		n += claimBytes
+	}
 	for i := 0; a.some && i < a.count(d.round); i++ {
-		h := (a.me + i) % a.hosts
+		h := a.behind(a.me, i)
 		data := a.data[h]
 		if data == nil {
 			continue
@@ -248,20 +275,33 @@ func (a *agreement) write(d deed, b []byte) int {
 		}
 		n += dataHead + padded(len(data))
 	}
-	le.PutUint32(b[2*claimBytes+4:], uint32(items))
+	le.PutUint16(b[claimBytes+4:], uint16(items))
+	le.PutUint16(b[claimBytes+6:], uint16(many))
 	return n
+}
+
+// claimsSame reports whether a message claims just what this host has, so far.
+func (a *agreement) claimsSame(b []byte) bool {
+	le := binary.LittleEndian
+	k, c := readClaim(b), &a.sum
+	return c.least.seq == k.seq && c.least.call == k.call && c.greatest.seq == k.seq && c.greatest.call == k.call &&
+		c.refuser == 0 && le.Uint64(b[claimBytes:])&^(0xffff<<32) == 1<<48 // no refuser, and one claim
 }
 
 func (a claim) write(b []byte) {
 	le := binary.LittleEndian
 	le.PutUint64(b, a.seq)
-	le.PutUint64(b[8:], a.high)
-	le.PutUint64(b[16:], a.low)
+	le.PutUint64(b[8:], a.call.High)
+	le.PutUint64(b[16:], a.call.Low)
 }
 
 func readClaim(b []byte) claim {
 	le := binary.LittleEndian
-	return claim{le.Uint64(b), le.Uint64(b[8:]), le.Uint64(b[16:])}
+	return claim{le.Uint64(b), team.Call{High: le.Uint64(b[8:]), Low: le.Uint64(b[16:])}}
+}
+
+func errClaims(host int) error {
+	return fmt.Errorf("what host %d claims is cut short: %w", host, fault.ErrMismatch)
 }
 
 // own is where the data of this host's contribution lie in the message of the first round: written there, they need
@@ -274,23 +314,33 @@ func (a *agreement) read(d deed, b []byte) error {
 		return a.readReport(d, b)
 	}
 	if len(b) < claimsHead {
-		return fmt.Errorf("what host %d claims is cut short: %w", d.host, fault.ErrMismatch)
+		return errClaims(d.host)
 	}
 	le := binary.LittleEndian
-	c := claims{readClaim(b), readClaim(b[claimBytes:]), int(le.Uint32(b[2*claimBytes:]))}
-	if none := c.least == nobody.least && c.greatest == nobody.greatest; !none && (c.least.seq != a.seq || c.greatest.seq != a.seq) {
-		return fmt.Errorf("host %d says that hosts are in operations %d to %d, and this one is in %d: %w", d.host, c.least.seq,
-			c.greatest.seq, a.seq, fault.ErrMismatch)
+	n, items := claimsHead, int(le.Uint16(b[claimBytes+4:]))
+	if !a.claimsSame(b) {
+		c := claims{least: readClaim(b), refuser: int(le.Uint32(b[claimBytes:]))}
+		if c.greatest = c.least; le.Uint16(b[claimBytes+6:]) != 1 {
+			if len(b) < n+claimBytes {
+				return errClaims(d.host)
+			}
+			c.greatest = readClaim(b[n:])
+			n += claimBytes
+		}
+		if none := c.least == nobody.least && c.greatest == nobody.greatest; !none && (c.least.seq != a.seq || c.greatest.seq != a.seq) {
+			return fmt.Errorf("host %d tells of operations %d to %d, and this one is in %d: %w", d.host, c.least.seq,
+				c.greatest.seq, a.seq, fault.ErrMismatch)
+		}
+		a.sum.add(c)
 	}
-	items := int(le.Uint32(b[2*claimBytes+4:]))
-	for n := claimsHead; items > 0; items-- {
+	for ; items > 0; items-- {
 		if len(b)-n < dataHead {
 			return fmt.Errorf("a contribution from host %d is cut short: %w", d.host, fault.ErrMismatch)
 		}
 		h, bytes := int(le.Uint32(b[n:])), int(le.Uint32(b[n+4:]))
 		n += dataHead
 		switch {
-		case h >= a.hosts || (h-d.host+a.hosts)%a.hosts >= a.count(d.round) || a.data[h] != nil:
+		case h >= a.hosts || a.before(d.host, h) >= a.count(d.round) || a.data[h] != nil:
 			return fmt.Errorf("host %d has sent a contribution of host %d, which is not its to send: %w", d.host, h, fault.ErrMismatch)
 		case bytes > a.room[h]:
 			return fmt.Errorf("the contribution of host %d has %d bytes, and %d are the most: %w", h, bytes, a.room[h], fault.ErrMismatch)
@@ -300,7 +350,6 @@ func (a *agreement) read(d deed, b []byte) error {
 		a.data[h], a.some = b[n:n+bytes:n+bytes], true
 		n += padded(bytes)
 	}
-	a.sum.add(&c)
 	return nil
 }
 

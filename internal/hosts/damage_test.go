@@ -24,11 +24,13 @@ func TestDamagedClaims(t *testing.T) {
 		text   string // of the error; "": there is none
 	}{
 		{"nothing", func(b []byte) []byte { return b }, ""},
-		{"of an operation before", func(b []byte) []byte { b[0] = 6; return b }, "host 2 says that hosts are in operations 6 to 7, and this one is in 7"},
-		{"of an operation to come", func(b []byte) []byte { b[claimBytes] = 8; return b }, "host 2 says that hosts are in operations 7 to 8, and this one is in 7"},
+		{"of an operation before", func(b []byte) []byte { b[0] = 6; return b }, "host 2 tells of operations 6 to 6, and this one is in 7"},
+		{"of an operation to come", func(b []byte) []byte { b[0] = 8; return b }, "host 2 tells of operations 8 to 8, and this one is in 7"},
+		{"another claim, of an operation to come", func(b []byte) []byte { b[claimBytes+6], b[claimsHead] = 2, 8; return b }, "host 2 tells of operations 7 to "},
+		{"no whole other claim", func(b []byte) []byte { b[claimBytes+6] = 2; return b[:claimsHead+claimBytes-1] }, "what host 2 claims is cut short"},
 		{"no whole head", func(b []byte) []byte { return b[:claimsHead-1] }, "what host 2 claims is cut short"},
 		{"no second contribution", func(b []byte) []byte { return b[:second] }, "a contribution from host 2 is cut short"},
-		{"more contributions than there are", func(b []byte) []byte { b[2*claimBytes+4]++; return b }, "a contribution from host 2 is cut short"},
+		{"more contributions than there are", func(b []byte) []byte { b[claimBytes+4]++; return b }, "a contribution from host 2 is cut short"},
 		{"data without their end", func(b []byte) []byte { return b[:len(b)-1] }, "the contribution of host 3, 16 bytes, is cut short"},
 		{"more data than there are", func(b []byte) []byte { le.PutUint32(b[second+4:], 17); return b },
 			"the contribution of host 3, 17 bytes, is cut short"},
@@ -41,9 +43,8 @@ func TestDamagedClaims(t *testing.T) {
 		t.Run(k.name, func(t *testing.T) {
 			room := []int{20, 20, 20, 20, 20}
 			sender, a := newAgreement(5, 2, 5, room), newAgreement(5, 0, 5, room)
-			c := claimOf(7, team.Call{Kind: team.KindBarrier})
 			for _, x := range []*agreement{sender, a} {
-				x.begin(7, claims{least: c, greatest: c})
+				x.begin(7, barrier)
 			}
 			sender.offer([]byte("some"))
 			sender.data[3] = []byte("another's sixteen"[:16])
@@ -88,7 +89,7 @@ func TestDamagedReports(t *testing.T) {
 	} {
 		t.Run(k.name, func(t *testing.T) {
 			b := make([]byte, reportBytes)
-			y := team.Tally{Refused: &team.Refusal{Rank: 3, About: 4, Code: 1, Text: "no"}, Votes: []team.Vote{{Call: team.Call{Count: 5}, Count: 2, First: 6}}}
+			y := team.Tally{Refused: &team.Refusal{Rank: 3, About: 4, Code: 1, Text: "no"}, Votes: []team.Vote{{Call: team.Call{Low: 5}, Count: 2, First: 6}}}
 			got, err := parseReport(k.change(b[:writeReport(b, &y)]), ranks)
 			if !k.ok {
 				require.ErrorIs(t, err, fault.ErrMismatch)

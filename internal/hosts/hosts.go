@@ -121,7 +121,7 @@ func Open(ctx context.Context, c Config) (*Stage, error) {
 func (s *Stage) meet() {
 	s.peers = make([]*peer, s.n)
 	for k := range s.agreement.rounds {
-		for _, h := range [2]int{s.agreement.from(k), s.agreement.to(k)} {
+		for _, h := range [2]int{s.agreement.from[k], s.agreement.to[k]} {
 			if s.peers[h] == nil {
 				rank := s.Hosts[h][0]
 				s.peers[h] = &peer{host: h, rank: rank, world: s.World(rank)}
@@ -168,23 +168,23 @@ func (s *Stage) wires() string {
 func (s *Stage) pipePlace() int { return agreementPlaces(s.n) }
 func (s *Stage) places() int    { return s.pipePlace() + pipeWindow(s.n) }
 
-// slot is where a message lands: several hosts report to the same place, each to a slot of its own.
+// slot is the memory where a message lands. Each host that reports to this one has a slot for reports, of either place.
 func (s *Stage) slot(d deed) []byte {
-	i := d.place
-	switch {
-	case d.round < s.agreement.rounds:
-	case d.host < s.me:
-		i += s.agreement.children
-	default:
-		i += bits.TrailingZeros(uint(d.host - s.me))
+	a := s.agreement
+	if d.round < a.rounds {
+		return s.slots[d.place()]
 	}
-	return s.slots[i]
+	i := a.children
+	if d.host > s.me {
+		i = bits.TrailingZeros(uint(d.host - s.me))
+	}
+	return s.slots[2*a.rounds+i]
 }
 
 // post lets a peer send a message.
 func (s *Stage) post(e transport.Endpoint, d deed) {
 	b := s.slot(d)
-	e.Post(d.place, d.seq, unsafe.Pointer(&b[0]), len(b))
+	e.Post(d.place(), d.seq, unsafe.Pointer(&b[0]), len(b))
 }
 
 // smallBytes is how many bytes of data the hosts may contribute together.
@@ -213,7 +213,7 @@ func (s *Stage) lay() {
 	for k := range a.rounds {
 		s.out = append(s.out, make([]byte, a.size(k, s.me)))
 		for range 2 {
-			s.slots = append(s.slots, make([]byte, a.size(k, a.from(k))))
+			s.slots = append(s.slots, make([]byte, a.size(k, a.from[k])))
 		}
 	}
 	s.out = append(s.out, make([]byte, reportBytes))

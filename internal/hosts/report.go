@@ -32,9 +32,8 @@ func writeReport(b []byte, y *team.Tally) int {
 	le.PutUint32(b[20:], uint32(len(text)))
 	at := reportHead
 	for _, v := range y.Votes {
-		high, low := v.Call.Words()
-		le.PutUint64(b[at:], high)
-		le.PutUint64(b[at+8:], low)
+		le.PutUint64(b[at:], v.Call.High)
+		le.PutUint64(b[at+8:], v.Call.Low)
 		le.PutUint32(b[at+16:], uint32(v.Count))
 		le.PutUint32(b[at+20:], uint32(v.First))
 		at += voteBytes
@@ -65,7 +64,7 @@ func parseReport(b []byte, ranks int) (y team.Tally, err error) {
 	}
 	for i := range votes {
 		v := b[reportHead+i*voteBytes:]
-		k := team.Vote{Call: team.CallOfWords(le.Uint64(v), le.Uint64(v[8:])), Count: int(le.Uint32(v[16:])), First: int(le.Uint32(v[20:]))}
+		k := team.Vote{Call: team.Call{High: le.Uint64(v), Low: le.Uint64(v[8:])}, Count: int(le.Uint32(v[16:])), First: int(le.Uint32(v[20:]))}
 		if k.Count < 1 || k.Count > ranks || k.First >= ranks {
 			return y, errReport
 		}

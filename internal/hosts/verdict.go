@@ -44,16 +44,13 @@ func (s *Stage) Agree(ctx context.Context, w *team.Work, bad, mine error) error 
 // lead is Agree on a leader.
 func (s *Stage) lead(ctx context.Context, w *team.Work, differ bool) error {
 	t, a := s.Team, s.agreement
+	a.begin(s.seq, w.Call())
 	if differ {
-		a.begin(s.seq, s.claimed())
-	} else {
-		c := claimOf(s.seq, w.Call())
-		a.begin(s.seq, claims{least: c, greatest: c})
-		if w.Path.Contribute != nil {
-			b := a.own(s.out[0])
-			if n := w.Path.Contribute(t, w, b); n > 0 {
-				a.offer(b[:n:n])
-			}
+		a.differs(s.claimed())
+	} else if w.Path.Contribute != nil {
+		b := a.own(s.out[0])
+		if n := w.Path.Contribute(t, w, b); n > 0 {
+			a.offer(b[:n:n])
 		}
 	}
 	if err := s.converse(ctx); err != nil {
@@ -92,8 +89,8 @@ func (s *Stage) claimed() claims {
 	y := s.Team.Tally()
 	c := nobody
 	for _, v := range y.Votes {
-		k := claimOf(s.seq, v.Call)
-		c.add(&claims{least: k, greatest: k})
+		k := claim{s.seq, v.Call}
+		c.add(claims{least: k, greatest: k})
 	}
 	if y.Refused != nil {
 		c.refuser = 1 + y.Refused.Rank
@@ -118,13 +115,13 @@ func (s *Stage) converse(ctx context.Context) error {
 				}
 			}
 			n := a.write(d, b)
-			p.link.Put(d.place, d.seq, unsafe.Pointer(&b[0]), n)
+			p.link.Put(d.place(), d.seq, unsafe.Pointer(&b[0]), n)
 			continue
 		}
-		if err := s.await(ctx, p, p.link.Word(d.place), d.seq, team.StepAgree); err != nil {
+		if err := s.await(ctx, p, p.link.Word(d.place()), d.seq, team.StepAgree); err != nil {
 			return err
 		}
-		if err := a.read(d, s.slot(d)[:p.link.Landed(d.place)]); err != nil {
+		if err := a.read(d, s.slot(d)[:p.link.Landed(d.place())]); err != nil {
 			return s.comm(p.rank, err)
 		}
 		if report {

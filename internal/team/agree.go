@@ -178,8 +178,8 @@ func (t *Team) Verdict(y *Tally) *fault.Error {
 
 // describe describes a call, with the root as a rank of the communicator: an operation's part has the team's rank.
 func (t *Team) describe(c Call) string {
-	if t.Outer != nil && c.Root < uint32(t.size) {
-		c.Root = uint32(t.Name(int(c.Root)))
+	if root := c.root(); t.Outer != nil && root < t.size {
+		c.High += uint64(t.Name(root) - root)
 	}
 	return c.String()
 }

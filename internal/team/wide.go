@@ -7,60 +7,48 @@ import (
 	"github.com/ubcoll/ubcoll/dtype"
 )
 
-// Call is what all ranks must agree on, in the width that hosts tell each other: 128 bits, where ranks of one host and
-// kernels compare the one word of Signature.
-type Call struct {
-	Kind  OpKind
-	Type  dtype.Type
-	Red   Reduction
-	Flags uint8  // of KindGroup: the number of its operations, less one
-	Root  uint32 // of KindGroup: a hash of their signatures
-	Count uint64
+// Call is what all ranks must agree on, in the width that hosts tell each other, where ranks of one host and kernels
+// compare the one word of Signature. High has the kind in 8 bits, type 8, reduction 8, flags 8, root 32; Low is the
+// count. Those of a group's device operations have their number less one as flags, and a hash of their signatures as
+// root.
+type Call struct{ High, Low uint64 }
+
+func newCall(k OpKind, t dtype.Type, r Reduction, flags uint8, root uint32, count uint64) Call {
+	return Call{uint64(k)<<56 | uint64(t)<<48 | uint64(r)<<40 | uint64(flags)<<32 | uint64(root), count}
 }
 
 // Call is what all ranks must agree on.
-func (w *Work) Call() Call {
-	return Call{Kind: w.Kind, Type: w.Type, Red: w.Red, Root: uint32(w.Root), Count: uint64(w.Count)}
-}
+func (w *Work) Call() Call { return newCall(w.Kind, w.Type, w.Red, 0, uint32(w.Root), uint64(w.Count)) }
 
 // CallOf is the call that a signature stands for.
 func CallOf(sig uint64) Call {
-	c := Call{Kind: OpKind(sig >> 59), Type: dtype.Type(sig >> 55 & 15)}
-	if c.Kind == KindGroup {
-		c.Flags, c.Root, c.Count = uint8(sig>>beyondShift&15), uint32(sig>>24&(1<<27-1)), sig&(1<<24-1)
-	} else {
-		c.Red, c.Root, c.Count = Reduction(sig>>52&7), uint32(rootOf(sig)), sig&MaxCount
+	k, t := OpKind(sig>>59), dtype.Type(sig>>55&15)
+	if k == KindGroup {
+		return newCall(k, t, 0, uint8(sig>>beyondShift&15), uint32(sig>>24&(1<<27-1)), sig&(1<<24-1))
 	}
-	return c
+	return newCall(k, t, Reduction(sig>>52&7), 0, uint32(rootOf(sig)), sig&MaxCount)
 }
 
-// Words are the call as two words.
-func (c Call) Words() (high, low uint64) {
-	return uint64(c.Kind)<<56 | uint64(c.Type)<<48 | uint64(c.Red)<<40 | uint64(c.Flags)<<32 | uint64(c.Root), c.Count
-}
-
-// CallOfWords is the inverse of Words.
-func CallOfWords(high, low uint64) Call {
-	return Call{OpKind(high >> 56), dtype.Type(high >> 48), Reduction(high >> 40), uint8(high >> 32), uint32(high), low}
-}
+func (c Call) root() int { return int(uint32(c.High)) }
 
 // String describes the call for people, with what the operation has: "reduce(count 5, float32, sum, root 0)", "barrier".
 func (c Call) String() string {
-	if c.Kind == KindGroup {
-		return fmt.Sprintf("%v(%d all_reduce, count %d in all, %v, hash %07x)", c.Kind, int(c.Flags)+1, c.Count, c.Type, c.Root)
+	k, t, r, flags := OpKind(c.High>>56), dtype.Type(c.High>>48), Reduction(c.High>>40), uint8(c.High>>32)
+	if k == KindGroup {
+		return fmt.Sprintf("%v(%d all_reduce, count %d in all, %v, hash %07x)", k, int(flags)+1, c.Low, t, c.root())
 	}
 	var has []string
-	if c.Kind.hasData() {
-		has = append(has, fmt.Sprintf("count %d", c.Count), c.Type.String())
+	if k.hasData() {
+		has = append(has, fmt.Sprintf("count %d", c.Low), t.String())
 	}
-	if c.Red != noReduction {
-		has = append(has, c.Red.String())
+	if r != noReduction {
+		has = append(has, r.String())
 	}
-	if c.Kind.rooted() || c.Root != 0 {
-		has = append(has, fmt.Sprintf("root %d", c.Root))
+	if root := c.root(); k.rooted() || root != 0 {
+		has = append(has, fmt.Sprintf("root %d", root))
 	}
 	if has == nil {
-		return c.Kind.String()
+		return k.String()
 	}
-	return fmt.Sprintf("%v(%s)", c.Kind, strings.Join(has, ", "))
+	return fmt.Sprintf("%v(%s)", k, strings.Join(has, ", "))
 }
