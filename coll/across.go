@@ -11,7 +11,7 @@ import (
 	"github.com/ubcoll/ubcoll/internal/team"
 )
 
-// Collectives of a communicator that spans hosts. Small data travels with the claims by which the hosts agree: each
+// Collectives of a communicator that spans hosts. Small data travels with the proposals by which the hosts agree: each
 // team's leader combines the team's sources, and then the contributions of all hosts, in the order of the hosts, into
 // the result. Larger data travels piece by piece: an operation within the team gives the leader the piece, the leaders
 // exchange pieces between the hosts, and another operation within the team hands out what has come.

@@ -150,7 +150,7 @@ func putsOf(c *ubcoll.Comm) uint64 {
 	return (*inside.Comm)(c).View().Team().Hosts.(*hosts.Stage).Puts()
 }
 
-// wantPuts is how many messages a host must send in an operation on that many bytes, with elements of 4 bytes. Claims
+// wantPuts is how many messages a host must send in an operation on that many bytes, with elements of 4 bytes. Proposals
 // take ceil(log2 hosts) messages; small operations send nothing else. Larger ones send chunks. The grants for these are no
 // puts. After a wrong call a host reports to another one, and passes what it hears then on to those that report to it.
 func wantPuts(kind string, hosts, host, root, bytes, most int) int {

@@ -13,28 +13,29 @@ import (
 // agreement is one host's part in agreeing with the others on an operation. It does no I/O: next says what to do, and
 // write and read make and take the messages.
 //
-// First the hosts disseminate their claims (Hensgen, Finkel and Manber, "Two algorithms for barrier synchronization",
-// 1988): in round k a host tells the host 2^k before it what it has heard so far, and hears from the host 2^k behind
-// it. After ceil(log2 hosts) rounds each host has the claims of all, folded into one value of constant size. Which hosts
-// talk, and how often, does not depend on the operation: hosts that want different ones still find each other.
+// First the hosts disseminate their proposals (Hensgen, Finkel and Manber, "Two algorithms for barrier
+// synchronization", 1988): in round k a host tells the host 2^k before it what it has heard so far, and hears from the
+// host 2^k behind it. After ceil(log2 hosts) rounds each host has the proposals of all, folded into one value of
+// constant size. Which hosts talk, and how often, does not depend on the operation: hosts that want different ones still
+// find each other.
 //
-// Contributions, the data of small operations, travel with the claims as in Bruck's all-gather (Bruck, Ho, Kipnis,
+// Contributions, the data of small operations, travel with the proposals as in Bruck's all-gather (Bruck, Ho, Kipnis,
 // Upfal and Weathersby, "Efficient algorithms for all-to-all communications in multiport message-passing systems",
 // 1997): before round k a host has those of the next 2^k hosts, itself included, and sends them except, in the last
 // round, for what the other host has.
 //
-// If the claims are not all the same, the hosts gather reports, by a binomial tree, on host 0, which sends everybody
+// If the proposals are not all the same, the hosts gather reports, by a binomial tree, on host 0, which sends everybody
 // the sum. This time each host counts once, so that votes can be added.
 type agreement struct {
 	hosts, me int
 	ranks     int   // of all hosts
 	room      []int // most bytes of each host's contribution
-	rounds    int   // of claims
+	rounds    int   // of proposals
 	to, from  []int // by round: whom this host tells, and hears
 	children  int   // hosts me+1, me+2, me+4 and so on report to this one
 
 	seq  uint64 // of the operation
-	sum  claims
+	sum  proposals
 	data [][]byte // contributions, by host; nil: none
 	some bool     // data has some
 
@@ -45,31 +46,31 @@ type agreement struct {
 	at int // how many of the steps have been done
 }
 
-// claims is what some hosts want. Folding it with itself changes nothing: in rounds of a number of hosts that is no
-// power of two, some claims come twice.
-type claims struct {
-	least, greatest claim
+// proposals is what some hosts want. Folding it with itself changes nothing: in rounds of a number of hosts that is no
+// power of two, some proposals come twice.
+type proposals struct {
+	least, greatest proposal
 	refuser         int // 1 + the first rank that refuses; 0: none does
 }
 
-// claim is what a rank wants: an operation, and its number.
-type claim struct {
+// proposal is what a rank wants: an operation, and its number.
+type proposal struct {
 	seq  uint64
 	call team.Call
 }
 
-// nobody is what no rank at all claims.
-var nobody = claims{least: claim{^uint64(0), team.Call{High: ^uint64(0), Low: ^uint64(0)}}}
+// nobody is what no rank at all proposes.
+var nobody = proposals{least: proposal{^uint64(0), team.Call{High: ^uint64(0), Low: ^uint64(0)}}}
 
-func (a claim) before(b claim) bool {
+func (a proposal) before(b proposal) bool {
 	if a.seq != b.seq {
 		return a.seq < b.seq
 	}
 	return a.call.High < b.call.High || a.call.High == b.call.High && a.call.Low < b.call.Low
 }
 
-// add folds what ranks claim into c.
-func (c *claims) add(d claims) {
+// add folds what ranks propose into c.
+func (c *proposals) add(d proposals) {
 	if d.least.before(c.least) {
 		c.least = d.least
 	}
@@ -82,14 +83,18 @@ func (c *claims) add(d claims) {
 }
 
 // same reports whether all want the same, and nobody refuses.
-func (c *claims) same() bool { return c.refuser == 0 && c.least == c.greatest }
+func (c *proposals) same() bool { return c.refuser == 0 && c.least == c.greatest }
 
 func newAgreement(hosts, me, ranks int, room []int) *agreement {
 	a := &agreement{hosts: hosts, me: me, ranks: ranks, room: room, rounds: roundsOf(hosts), data: make([][]byte, hosts)}
 	for k := range a.rounds {
 		a.to, a.from = append(a.to, (me-1<<k+hosts)%hosts), append(a.from, (me+1<<k)%hosts)
 	}
-	for limit := a.below(); 1<<a.children < limit && me+1<<a.children < hosts; {
+	below := hosts // how many hosts, from this one on, report through this one
+	if me > 0 {
+		below = min(me&-me, hosts-me)
+	}
+	for 1<<a.children < below {
 		a.children++
 	}
 	return a
@@ -98,19 +103,11 @@ func newAgreement(hosts, me, ranks int, room []int) *agreement {
 // roundsOf is how many rounds it takes to hear from all hosts.
 func roundsOf(hosts int) int { return bits.Len(uint(hosts - 1)) }
 
-// below is how many hosts, from this one on, report through this one.
-func (a *agreement) below() int {
-	if a.me == 0 {
-		return a.hosts
-	}
-	return min(a.me&-a.me, a.hosts-a.me)
-}
-
 // parent is the host that this one reports to. Host 0 has none.
 func (a *agreement) parent() int { return a.me & (a.me - 1) }
 
-// begin begins an operation that all ranks of this host claim. Word by word: copies of whole claims would wait for the
-// words to be written.
+// begin begins an operation that all ranks of this host propose. Word by word: copies of whole proposals would wait for
+// the words to be written.
 func (a *agreement) begin(seq uint64, call team.Call) {
 	c := &a.sum
 	c.least.seq, c.least.call = seq, call
@@ -123,8 +120,8 @@ func (a *agreement) begin(seq uint64, call team.Call) {
 	}
 }
 
-// differs says that the ranks of this host claim c instead.
-func (a *agreement) differs(c claims) { a.sum = c }
+// differs says that the ranks of this host propose c instead.
+func (a *agreement) differs(c proposals) { a.sum = c }
 
 // offer adds this host's contribution. It is the caller's until the operation ends.
 func (a *agreement) offer(data []byte) { a.data[a.me], a.some = data, true }
@@ -136,22 +133,22 @@ func (a *agreement) report(y team.Tally) {
 	a.tally.Cut(maxVotes)
 }
 
-// deed is one message that a host sends or receives.
-type deed struct { // four words, which the compiler keeps in registers
+// transfer is one message that a host sends or receives.
+type transfer struct { // four words, which the compiler keeps in registers
 	sends bool
 	host  int    // to or from which
-	round int    // of claims; rounds: a report
+	round int    // of proposals; rounds: a report
 	seq   uint64 // of the message, among those of this round
 }
 
 // place is where the message lands: each round has two places, for even and odd sequences.
-func (d deed) place() int { return 2*d.round + int(d.seq&1) }
+func (d transfer) place() int { return 2*d.round + int(d.seq&1) }
 
 // agreementPlaces is how many places there are.
 func agreementPlaces(hosts int) int { return 2*roundsOf(hosts) + 2 }
 
 // next returns what to do next; false if the exchange is over.
-func (a *agreement) next() (d deed, ok bool) {
+func (a *agreement) next() (d transfer, ok bool) {
 	if a.gathers {
 		return a.nextReport()
 	}
@@ -160,7 +157,7 @@ func (a *agreement) next() (d deed, ok bool) {
 		return d, false
 	}
 	if a.at%2 == 0 {
-		d = deed{sends: true, host: a.to[k], round: k, seq: a.seq}
+		d = transfer{sends: true, host: a.to[k], round: k, seq: a.seq}
 	} else {
 		d = a.heard(k, a.seq)
 	}
@@ -168,20 +165,20 @@ func (a *agreement) next() (d deed, ok bool) {
 	return d, true
 }
 
-// heard is the deed of receiving the claims of a round.
-func (a *agreement) heard(k int, seq uint64) deed {
-	return deed{host: a.from[k], round: k, seq: seq}
+// heard is the transfer of receiving the proposals of a round.
+func (a *agreement) heard(k int, seq uint64) transfer {
+	return transfer{host: a.from[k], round: k, seq: seq}
 }
 
-// reported is the deed of receiving report seq, or the sum of all.
-func (a *agreement) reported(host int, seq uint64) deed {
-	return deed{host: host, round: a.rounds, seq: seq}
+// reported is the transfer of receiving report seq, or the sum of all.
+func (a *agreement) reported(host int, seq uint64) transfer {
+	return transfer{host: host, round: a.rounds, seq: seq}
 }
 
 // nextReport is next in the second exchange: hear the children, those with few hosts below them first; tell the parent,
 // and hear the sum from it; tell the children, in the other order.
-func (a *agreement) nextReport() (d deed, ok bool) {
-	d = deed{round: a.rounds, seq: a.bad}
+func (a *agreement) nextReport() (d transfer, ok bool) {
+	d = transfer{round: a.rounds, seq: a.bad}
 	i := a.at
 	a.at++
 	if i < a.children {
@@ -203,13 +200,13 @@ func (a *agreement) nextReport() (d deed, ok bool) {
 	return d, false
 }
 
-// The head of a message of claims: the least claim; the refuser; how many contributions follow, and how many claims, 1
-// or 2; and the greatest claim, if it is another one. Together with the frame's head it has at most 128 bytes. As long
-// as all goes well it has 64: of so little each byte counts.
+// The head of a message of proposals: the least proposal; the refuser; how many contributions follow, and how many
+// proposals there are, 1 or 2; and the greatest proposal, if it is another one. Together with the frame's head it has at
+// most 128 bytes. As long as all goes well it has 64: of so little each byte counts.
 const (
-	claimBytes = 3 * 8
-	claimsHead = claimBytes + 4 + 2 + 2
-	dataHead   = 4 + 4 // of a contribution: host, and length
+	proposalBytes = 3 * 8
+	proposalsHead = proposalBytes + 4 + 2 + 2
+	dataHead      = 4 + 4 // of a contribution: host, and length
 )
 
 // padded rounds n up, so that what follows a contribution stays aligned for every element type.
@@ -240,7 +237,7 @@ func (a *agreement) size(round, first int) int {
 	if round == a.rounds {
 		return reportBytes
 	}
-	n := claimsHead + claimBytes
+	n := proposalsHead + proposalBytes
 	for i := range a.count(round) {
 		n += dataHead + padded(a.room[a.behind(first, i)])
 	}
@@ -248,18 +245,18 @@ func (a *agreement) size(round, first int) int {
 }
 
 // write writes the message that d sends to b. It returns its length.
-func (a *agreement) write(d deed, b []byte) int {
+func (a *agreement) write(d transfer, b []byte) int {
 	if d.round == a.rounds {
 		return writeReport(b, &a.tally)
 	}
 	le := binary.LittleEndian
 	a.sum.least.write(b)
-	le.PutUint32(b[claimBytes:], uint32(a.sum.refuser))
-	n, items, many := claimsHead, 0, 1
+	le.PutUint32(b[proposalBytes:], uint32(a.sum.refuser))
+	n, items, many := proposalsHead, 0, 1
 	if a.sum.greatest != a.sum.least {
 		many = 2
 		a.sum.greatest.write(b[n:])
-		n += claimBytes
+		n += proposalBytes
 	}
 	for i := 0; a.some && i < a.count(d.round); i++ {
 		h := a.behind(a.me, i)
@@ -275,57 +272,59 @@ func (a *agreement) write(d deed, b []byte) int {
 		}
 		n += dataHead + padded(len(data))
 	}
-	le.PutUint16(b[claimBytes+4:], uint16(items))
-	le.PutUint16(b[claimBytes+6:], uint16(many))
+	le.PutUint16(b[proposalBytes+4:], uint16(items))
+	le.PutUint16(b[proposalBytes+6:], uint16(many))
 	return n
 }
 
-// claimsSame reports whether a message claims just what this host has, so far.
-func (a *agreement) claimsSame(b []byte) bool {
+// repeats reports whether a message has just the proposal that this host has, so far.
+func (a *agreement) repeats(b []byte) bool {
 	le := binary.LittleEndian
-	k, c := readClaim(b), &a.sum
+	k, c := readProposal(b), &a.sum
 	return c.least.seq == k.seq && c.least.call == k.call && c.greatest.seq == k.seq && c.greatest.call == k.call &&
-		c.refuser == 0 && le.Uint64(b[claimBytes:])&^(0xffff<<32) == 1<<48 // no refuser, and one claim
+		c.refuser == 0 && le.Uint64(b[proposalBytes:])&^(0xffff<<32) == 1<<48 // no refuser, and one proposal
 }
 
-func (a claim) write(b []byte) {
+func (a proposal) write(b []byte) {
 	le := binary.LittleEndian
 	le.PutUint64(b, a.seq)
 	le.PutUint64(b[8:], a.call.High)
 	le.PutUint64(b[16:], a.call.Low)
 }
 
-func readClaim(b []byte) claim {
+func readProposal(b []byte) proposal {
 	le := binary.LittleEndian
-	return claim{le.Uint64(b), team.Call{High: le.Uint64(b[8:]), Low: le.Uint64(b[16:])}}
+	return proposal{le.Uint64(b), team.Call{High: le.Uint64(b[8:]), Low: le.Uint64(b[16:])}}
 }
 
-func errClaims(host int) error {
-	return fmt.Errorf("what host %d claims is cut short: %w", host, fault.ErrMismatch)
+func errProposals(host int) error {
+	return fmt.Errorf("what host %d proposes is damaged: %w", host, fault.ErrMismatch)
 }
 
 // own is where the data of this host's contribution lie in the message of the first round: written there, they need
 // not be copied.
-func (a *agreement) own(b []byte) []byte { return b[claimsHead+dataHead:][:a.room[a.me]] }
+func (a *agreement) own(b []byte) []byte {
+	return b[proposalsHead+dataHead:][:a.room[a.me]:a.room[a.me]]
+}
 
 // read takes in the message b that d receives. Contributions are used where they are.
-func (a *agreement) read(d deed, b []byte) error {
+func (a *agreement) read(d transfer, b []byte) error {
 	if d.round == a.rounds {
 		return a.readReport(d, b)
 	}
-	if len(b) < claimsHead {
-		return errClaims(d.host)
+	if len(b) < proposalsHead {
+		return errProposals(d.host)
 	}
 	le := binary.LittleEndian
-	n, items := claimsHead, int(le.Uint16(b[claimBytes+4:]))
-	if !a.claimsSame(b) {
-		c := claims{least: readClaim(b), refuser: int(le.Uint32(b[claimBytes:]))}
-		if c.greatest = c.least; le.Uint16(b[claimBytes+6:]) != 1 {
-			if len(b) < n+claimBytes {
-				return errClaims(d.host)
+	n, items := proposalsHead, int(le.Uint16(b[proposalBytes+4:]))
+	if !a.repeats(b) {
+		c := proposals{least: readProposal(b), refuser: int(le.Uint32(b[proposalBytes:]))}
+		if c.greatest = c.least; le.Uint16(b[proposalBytes+6:]) != 1 {
+			if len(b) < n+proposalBytes {
+				return errProposals(d.host)
 			}
-			c.greatest = readClaim(b[n:])
-			n += claimBytes
+			c.greatest = readProposal(b[n:])
+			n += proposalBytes
 		}
 		if none := c.least == nobody.least && c.greatest == nobody.greatest; !none && (c.least.seq != a.seq || c.greatest.seq != a.seq) {
 			return fmt.Errorf("host %d tells of operations %d to %d, and this one is in %d: %w", d.host, c.least.seq,
@@ -350,11 +349,14 @@ func (a *agreement) read(d deed, b []byte) error {
 		a.data[h], a.some = b[n:n+bytes:n+bytes], true
 		n += padded(bytes)
 	}
+	if n != len(b) {
+		return errProposals(d.host)
+	}
 	return nil
 }
 
 // readReport takes in a child's report, or the sum from the parent.
-func (a *agreement) readReport(d deed, b []byte) error {
+func (a *agreement) readReport(d transfer, b []byte) error {
 	y, err := parseReport(b, a.ranks)
 	if err != nil {
 		return err

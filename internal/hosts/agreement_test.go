@@ -20,7 +20,7 @@ var barrier = (&team.Work{Kind: team.KindBarrier}).Call()
 // crowd is the hosts of a communicator, which agree without a network.
 type crowd struct {
 	all   []*agreement
-	todo  []*deed                // by host: what it waits for
+	todo  []*transfer            // by host: what it waits for
 	over  []bool                 // by host
 	mail  map[mailKey][][]byte   // messages under way, by sender, receiver and round
 	sent  int                    // messages
@@ -31,7 +31,7 @@ type crowd struct {
 }
 
 func newCrowd(hosts, room int) *crowd {
-	c := &crowd{mail: map[mailKey][][]byte{}, todo: make([]*deed, hosts), over: make([]bool, hosts), known: map[team.Call]string{},
+	c := &crowd{mail: map[mailKey][][]byte{}, todo: make([]*transfer, hosts), over: make([]bool, hosts), known: map[team.Call]string{},
 		draw: func(int) int { return 0 }}
 	for me := range hosts {
 		c.all = append(c.all, newAgreement(hosts, me, hosts, slices.Repeat([]int{room}, hosts)))
@@ -75,7 +75,7 @@ func (c *crowd) run() (stuck []int, err error) {
 // mailKey is sender, receiver, round, and sequence.
 type mailKey [4]int
 
-func key(from, to int, d *deed) mailKey { return mailKey{from, to, d.round, int(d.seq)} }
+func key(from, to int, d *transfer) mailKey { return mailKey{from, to, d.round, int(d.seq)} }
 
 func (c *crowd) do(h int) error {
 	a, d := c.all[h], c.todo[h]
@@ -99,7 +99,7 @@ func (c *crowd) do(h int) error {
 }
 
 // show describes a message that a sends.
-func (c *crowd) show(a *agreement, d *deed, bytes int) string {
+func (c *crowd) show(a *agreement, d *transfer, bytes int) string {
 	if d.round == a.rounds {
 		var s []string
 		if k := a.tally.Refused; k != nil {
@@ -113,7 +113,7 @@ func (c *crowd) show(a *agreement, d *deed, bytes int) string {
 		}
 		return strings.Join(s, "; ")
 	}
-	s := fmt.Sprintf("round %d, %s", d.round, c.claim(a.sum))
+	s := fmt.Sprintf("round %d, %s", d.round, c.proposal(a.sum))
 	var of []string
 	for i := range a.count(d.round) {
 		if h := (a.me + i) % a.hosts; a.data[h] != nil {
@@ -126,7 +126,7 @@ func (c *crowd) show(a *agreement, d *deed, bytes int) string {
 	return fmt.Sprintf("%s: %d bytes", s, bytes)
 }
 
-func (c *crowd) claim(x claims) string {
+func (c *crowd) proposal(x proposals) string {
 	s := c.known[x.least.call]
 	switch {
 	case x.least == nobody.least:
@@ -219,10 +219,10 @@ func (c *crowd) finish(t *testing.T, out *strings.Builder, ys []team.Tally) {
 		require.Equal(t, c.all[0].sum, a.sum, "host %d", a.me)
 	}
 	if c.all[0].sum.same() {
-		fmt.Fprintf(out, "all agree: %s\n", c.claim(c.all[0].sum))
+		fmt.Fprintf(out, "all agree: %s\n", c.proposal(c.all[0].sum))
 		return
 	}
-	fmt.Fprintf(out, "no agreement: %s\n", c.claim(c.all[0].sum))
+	fmt.Fprintf(out, "no agreement: %s\n", c.proposal(c.all[0].sum))
 	for h, a := range c.all {
 		a.report(ys[h])
 	}
@@ -254,8 +254,8 @@ func TestAgreement(t *testing.T) {
 			var contribute []int
 			for h, a := range c.all {
 				call := (&team.Work{Kind: team.KindBroadcast, Root: r.IntN(kinds), Count: 9}).Call()
-				k := claim{seq + 1, call}
-				x := claims{least: k, greatest: k}
+				k := proposal{seq + 1, call}
+				x := proposals{least: k, greatest: k}
 				ys[h].Votes = []team.Vote{{Call: call, Count: 1, First: h}}
 				if kinds > 1 && r.IntN(n) == 0 {
 					x = nobody
@@ -367,7 +367,7 @@ func (a *agreement) childrenOf(p *agreement) (hosts []int) {
 
 // What a barrier sends in each round has 64 bytes with the frame's head, whatever the number of hosts; 88 if not all
 // want the same.
-func TestClaimBytes(t *testing.T) {
+func TestProposalBytes(t *testing.T) {
 	const frame = 32 // tcp.HeaderSize
 	for _, n := range []int{2, 64, 512, 4095} {
 		a := newAgreement(n, 0, n, slices.Repeat([]int{recordBytes(n)}, n))
@@ -412,13 +412,13 @@ func TestAgreementAllocs(t *testing.T) {
 	}))
 }
 
-func FuzzClaims(f *testing.F) {
+func FuzzProposals(f *testing.F) {
 	room := []int{8, 8, 8, 8, 8}
 	a := newAgreement(5, 2, 5, room)
 	a.begin(7, barrier)
 	a.offer([]byte("data"))
 	b := make([]byte, a.size(1, 2))
-	f.Add(b[:a.write(deed{sends: true, round: 1}, b)], 1)
+	f.Add(b[:a.write(transfer{sends: true, round: 1}, b)], 1)
 	f.Fuzz(func(t *testing.T, b []byte, round int) {
 		a := newAgreement(5, 0, 5, room)
 		a.begin(7, barrier)
@@ -464,7 +464,7 @@ func BenchmarkAgreement(b *testing.B) {
 	call := (&team.Work{Kind: team.KindAllReduce, Type: dtype.Float32, Red: team.Sum, Count: 2}).Call()
 	y.begin(1, call)
 	y.offer(y.own(theirs)[:8])
-	n := y.write(deed{sends: true}, theirs)
+	n := y.write(transfer{sends: true}, theirs)
 	for b.Loop() {
 		x.begin(1, call)
 		x.offer(x.own(ours)[:8])

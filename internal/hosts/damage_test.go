@@ -14,9 +14,9 @@ import (
 
 // What another host sends is checked before it is used.
 
-// TestDamagedClaims: host 0 of 5 hears from host 2 what hosts 2 and 3 claim.
-func TestDamagedClaims(t *testing.T) {
-	const second = claimsHead + dataHead + 8 // where the contribution of host 3 begins
+// TestDamagedProposals: host 0 of 5 hears from host 2 what hosts 2 and 3 propose.
+func TestDamagedProposals(t *testing.T) {
+	const second = proposalsHead + dataHead + 8 // where the contribution of host 3 begins
 	le := binary.LittleEndian
 	for _, k := range []struct {
 		name   string
@@ -26,11 +26,12 @@ func TestDamagedClaims(t *testing.T) {
 		{"nothing", func(b []byte) []byte { return b }, ""},
 		{"of an operation before", func(b []byte) []byte { b[0] = 6; return b }, "host 2 tells of operations 6 to 6, and this one is in 7"},
 		{"of an operation to come", func(b []byte) []byte { b[0] = 8; return b }, "host 2 tells of operations 8 to 8, and this one is in 7"},
-		{"another claim, of an operation to come", func(b []byte) []byte { b[claimBytes+6], b[claimsHead] = 2, 8; return b }, "host 2 tells of operations 7 to "},
-		{"no whole other claim", func(b []byte) []byte { b[claimBytes+6] = 2; return b[:claimsHead+claimBytes-1] }, "what host 2 claims is cut short"},
-		{"no whole head", func(b []byte) []byte { return b[:claimsHead-1] }, "what host 2 claims is cut short"},
+		{"another proposal, of an operation to come", func(b []byte) []byte { b[proposalBytes+6], b[proposalsHead] = 2, 8; return b }, "host 2 tells of operations 7 to "},
+		{"no whole other proposal", func(b []byte) []byte { b[proposalBytes+6] = 2; return b[:proposalsHead+proposalBytes-1] }, "what host 2 proposes is damaged"},
+		{"no whole head", func(b []byte) []byte { return b[:proposalsHead-1] }, "what host 2 proposes is damaged"},
 		{"no second contribution", func(b []byte) []byte { return b[:second] }, "a contribution from host 2 is cut short"},
-		{"more contributions than there are", func(b []byte) []byte { b[claimBytes+4]++; return b }, "a contribution from host 2 is cut short"},
+		{"more contributions than there are", func(b []byte) []byte { b[proposalBytes+4]++; return b }, "a contribution from host 2 is cut short"},
+		{"fewer contributions than there are", func(b []byte) []byte { b[proposalBytes+4]--; return b }, "what host 2 proposes is damaged"},
 		{"data without their end", func(b []byte) []byte { return b[:len(b)-1] }, "the contribution of host 3, 16 bytes, is cut short"},
 		{"more data than there are", func(b []byte) []byte { le.PutUint32(b[second+4:], 17); return b },
 			"the contribution of host 3, 17 bytes, is cut short"},
@@ -49,7 +50,7 @@ func TestDamagedClaims(t *testing.T) {
 			sender.offer([]byte("some"))
 			sender.data[3] = []byte("another's sixteen"[:16])
 			b := make([]byte, sender.size(1, 2))
-			b = k.change(b[:sender.write(deed{sends: true, host: 0, round: 1, seq: 7}, b)])
+			b = k.change(b[:sender.write(transfer{sends: true, host: 0, round: 1, seq: 7}, b)])
 			err := a.read(a.heard(1, 7), b)
 			if k.text != "" {
 				require.ErrorIs(t, err, fault.ErrMismatch)

@@ -169,7 +169,7 @@ func (s *Stage) pipePlace() int { return agreementPlaces(s.n) }
 func (s *Stage) places() int    { return s.pipePlace() + pipeWindow(s.n) }
 
 // slot is the memory where a message lands. Each host that reports to this one has a slot for reports, of either place.
-func (s *Stage) slot(d deed) []byte {
+func (s *Stage) slot(d transfer) []byte {
 	a := s.agreement
 	if d.round < a.rounds {
 		return s.slots[d.place()]
@@ -182,7 +182,7 @@ func (s *Stage) slot(d deed) []byte {
 }
 
 // post lets a peer send a message.
-func (s *Stage) post(e transport.Endpoint, d deed) {
+func (s *Stage) post(e transport.Endpoint, d transfer) {
 	b := s.slot(d)
 	e.Post(d.place(), d.seq, unsafe.Pointer(&b[0]), len(b))
 }
@@ -230,7 +230,7 @@ func (s *Stage) made(e transport.Endpoint) {
 	if !s.leads {
 		return
 	}
-	post := func(d deed) {
+	post := func(d transfer) {
 		if s.peers[d.host].world == e.Peer() {
 			s.post(e, d)
 		}

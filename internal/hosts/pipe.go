@@ -11,7 +11,7 @@ import (
 
 // pipe carries items in order from each host to the next one. The receiver grants each item its place before the sender
 // sends it: at any time, the places of the next window items. It grants the first window before the hosts agree on an
-// operation, so that the grants travel with the claims.
+// operation, so that the grants travel with the proposals.
 type pipe struct {
 	before, behind *peer // items come from before, and go to behind
 	window         int
@@ -74,7 +74,7 @@ func (s *Stage) expect(p plan) {
 	q.plan, q.grants = p, p.walk()
 	q.in, q.out, q.granted, q.all = 0, 0, 0, false
 	s.grantItems()
-	q.told = q.granted // these leave with the claims
+	q.told = q.granted // these leave with the proposals
 }
 
 // grantItems grants items until the window is full.

@@ -14,8 +14,8 @@ import (
 // The verdict. Each team agrees first, as on one host. Then the teams' leaders agree: see agreement. Each leaves the
 // verdict in its area, where the other ranks of its team wait for it.
 //
-// Slots can be reused as on one host: a leader's claim for s+1 says that its whole host has finished s, since all of
-// the team have published s+1. So slots need no credit. A host sends for s+2 only after it has the claims of all for
+// Slots can be reused as on one host: a leader's proposal for s+1 says that its whole host has finished s, since all of
+// the team have published s+1. So slots need no credit. A host sends for s+2 only after it has the proposals of all for
 // s+1, and each of these was made after its host had taken the contributions of s from its slots.
 
 // Agree returns the verdict of all hosts on the running operation. mine is the team's own verdict; bad is why this rank
@@ -46,7 +46,7 @@ func (s *Stage) lead(ctx context.Context, w *team.Work, differ bool) error {
 	t, a := s.Team, s.agreement
 	a.begin(s.seq, w.Call())
 	if differ {
-		a.differs(s.claimed())
+		a.differs(s.proposed())
 	} else if w.Path.Contribute != nil {
 		b := a.own(s.out[0])
 		if n := w.Path.Contribute(t, w, b); n > 0 {
@@ -84,13 +84,13 @@ func (s *Stage) lead(ctx context.Context, w *team.Work, differ bool) error {
 	return verdict
 }
 
-// claimed is what the ranks of a team claim that does not agree.
-func (s *Stage) claimed() claims {
+// proposed is what the ranks of a team propose that does not agree.
+func (s *Stage) proposed() proposals {
 	y := s.Team.Tally()
 	c := nobody
 	for _, v := range y.Votes {
-		k := claim{s.seq, v.Call}
-		c.add(claims{least: k, greatest: k})
+		k := proposal{s.seq, v.Call}
+		c.add(proposals{least: k, greatest: k})
 	}
 	if y.Refused != nil {
 		c.refuser = 1 + y.Refused.Rank
