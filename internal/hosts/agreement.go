@@ -277,12 +277,13 @@ func (a *agreement) write(d transfer, b []byte) int {
 	return n
 }
 
-// repeats reports whether a message has just the proposal that this host has, so far.
+// repeats reports whether a message has one proposal alone, which this host has as the least, and no refuser: then
+// there is nothing to fold.
 func (a *agreement) repeats(b []byte) bool {
-	le := binary.LittleEndian
-	k, c := readProposal(b), &a.sum
-	return c.least.seq == k.seq && c.least.call == k.call && c.greatest.seq == k.seq && c.greatest.call == k.call &&
-		c.refuser == 0 && le.Uint64(b[proposalBytes:])&^(0xffff<<32) == 1<<48 // no refuser, and one proposal
+	least := &a.sum.least
+	k := readProposal(b)
+	const contributions = 0xffff << 32
+	return k.seq == least.seq && k.call == least.call && binary.LittleEndian.Uint64(b[proposalBytes:])&^contributions == 1<<48
 }
 
 func (a proposal) write(b []byte) {
