@@ -144,7 +144,7 @@ func TestReportInBrowser(t *testing.T) {
 			cmd.Stdout, cmd.Stderr = &out, &err
 			e := cmd.Run()
 			if crashed := cmd.ProcessState != nil && cmd.ProcessState.ExitCode() < 0; crashed && ctx.Err() == nil && turn < 2 {
-				t.Logf("the browser crashed (%v), and is started again: on a loaded machine it does, with any page", e)
+				t.Logf("the browser was killed by a signal (%v), as it was once on a loaded machine: it is started again", e)
 				out.Reset()
 				err.Reset()
 				continue

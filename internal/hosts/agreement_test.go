@@ -146,6 +146,7 @@ func (c *crowd) proposal(x proposals) string {
 //	agree                    each following line is one of:
 //	  H CALL [data=N]        host H makes that call, a letter, and contributes so many bytes
 //	  H refuses TEXT
+//	others instead of H is all hosts that no line before is about.
 //
 // It prints the messages in the order in which they are sent, and what each host knows afterwards, with equal ones
 // together.
@@ -345,7 +346,7 @@ func TestAgreementOf4096(t *testing.T) {
 		below := slices.Repeat([]int{1}, n) // hosts whose reports a host has, its own included
 		for h := n - 1; h > 0; h-- {
 			p := all[all[h].parent()]
-			require.Contains(t, all[h].childrenOf(p), h, "%d hosts", n)
+			require.Contains(t, childrenOf(p), h, "%d hosts", n)
 			below[p.me] += below[h]
 		}
 		require.Equal(t, n, below[0])
@@ -357,8 +358,8 @@ func TestAgreementOf4096(t *testing.T) {
 	}
 }
 
-// childrenOf are the hosts that report to p.
-func (a *agreement) childrenOf(p *agreement) (hosts []int) {
+// childrenOf are the hosts that report to p's.
+func childrenOf(p *agreement) (hosts []int) {
 	for i := range p.children {
 		hosts = append(hosts, p.me+1<<i)
 	}
