@@ -1,0 +1,258 @@
+// Package schedule says what each host does in a collective between hosts: which elements it sends to which host, which
+// it receives, and what it does with them. A Plan is a value that is the same on all hosts but for Me, and its steps are
+// a pure function of it: nothing is negotiated, and nothing is kept.
+//
+// A host does its steps in order. It may let others send what later steps receive at any time before: what a Copy
+// receives comes only after nobody needs any more what was in its place. Steps that receive from one host receive what
+// that host's steps send, in the same order.
+package schedule
+
+import "math/bits"
+
+// Way is how the data travels.
+type Way uint8
+
+// The ways.
+const (
+	Ring     Way = iota + 1 // all-reduce
+	Doubling                // all-reduce
+	Chain                   // broadcast
+)
+
+// String is the way's name, as LastOp has it.
+func (w Way) String() string {
+	return [...]string{"", "ring", "recursive doubling", "chain"}[w]
+}
+
+// Plan is one collective.
+type Plan struct {
+	Way       Way
+	Hosts, Me int
+	Root      int // the root's host
+	Count     int // elements
+	Item      int // most elements of a step, except with Doubling
+	Line      int // ring: parts begin at multiples of so many elements, so that they share no cache line
+}
+
+// Op is what a step does.
+type Op uint8
+
+// The operations. The host's own data are in its source at first, see Step.Own, and then in its destination.
+const (
+	Send   Op = iota + 1
+	Reduce    // receives, combines that with this host's own data, and leaves the result in the destination
+	Copy      // receives into the destination
+)
+
+// Step is what a host does with elements Off to Off + N.
+type Step struct {
+	Op     Op
+	Peer   int // to or from which host
+	Off, N int
+	// Source says that the host's own data are still in its source.
+	Source bool
+
+	// Reduce: In is the hosts whose data are received, and Own those whose data this host has.
+	In, Own Span
+	// OwnFirst says that this host's data are the first operand.
+	OwnFirst bool
+	// Drain says that the own data may be on their way to another host: what was sent must have left before.
+	Drain bool
+	// Last says that all hosts' data are combined then.
+	Last bool
+}
+
+// Span is N hosts from First on. Host 0 follows the last one.
+type Span struct{ First, N int }
+
+// Cursor goes through a host's steps.
+type Cursor struct {
+	p  Plan
+	at int // in a numbering of the way's own
+
+	part, items, lead int // ring: elements of a part, items of each, and how many a host sends before it receives
+	fold              int // doubling: pairs of hosts that begin with one sending the other all its data
+	rank              int // doubling: this host's number among those that go on, -1: not among them
+}
+
+// Begin returns a cursor before the first step.
+func (p Plan) Begin() Cursor {
+	c := Cursor{p: p}
+	switch p.Way {
+	case Ring:
+		c.part = roundUp((p.Count+p.Hosts-1)/p.Hosts, p.Line)
+		c.items = (c.part + p.Item - 1) / p.Item
+		c.lead = min(c.items, mostLead)
+	case Doubling:
+		c.fold = p.Hosts - 1<<c.levels()
+		switch {
+		case p.Me >= 2*c.fold:
+			c.rank = p.Me - c.fold
+		case p.Me%2 == 1:
+			c.rank = p.Me / 2
+		default:
+			c.rank = -1
+		}
+	}
+	return c
+}
+
+func roundUp(n, to int) int { return (n + to - 1) / to * to }
+
+// Next stores the next step in s. It returns false at the end.
+func (c *Cursor) Next(s *Step) bool {
+	if c.p.Count == 0 || c.p.Hosts == 1 {
+		return false
+	}
+	switch c.p.Way {
+	case Ring:
+		return c.ring(s)
+	case Doubling:
+		return c.doubling(s)
+	}
+	return c.chain(s)
+}
+
+// mostLead is how many items a host sends in a ring before it takes the first: enough to keep the way to the next host
+// busy, and less than a receiver has places for.
+const mostLead = 4
+
+// ring is the all-reduce by a ring (Patarasuk and Yuan, "Bandwidth optimal all-reduce algorithms for clusters of
+// workstations", 2009): each host has a part of the elements, which in n-1 hops, from the host on, is reduced over all
+// hosts, and in n-1 more is handed to all. In hop t a host sends the part of host me-t. Parts are cut into items, so that
+// hops overlap: the items of a hop are numbered on from those of the hop before, and a host sends item m+lead after it
+// has received m. Since lead is no more than a hop's items, it has that item then.
+//
+// The place of a part's result is free when that comes: its partial result has been at all other hosts.
+func (c *Cursor) ring(s *Step) bool {
+	p := &c.p
+	all := (2*p.Hosts - 2) * c.items
+	for {
+		at := c.at
+		if at >= c.lead+2*all {
+			return false
+		}
+		c.at++
+		m := at
+		sends := at < c.lead
+		if !sends {
+			if m = (at - c.lead) / 2; (at-c.lead)%2 == 1 {
+				sends, m = true, m+c.lead
+			}
+		}
+		if m >= all {
+			continue
+		}
+		hop, item := m/c.items, m%c.items
+		part := p.Me - hop
+		if !sends {
+			part--
+		}
+		if part %= p.Hosts; part < 0 {
+			part += p.Hosts
+		}
+		off := part*c.part + item*p.Item
+		n := min(p.Item, (part+1)*c.part-off, p.Count-off)
+		if n <= 0 {
+			continue
+		}
+		switch {
+		case sends:
+			*s = Step{Op: Send, Peer: after(p.Me, p.Hosts), Off: off, N: n, Source: hop == 0}
+		case hop < p.Hosts-1:
+			*s = Step{Op: Reduce, Peer: before(p.Me, p.Hosts), Off: off, N: n, Source: true, In: Span{part, hop + 1},
+				Own: Span{p.Me, 1}, Last: hop == p.Hosts-2}
+		default:
+			*s = Step{Op: Copy, Peer: before(p.Me, p.Hosts), Off: off, N: n}
+		}
+		return true
+	}
+}
+
+func after(h, hosts int) int {
+	if h++; h == hosts {
+		return 0
+	}
+	return h
+}
+
+func before(h, hosts int) int {
+	if h == 0 {
+		h = hosts
+	}
+	return h - 1
+}
+
+// levels is how often the hosts of doubling can be paired.
+func (c *Cursor) levels() int { return bits.Len(uint(c.p.Hosts)) - 1 }
+
+// doubling is the all-reduce by recursive doubling (Thakur, Rabenseifner and Gropp, "Optimization of collective
+// communication operations in MPICH", 2005). If the hosts are no power of two, the first ones are folded: of each pair
+// of neighbours, the first sends its data to the second, and gets the result from it. In round k the others exchange
+// what they have with the one whose number differs in bit k. Each has the data of neighbouring hosts then, so both
+// combine the same operands in the same order.
+func (c *Cursor) doubling(s *Step) bool {
+	p := &c.p
+	at := c.at
+	c.at++
+	*s = Step{N: p.Count}
+	if c.rank < 0 {
+		s.Peer, s.Op, s.Source = p.Me+1, Send, at == 0
+		if at == 1 {
+			s.Op = Copy
+		}
+		return at < 2
+	}
+	folded := p.Me < 2*c.fold
+	if folded {
+		if at == 0 {
+			s.Op, s.Peer, s.Source, s.In, s.Own = Reduce, p.Me-1, true, Span{p.Me - 1, 1}, Span{p.Me, 1}
+			return true
+		}
+		at--
+	}
+	k := at / 2
+	if k >= c.levels() {
+		s.Op, s.Peer = Send, p.Me-1
+		return folded && at == 2*c.levels()
+	}
+	other := c.rank ^ 1<<k
+	s.Op, s.Peer, s.Source = Send, c.last(other), k == 0 && !folded
+	if at%2 == 1 {
+		s.Op, s.In, s.Own = Reduce, c.block(other>>k, k), c.block(c.rank>>k, k)
+		s.OwnFirst, s.Drain, s.Last = other > c.rank, true, k == c.levels()-1
+	}
+	return true
+}
+
+// first and last are the hosts of a rank of doubling: two if it is a folded pair.
+func (c *Cursor) first(rank int) int { return rank + min(rank, c.fold) }
+func (c *Cursor) last(rank int) int  { return c.first(rank+1) - 1 }
+
+// block is the hosts of block b of 2^k ranks.
+func (c *Cursor) block(b, k int) Span {
+	first := c.first(b << k)
+	return Span{first, c.first((b+1)<<k) - first}
+}
+
+// chain is the broadcast along a chain of the hosts, from the root's on, item by item.
+func (c *Cursor) chain(s *Step) bool {
+	p := &c.p
+	for {
+		at := c.at
+		c.at++
+		off := at / 2 * p.Item
+		if off >= p.Count {
+			return false
+		}
+		n := min(p.Item, p.Count-off)
+		switch {
+		case at%2 == 0 && p.Me != p.Root:
+			*s = Step{Op: Copy, Peer: before(p.Me, p.Hosts), Off: off, N: n}
+			return true
+		case at%2 == 1 && after(p.Me, p.Hosts) != p.Root:
+			*s = Step{Op: Send, Peer: after(p.Me, p.Hosts), Off: off, N: n, Source: p.Me == p.Root}
+			return true
+		}
+	}
+}

@@ -1,0 +1,408 @@
+package schedule
+
+import (
+	"math/bits"
+	"math/rand/v2"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/ubcoll/ubcoll/internal/testkit"
+)
+
+// value is what an element holds: whose data are combined in it, and a hash of how, by which two values that were
+// combined differently differ.
+type value struct {
+	of   Span
+	hash uint64
+}
+
+// host is one host that does its steps.
+type host struct {
+	p                   Plan
+	steps, grants       Cursor
+	next                *Step
+	source, destination []value
+	in                  []*message // sent to this host, by the order of its receives from each
+	granted, taken      map[int]int
+	landing             int    // granted places of Reduce that have not been taken
+	order               []Step // of receives that are granted and not taken
+	all, over           bool
+}
+
+// message is under way. Until it is read, its data are those of the sender's memory.
+type message struct {
+	from, to *host
+	step     Step
+	data     []value // nil: not read yet
+}
+
+// window is how many receives from one host, and how many of Reduce from all, are granted ahead.
+const window = 8
+
+type sim struct {
+	t     *testing.T
+	r     *rand.Rand
+	hosts []*host
+	read  []*message // not read yet
+	sent  int
+}
+
+func newSim(t *testing.T, r *rand.Rand, p Plan, inPlace bool) *sim {
+	s := &sim{t: t, r: r}
+	for me := range p.Hosts {
+		p.Me = me
+		h := &host{p: p, steps: p.Begin(), grants: p.Begin(), granted: map[int]int{}, taken: map[int]int{}}
+		for range p.Count {
+			h.source = append(h.source, value{Span{me, 1}, uint64(me + 1)})
+			h.destination = append(h.destination, value{})
+		}
+		if inPlace {
+			h.destination = h.source
+		}
+		s.hosts = append(s.hosts, h)
+	}
+	return s
+}
+
+// memory is where a step's own data are.
+func (h *host) memory(k *Step) []value {
+	if k.Source {
+		return h.source[k.Off:][:k.N]
+	}
+	return h.destination[k.Off:][:k.N]
+}
+
+// grant grants receives as far ahead as there is room.
+func (h *host) grant() {
+	for !h.all {
+		c := h.grants
+		var k Step
+		if !c.Next(&k) {
+			h.all = true
+			return
+		}
+		if k.Op != Send {
+			if h.granted[k.Peer]-h.taken[k.Peer] == window || k.Op == Reduce && h.landing == window {
+				return
+			}
+			h.granted[k.Peer]++
+			if k.Op == Reduce {
+				h.landing++
+			}
+			h.order = append(h.order, k)
+		}
+		h.grants = c
+	}
+}
+
+// load reads a message's data.
+func (m *message) load() {
+	if m.data == nil {
+		m.data = append([]value{}, m.from.memory(&m.step)...)
+	}
+}
+
+// run does all hosts' steps in a random order. What is sent is read at any time until it is received, and what is copied
+// is written at any time from then on.
+func (s *sim) run() {
+	live := len(s.hosts)
+	for live > 0 {
+		moved := false
+		for range 2 * len(s.hosts) {
+			if h := s.hosts[s.r.IntN(len(s.hosts))]; !h.over && s.do(h) {
+				moved = true
+				if h.over {
+					live--
+				}
+			}
+		}
+		if moved {
+			continue
+		}
+		for _, h := range s.hosts { // nobody that was drawn could go on
+			if !h.over && s.do(h) {
+				moved = true
+				if h.over {
+					live--
+				}
+			}
+		}
+		if !moved {
+			for _, h := range s.hosts {
+				if !h.over {
+					s.t.Fatalf("%+v: waits forever in %+v", h.p, *h.next)
+				}
+			}
+		}
+	}
+}
+
+// do does a host's next step, if it can.
+func (s *sim) do(h *host) bool {
+	h.grant()
+	if h.next == nil {
+		var k Step
+		if !h.steps.Next(&k) {
+			h.over = true
+			require.Empty(s.t, h.in)
+			require.Empty(s.t, h.order)
+			return true
+		}
+		require.Positive(s.t, k.N)
+		h.next = &k
+	}
+	k := h.next
+	switch k.Op {
+	case Send:
+		return s.send(h, k)
+	case Reduce, Copy:
+		return s.receive(h, k)
+	}
+	s.t.Fatalf("step %+v", k)
+	return false
+}
+
+func (s *sim) send(h *host, k *Step) bool {
+	to := s.hosts[k.Peer]
+	to.grant()
+	under := 0
+	for _, m := range to.in {
+		if m.from == h {
+			under++
+		}
+	}
+	nth := 0 // of the granted receives from h, the one that this is for
+	var want *Step
+	for i := range to.order {
+		if to.order[i].Peer == h.p.Me {
+			if nth == under {
+				want = &to.order[i]
+				break
+			}
+			nth++
+		}
+	}
+	if want == nil {
+		return false
+	}
+	require.Equal(s.t, [2]int{want.Off, want.N}, [2]int{k.Off, k.N}, "%+v sends %+v, and host %d receives %+v", h.p, *k, to.p.Me, *want)
+	m := &message{from: h, to: to, step: *k}
+	if s.r.IntN(2) == 0 {
+		m.load()
+	} else {
+		s.read = append(s.read, m)
+	}
+	to.in = append(to.in, m)
+	if want.Op == Copy && s.r.IntN(2) == 0 { // it lands before the host comes to its step
+		m.load()
+		copy(to.destination[k.Off:], m.data)
+	}
+	s.sent++
+	h.next = nil
+	return true
+}
+
+func (s *sim) receive(h *host, k *Step) bool {
+	at := -1
+	for i, m := range h.in {
+		if m.from.p.Me == k.Peer {
+			at = i
+			break
+		}
+	}
+	if at < 0 {
+		return false
+	}
+	m := h.in[at]
+	h.in = append(h.in[:at], h.in[at+1:]...)
+	require.Equal(s.t, *k, h.order[0])
+	h.order = h.order[1:]
+	h.taken[k.Peer]++
+	m.load()
+	if k.Drain {
+		s.drain(h)
+	}
+	if k.Op == Copy {
+		copy(h.destination[k.Off:], m.data)
+	} else {
+		h.landing--
+		own := h.memory(k)
+		for i, in := range m.data {
+			s.require(in.of == k.In && own[i].of == k.Own, h, k, in, own[i])
+			h.destination[k.Off+i] = s.combine(h, k, in, own[i])
+		}
+	}
+	h.next = nil
+	return true
+}
+
+func (s *sim) require(ok bool, h *host, k *Step, in, own value) {
+	if !ok {
+		s.t.Fatalf("%+v: step %+v combines %+v with %+v", h.p, *k, in, own)
+	}
+}
+
+// drain reads what a host has sent and nobody has received yet.
+func (s *sim) drain(h *host) {
+	left := s.read[:0]
+	for _, m := range s.read {
+		if m.from == h {
+			m.load()
+		} else if m.data == nil {
+			left = append(left, m)
+		}
+	}
+	s.read = left
+}
+
+func (s *sim) combine(h *host, k *Step, in, own value) value {
+	a, b := in, own
+	if k.OwnFirst {
+		a, b = b, a
+	}
+	n := h.p.Hosts
+	out := value{Span{a.of.First, a.of.N + b.of.N}, bits.RotateLeft64(a.hash*0x9e3779b97f4a7c15, 17) ^ b.hash*0xc2b2ae3d27d4eb4f}
+	s.require((a.of.First+a.of.N)%n == b.of.First && out.of.N <= n, h, k, in, own) // neighbours: no host's data twice
+	s.require(k.Last == (out.of.N == n), h, k, in, own)
+	return out
+}
+
+// check requires that all hosts have everything, combined in the same way.
+func (s *sim) check() {
+	for _, h := range s.hosts {
+		for i, v := range h.destination {
+			switch h.p.Way {
+			case Chain:
+				require.Equal(s.t, uint64(h.p.Root+1), v.hash, "%+v, element %d", h.p, i)
+			default:
+				require.Equal(s.t, h.p.Hosts, v.of.N, "%+v, element %d", h.p, i)
+				require.Equal(s.t, s.hosts[0].destination[i].hash, v.hash, "%+v, element %d", h.p, i)
+			}
+		}
+	}
+}
+
+// messages is how many messages all hosts send together.
+func (p Plan) messages() (n int) {
+	switch p.Way {
+	case Ring:
+		c := p.Begin()
+		for part := range p.Hosts {
+			left := min(p.Count-part*c.part, c.part)
+			n += (2*p.Hosts - 2) * max(0, (left+p.Item-1)/p.Item)
+		}
+	case Doubling:
+		c := p.Begin()
+		n = 2*c.fold + (p.Hosts-c.fold)*c.levels()
+	case Chain:
+		n = (p.Hosts - 1) * ((p.Count + p.Item - 1) / p.Item)
+	}
+	return n
+}
+
+// TestSchedules: for any number of hosts and elements, whatever comes first, all hosts end with the same: everything
+// exactly once. Nothing is read or written that is still, or not yet, needed.
+func TestSchedules(t *testing.T) {
+	testkit.SkipRace(t)
+	r := testkit.Random(t)
+	last := 130
+	if testing.Short() {
+		last = 33
+	}
+	for hosts := 1; hosts <= last; hosts++ {
+		for _, way := range []Way{Ring, Doubling, Chain} {
+			counts := []int{0, 1, hosts - 1, hosts, hosts + 1, 1 + r.IntN(12*hosts)}
+			if hosts > 20 {
+				counts = []int{1 + r.IntN(3*hosts)}
+			}
+			for _, count := range counts {
+				p := Plan{Way: way, Hosts: hosts, Root: r.IntN(hosts), Count: count, Item: 1 + r.IntN(5), Line: 1 + r.IntN(3)}
+				if way == Ring {
+					p.Root = 0
+				}
+				s := newSim(t, r, p, way == Chain || r.IntN(2) == 0)
+				s.run()
+				if hosts == 1 { // the host has everything
+					require.Zero(t, s.sent)
+					continue
+				}
+				s.check()
+				want := 0
+				if count > 0 {
+					want = p.messages()
+				}
+				require.Equal(t, want, s.sent, "%+v", p)
+			}
+		}
+	}
+}
+
+func TestDoublingOf4096(t *testing.T) {
+	testkit.SkipRace(t)
+	r := testkit.Random(t)
+	for _, hosts := range []int{512, 1000, 4095, 4096} {
+		p := Plan{Way: Doubling, Hosts: hosts, Count: 1, Item: 1}
+		s := newSim(t, r, p, true)
+		s.run()
+		s.check()
+		require.Equal(t, p.messages(), s.sent)
+	}
+}
+
+// TestPipelines: what holds for all hosts of a ring and a chain if it holds for two neighbours: each receives what the
+// other sends, in the same order; and nothing is sent on before it has come, but soon after.
+func TestPipelines(t *testing.T) {
+	for _, hosts := range []int{2, 3, 64, 4095, 4096} {
+		for _, k := range []struct{ count, item, root int }{{1, 1, 0}, {hosts, 1, 1}, {3 * hosts, 2, hosts - 1}, {20 * hosts, 3, hosts / 2}} {
+			for _, way := range []Way{Ring, Chain} {
+				if way == Chain {
+					k.count /= max(1, hosts/64)
+				}
+				p := Plan{Way: way, Hosts: hosts, Root: k.root, Count: max(k.count, 1), Item: k.item, Line: 1}
+				for _, me := range []int{0, 1, hosts / 2, hosts - 1, (k.root + hosts - 1) % hosts} {
+					var sent, got []Step
+					p.Me = me
+					c := p.Begin()
+					for have, k := 0, (Step{}); c.Next(&k); {
+						if k.Op != Send {
+							require.Equal(t, before(me, hosts), k.Peer)
+							have++
+							continue
+						}
+						require.Equal(t, after(me, hosts), k.Peer)
+						sent = append(sent, k)
+						if way == Chain && me != p.Root {
+							require.Equal(t, have, len(sent))
+						}
+					}
+					p.Me = after(me, hosts)
+					for c, k := p.Begin(), (Step{}); c.Next(&k); {
+						if k.Op != Send {
+							got = append(got, k)
+						}
+					}
+					require.Equal(t, len(sent), len(got), "%+v", p)
+					for i := range sent {
+						require.Equal(t, [2]int{sent[i].Off, sent[i].N}, [2]int{got[i].Off, got[i].N}, "%+v, item %d", p, i)
+					}
+				}
+			}
+		}
+	}
+}
+
+func TestNoAllocs(t *testing.T) {
+	testkit.SkipRace(t)
+	for _, way := range []Way{Ring, Doubling, Chain} {
+		p, n := Plan{Way: way, Hosts: 5, Me: 3, Count: 100, Item: 7, Line: 16}, 0
+		require.Zero(t, testing.AllocsPerRun(10, func() {
+			var k Step
+			for c := p.Begin(); c.Next(&k); {
+				n += k.N
+			}
+		}), way.String())
+		require.NotZero(t, n)
+	}
+}
+
