@@ -8,6 +8,7 @@ import (
 	"github.com/ubcoll/ubcoll/fault"
 	"github.com/ubcoll/ubcoll/hw/cpu"
 	"github.com/ubcoll/ubcoll/internal/hosts"
+	"github.com/ubcoll/ubcoll/internal/schedule"
 	"github.com/ubcoll/ubcoll/internal/team"
 )
 
@@ -18,12 +19,17 @@ import (
 
 var (
 	acrossSmallPath     = team.Path{Name: "exchange", Offer: offerToLeader, Contribute: contribute, Conclude: conclude, Run: takeOutcome}
-	acrossReducePath    = team.Path{Name: "ring", Acquire: acquireNothing, Contribute: expectReduce, Run: runAcrossReduce}
-	acrossBroadcastPath = team.Path{Name: "chain", Acquire: acquireNothing, Contribute: expectBroadcast, Run: runAcrossBroadcast}
+	acrossDoublingPath  = team.Path{Name: "recursive doubling", Acquire: acquireNothing, Contribute: expectAcross, Run: runAcrossReduce}
+	acrossReducePath    = team.Path{Name: "ring", Acquire: acquireNothing, Contribute: expectAcross, Run: runAcrossReduce}
+	acrossBroadcastPath = team.Path{Name: "chain", Acquire: acquireNothing, Contribute: expectAcross, Run: runAcrossBroadcast}
 )
 
-// acrossPiece is how many bytes go through a team of several ranks at a time.
-const acrossPiece = 4 << 20
+const (
+	// acrossPiece is how many bytes go through a team of several ranks at a time.
+	acrossPiece = 4 << 20
+	// doublingMost is the most bytes that go by recursive doubling: beyond it a ring is faster, though it has more steps.
+	doublingMost = 64 << 10
+)
 
 // chooseAcross is choosePath between hosts: a pure function of the signature, the hosts, and how many ranks they have.
 func chooseAcross(t *team.Team, w *team.Work) {
@@ -35,11 +41,27 @@ func chooseAcross(t *team.Team, w *team.Work) {
 			w.Eager.Bytes = bytes
 		}
 		w.SrcBuf.Why, w.DstBuf.Why = "small enough to travel with what the hosts say", "its own rank alone writes it"
-	case w.Kind == team.KindBroadcast:
-		w.Path = &acrossBroadcastPath
 	default:
-		w.Path = &acrossReducePath
+		switch wayAcross(w) {
+		case schedule.Chain:
+			w.Path = &acrossBroadcastPath
+		case schedule.Doubling:
+			w.Path = &acrossDoublingPath
+		default:
+			w.Path = &acrossReducePath
+		}
 	}
+}
+
+// wayAcross is how data travel between hosts that do not travel with the proposals.
+func wayAcross(w *team.Work) schedule.Way {
+	switch {
+	case w.Kind == team.KindBroadcast:
+		return schedule.Chain
+	case w.Count*w.Type.Size() <= doublingMost:
+		return schedule.Doubling
+	}
+	return schedule.Ring
 }
 
 func offerToLeader(t *team.Team, w *team.Work) {
@@ -155,8 +177,42 @@ func pieceAcross(t *team.Team, w *team.Work) int {
 	return acrossPiece / w.Type.Size()
 }
 
-func expectReduce(t *team.Team, w *team.Work, _ []byte) int {
-	t.Hosts.ExpectReduce(w, pieceAcross(t, w))
+// exchangeAcross is what the leaders do with elements off to off+n, of which own has this host's data.
+func exchangeAcross(t *team.Team, w *team.Work, own unsafe.Pointer, off, n int) team.Exchange {
+	h, size := t.Hosts, w.Type.Size()
+	p := schedule.Plan{Way: wayAcross(w), Hosts: h.Size(), Me: h.Host(), Root: h.Of(w.Root), Count: n, Line: 64 / size}
+	items := itemsAcross
+	if p.Way == schedule.Ring {
+		items *= p.Hosts
+	}
+	p.Item = min(max(n*size/items, smallestItem), largestItem) / size
+	at := func(p unsafe.Pointer) unsafe.Pointer {
+		if p == nil {
+			return nil
+		}
+		return unsafe.Add(p, off*size)
+	}
+	to := w.Dst.Ptr
+	if w.Kind == team.KindBroadcast {
+		to = own
+	}
+	return team.Exchange{Plan: p, Work: w, Source: at(own), Destination: at(to)}
+}
+
+// Items are cut so that several of a host's are under way.
+const (
+	itemsAcross  = 4
+	smallestItem = 8 << 10
+	largestItem  = 256 << 10
+)
+
+// expectAcross expects the first piece.
+func expectAcross(t *team.Team, w *team.Work, _ []byte) int {
+	own := w.Src.Ptr
+	if w.Kind == team.KindBroadcast {
+		own = leadersData(w)
+	}
+	t.Hosts.Expect(exchangeAcross(t, w, own, 0, min(w.Count, pieceAcross(t, w))))
 	return 0
 }
 
@@ -180,7 +236,7 @@ func runAcrossReduce(ctx context.Context, t *team.Team, w *team.Work) error {
 			}
 		}
 		if t.Rank() == 0 {
-			if err := h.AllReduce(ctx, w, own, off, n); err != nil {
+			if err := h.Move(ctx, exchangeAcross(t, w, own, off, n)); err != nil {
 				return err
 			}
 		}
@@ -230,11 +286,6 @@ func leadersData(w *team.Work) unsafe.Pointer {
 	return w.Src.Ptr
 }
 
-func expectBroadcast(t *team.Team, w *team.Work, _ []byte) int {
-	t.Hosts.ExpectBroadcast(w, leadersData(w), pieceAcross(t, w))
-	return 0
-}
-
 func runAcrossBroadcast(ctx context.Context, t *team.Team, w *team.Work) error {
 	h, alone, root := t.Hosts, t.Size() == 1, max(t.Index(w.Root), 0)
 	w.SrcBuf.WasDirect, w.DstBuf.WasDirect = alone, alone
@@ -258,7 +309,7 @@ func runAcrossBroadcast(ctx context.Context, t *team.Team, w *team.Work) error {
 			}
 		}
 		if t.Rank() == 0 {
-			if err := h.Broadcast(ctx, w, leadersData(w), off, n); err != nil {
+			if err := h.Move(ctx, exchangeAcross(t, w, leadersData(w), off, n)); err != nil {
 				return err
 			}
 		}

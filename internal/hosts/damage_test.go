@@ -117,9 +117,9 @@ func TestAnswers(t *testing.T) {
 		{"about no rank that there is", transport.Message{Kind: kindMiss, Code: 3, About: 6}, 0},
 	} {
 		t.Run(k.name, func(t *testing.T) {
-			s := stageOf(2, 0)
 			p := &peer{host: 1, rank: 1, world: 11}
-			s.ranks, s.partners = 6, []*peer{p}
+			s := &Stage{n: 2, ranks: 6}
+			s.known.Store(&[]*peer{p})
 			p.asks.Store(256 + 3)
 			require.Nil(t, s.heard(11, k.m))
 			require.Equal(t, k.want, p.misses.Load())

@@ -50,17 +50,21 @@ type Stage struct {
 
 	link team.Link // see Link
 
-	peers    []*peer // by host; nil: no link to it
-	partners []*peer // those that there are
+	peers []*peer                 // by host; nil: no link to it, yet. For the communicator's turn
+	known atomic.Pointer[[]*peer] // those that there are
 
 	agreement *agreement
 	out       [][]byte // messages of the agreement, by round
 	slots     [][]byte // where those of others land: see slot
 
+	pending  transfer // what the agreement waits for
+	waits    bool     // it waits
+	agreeing bool     // the hosts agree while data move
+
 	srcs   []unsafe.Pointer      // see Scratch
 	dataOf func(host int) []byte // contributions
 
-	pipe pipe
+	mover mover
 
 	ending  sync.Mutex // held by Close, and by users of links outside of the communicator's turn
 	closed  bool
@@ -72,6 +76,7 @@ type peer struct {
 	host, rank int // rank of the communicator
 	world      int
 	link       transport.Endpoint
+	lane       lane
 	// left is 0 until the peer closes the communicator, then 1 + the last operation that it has completed.
 	left atomic.Uint64
 	// misses is 1 + the rank that the peer says it waits for (itself if for nobody); 0: no answer.
@@ -117,25 +122,53 @@ func Open(ctx context.Context, c Config) (*Stage, error) {
 	return s, nil
 }
 
-// meet lists the leaders that this one exchanges with. Those in the tree of reports are among them.
+// meet lists the leaders that this one agrees with. Those in the tree of reports are among them.
 func (s *Stage) meet() {
 	s.peers = make([]*peer, s.n)
+	var all []*peer
 	for k := range s.agreement.rounds {
 		for _, h := range [2]int{s.agreement.from[k], s.agreement.to[k]} {
 			if s.peers[h] == nil {
-				rank := s.Hosts[h][0]
-				s.peers[h] = &peer{host: h, rank: rank, world: s.World(rank)}
-				s.partners = append(s.partners, s.peers[h])
+				s.peers[h] = s.newPeer(h)
+				all = append(all, s.peers[h])
 			}
 		}
 	}
+	s.known.Store(&all)
+}
+
+func (s *Stage) newPeer(host int) *peer {
+	rank := s.Hosts[host][0]
+	return &peer{host: host, rank: rank, world: s.World(rank)}
+}
+
+// peer returns the leader of another host. The first call for one that this host does not agree with makes the pair,
+// without waiting: its errors are those of waiting for that host.
+func (s *Stage) peer(host int) *peer {
+	if p := s.peers[host]; p != nil {
+		return p
+	}
+	p := s.newPeer(host)
+	p.link = s.Network.node.Endpoint(s.ID, p.world, true)
+	s.peers[host] = p
+	all := append(slices.Clone(s.partners()), p)
+	s.known.Store(&all)
+	return p
+}
+
+// partners are the leaders that this one has links to; none on other ranks than leaders. For any goroutine.
+func (s *Stage) partners() []*peer {
+	if all := s.known.Load(); all != nil {
+		return *all
+	}
+	return nil
 }
 
 // connect makes the pairs with the leaders that this one exchanges with.
 func (s *Stage) connect(ctx context.Context) error {
-	errs := make([]error, len(s.partners))
+	errs := make([]error, len(s.partners()))
 	var wg sync.WaitGroup
-	for i, p := range s.partners {
+	for i, p := range s.partners() {
 		p.link = s.Network.node.Endpoint(s.ID, p.world, true)
 		wg.Go(func() {
 			if err := p.link.Ready(ctx); err != nil {
@@ -155,7 +188,7 @@ func (s *Stage) connect(ctx context.Context) error {
 // wires names the transports of the links, and this host's interfaces that they use: "tcp eth0".
 func (s *Stage) wires() string {
 	var names []string
-	for _, p := range s.partners {
+	for _, p := range s.partners() {
 		if !slices.Contains(names, p.link.Name()) {
 			names = append(names, p.link.Name())
 		}
@@ -164,9 +197,8 @@ func (s *Stage) wires() string {
 	return strings.Join(names, ", ")
 }
 
-// Places of an endpoint: first those of agreements, and then those of pipe items from the host before.
-func (s *Stage) pipePlace() int { return agreementPlaces(s.n) }
-func (s *Stage) places() int    { return s.pipePlace() + pipeWindow(s.n) }
+// places is how many places an endpoint has: those of agreements come first, then those of items.
+func (s *Stage) places() int { return agreementPlaces(s.n) + window }
 
 // slot is the memory where a message lands. Each host that reports to this one has a slot for reports, of either place.
 func (s *Stage) slot(d transfer) []byte {
@@ -207,7 +239,7 @@ func (s *Stage) rooms() []int {
 	return all
 }
 
-// lay makes the memory for agreements and the pipe.
+// lay makes the memory for agreements.
 func (s *Stage) lay() {
 	a := s.agreement
 	for k := range a.rounds {
@@ -222,7 +254,6 @@ func (s *Stage) lay() {
 	}
 	s.dataOf = func(host int) []byte { return a.data[host] }
 	s.srcs = make([]unsafe.Pointer, s.n)
-	s.pipe.lay(s)
 }
 
 // made posts the slots of the first two operations, and of the first report, to a peer that sends to them.
@@ -230,7 +261,7 @@ func (s *Stage) made(e transport.Endpoint) {
 	if !s.leads {
 		return
 	}
-	post := func(d transfer) {
+	post := func(d transfer) { // its peers are there from the beginning
 		if s.peers[d.host].world == e.Peer() {
 			s.post(e, d)
 		}
@@ -280,7 +311,7 @@ func (s *Stage) Sub(ctx context.Context, w *team.Work) error { return s.RunPart(
 // Puts is how many messages this rank has sent to other hosts. In operations without errors the number follows from the
 // operation (see the test).
 func (s *Stage) Puts() (n uint64) {
-	for _, p := range s.partners {
+	for _, p := range s.partners() {
 		if p.link != nil {
 			n += p.link.Queued()
 		}

@@ -15,6 +15,7 @@ import (
 type Network struct {
 	node transport.Node
 	JobConfig
+	landing pool
 
 	mu     sync.Mutex
 	stages map[uint64]*Stage // by communicator

@@ -53,6 +53,9 @@ func (s *Stage) lead(ctx context.Context, w *team.Work, differ bool) error {
 			a.offer(b[:n:n])
 		}
 	}
+	if err := s.moveBeside(ctx); err != nil {
+		return err
+	}
 	if err := s.converse(ctx); err != nil {
 		return err
 	}
@@ -76,6 +79,7 @@ func (s *Stage) lead(ctx context.Context, w *team.Work, differ bool) error {
 	if err != nil {
 		return err
 	}
+	s.mover.leave(s)
 	verdict := t.Verdict(&a.tally)
 	if verdict == nil {
 		return s.comm(s.Hosts[s.me][0], fmt.Errorf("hosts that differ report nothing that does: %w", fault.ErrMismatch))
@@ -98,31 +102,90 @@ func (s *Stage) proposed() proposals {
 	return c
 }
 
+// moveBeside moves the data of an operation while the hosts agree on it, as far as they are expected and the leader has
+// them: if it is its team's only rank. It ends early, without an error, if they do not agree.
+func (s *Stage) moveBeside(ctx context.Context) error {
+	m := &s.mover
+	if !m.begun || s.Team.Size() > 1 {
+		return nil
+	}
+	s.agreeing = true
+	_, err := s.proceed(ctx)
+	if err == nil {
+		err = s.move(ctx)
+	}
+	s.agreeing = false
+	m.moved = err == nil
+	if err == errDiffer {
+		return nil
+	}
+	return err
+}
+
+// agreeBeside does what the agreement has to do while data of p are awaited. It returns errDiffer if the hosts turn out
+// not to agree.
+func (s *Stage) agreeBeside(ctx context.Context, p *peer) error {
+	if q := s.peers[s.pending.host]; q != p {
+		q.link.Poll()
+	}
+	over, err := s.proceed(ctx)
+	if over {
+		s.agreeing = false
+		if !s.agreement.sum.same() {
+			return errDiffer
+		}
+	}
+	return err
+}
+
 // converse does what the agreement has to do next, until that is all.
 func (s *Stage) converse(ctx context.Context) error {
-	a := s.agreement
 	for {
-		d, ok := a.next()
-		if !ok {
+		over, err := s.proceed(ctx)
+		if err != nil {
+			return err
+		}
+		if over {
 			return s.flush(ctx)
 		}
+		d := s.pending
+		p := s.peers[d.host]
+		if err := s.await(ctx, p, p.link.Word(d.place()), d.seq, team.StepAgree); err != nil {
+			return err
+		}
+	}
+}
+
+// proceed does what the agreement has to do next, up to where it waits, for pending, or to its end.
+func (s *Stage) proceed(ctx context.Context) (over bool, err error) {
+	a := s.agreement
+	for {
+		if !s.waits {
+			d, ok := a.next()
+			if !ok {
+				return true, nil
+			}
+			s.pending = d
+		}
+		d := s.pending
 		p, report := s.peers[d.host], d.round == a.rounds
 		if d.sends {
 			b := s.out[d.round]
 			if report { // the memory is that of the last report
 				if err := s.flush(ctx); err != nil {
-					return err
+					return false, err
 				}
 			}
 			n := a.write(d, b)
 			p.link.Put(d.place(), d.seq, unsafe.Pointer(&b[0]), n)
 			continue
 		}
-		if err := s.await(ctx, p, p.link.Word(d.place()), d.seq, team.StepAgree); err != nil {
-			return err
+		place := d.place()
+		if s.waits = !team.Reached(p.link.Word(place).Load(), d.seq); s.waits {
+			return false, nil
 		}
-		if err := a.read(d, s.slot(d)[:p.link.Landed(d.place())]); err != nil {
-			return s.comm(p.rank, err)
+		if err := a.read(d, s.slot(d)[:p.link.Landed(place)]); err != nil {
+			return false, s.comm(p.rank, err)
 		}
 		if report {
 			d.seq++

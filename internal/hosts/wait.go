@@ -30,13 +30,18 @@ func (s *Stage) await(ctx context.Context, p *peer, w *atomic.Uint64, target uin
 			return nil
 		}
 		p.link.Poll()
+		if s.agreeing {
+			if err := s.agreeBeside(ctx, p); err != nil {
+				return err
+			}
+		}
 	}
 	return s.awaitLong(ctx, p, func() bool { return team.Reached(w.Load(), target) }, step)
 }
 
 // revoked waits until no peer can use what it has been granted and is revoked.
 func (s *Stage) revoked(ctx context.Context) error {
-	for _, p := range s.partners {
+	for _, p := range s.partners() {
 		if p.link.Revoking() == 0 {
 			continue
 		}
@@ -49,7 +54,7 @@ func (s *Stage) revoked(ctx context.Context) error {
 
 // flush waits until the kernel has taken all puts. Their memory is then the caller's again.
 func (s *Stage) flush(ctx context.Context) error {
-	for _, p := range s.partners {
+	for _, p := range s.partners() {
 		if p.link.Sent() >= p.link.Queued() {
 			continue
 		}
@@ -103,6 +108,12 @@ func (s *Stage) awaitLong(ctx context.Context, p *peer, over func() bool, step s
 				break
 			}
 			p.link.Poll()
+			if s.agreeing {
+				if err := s.agreeBeside(ctx, p); err != nil {
+					s.Team.EndWait(&w)
+					return err
+				}
+			}
 		}
 	}
 }

@@ -25,7 +25,7 @@ func (s *Stage) Flood(e *fault.Error) {
 }
 
 func (s *Stage) tell(m transport.Message) {
-	for _, p := range s.partners {
+	for _, p := range s.partners() {
 		if p.link != nil {
 			p.link.Tell(m)
 		}
@@ -35,11 +35,12 @@ func (s *Stage) tell(m transport.Message) {
 // heard handles a message from another leader. It returns why the communicator breaks, or nil. It may be called from
 // any goroutine.
 func (s *Stage) heard(from int, m transport.Message) *fault.Error {
-	i := slices.IndexFunc(s.partners, func(p *peer) bool { return p.world == from })
+	all := s.partners()
+	i := slices.IndexFunc(all, func(p *peer) bool { return p.world == from })
 	if i < 0 {
 		return nil
 	}
-	p := s.partners[i]
+	p := all[i]
 	switch m.Kind {
 	case kindBye:
 		var ops uint64
@@ -71,7 +72,7 @@ func (s *Stage) heard(from int, m transport.Message) *fault.Error {
 // down handles the end of a wire, which may be an older one to the same peer. It returns why the communicator breaks, or
 // nil. It may be called from any goroutine.
 func (s *Stage) down(down *transport.Down) *fault.Error {
-	for _, p := range s.partners {
+	for _, p := range s.partners() {
 		if p.link != nil && p.link.Err() == down && p.left.Load() == 0 {
 			return s.downError(p, down, "wait")
 		}
@@ -128,10 +129,13 @@ func (s *Stage) Sever() {
 }
 
 func (s *Stage) cut() {
-	for _, p := range s.partners {
+	for _, p := range s.partners() {
 		if p.link != nil && !s.severed {
 			p.link.Close()
 		}
+	}
+	if !s.severed {
+		s.mover.leave(s)
 	}
 	s.severed = true
 }

@@ -405,4 +405,3 @@ func TestNoAllocs(t *testing.T) {
 		require.NotZero(t, n)
 	}
 }
-

@@ -29,18 +29,12 @@ type Hosts interface {
 	// rank of the team. Every rank of the team calls it.
 	Sub(ctx context.Context, w *Work) error
 
-	// ExpectReduce lets the other leaders write what AllReduce will receive for w, in pieces of that many elements. It
-	// is called before the hosts have agreed, in Path.Contribute.
-	ExpectReduce(w *Work, piece int)
-	// AllReduce combines n elements, from element off on, of the leaders' data at own, and writes the result on each
-	// leader to the same place of w's destination, bitwise the same. own may be that destination. Blocks; an error
-	// breaks the communicator.
-	AllReduce(ctx context.Context, w *Work, own unsafe.Pointer, off, n int) error
-	// ExpectBroadcast is ExpectReduce for Broadcast.
-	ExpectBroadcast(w *Work, into unsafe.Pointer, piece int)
-	// Broadcast copies n elements, from element off on, from p on the leader of the root's host to the other leaders'
-	// p. Blocks; an error breaks the communicator.
-	Broadcast(ctx context.Context, w *Work, p unsafe.Pointer, off, n int) error
+	// Expect lets the other leaders send what x receives. It is called before the hosts have agreed, in Path.Contribute.
+	// Where every host has one rank, x moves at once.
+	Expect(x Exchange)
+	// Move does x. Only the first of an operation can be expected. On all leaders the results are bitwise the same.
+	// Blocks; an error breaks the communicator.
+	Move(ctx context.Context, x Exchange) error
 }
 
 // Number is the sequence number of the communicator's running operation. It differs from Seq because a team may run
