@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sync/atomic"
 	"unsafe"
 
 	"github.com/ubcoll/ubcoll/dtype"
@@ -17,24 +18,54 @@ import (
 // the receiver decides how long they are. What will be combined lands in landing memory, all else where it belongs.
 //
 // Grants run ahead of the steps, as far as places and landing memory go. They begin before the hosts agree, so that they
-// travel with the proposals.
+// travel with the proposals. Sends lag behind where the peer has granted nothing yet: if receives waited for them, all
+// hosts of a ring might wait for each other.
 type mover struct {
-	x      team.Exchange
-	size   int             // of an element
-	begun  bool            // x is expected
-	moved  bool            // all of x has moved, beside the agreement
-	steps  schedule.Cursor // to be done
-	ahead  schedule.Cursor // whose receives are to be granted
-	next   schedule.Step   // the receive that is being granted
-	off    int             // how much of it is
-	all    bool            // all receives are granted
-	silent int             // grants that may not have left yet
+	x     team.Exchange
+	size  int  // of an element
+	begun bool // x is expected
+	moved bool // all of x has moved, beside the agreement
+
+	sends, receives, grants side
+	silent                  int // grants that may not have left yet
 
 	landing      []byte // window items
 	pooled       bool   // landing is the rank's
 	item         int    // bytes of an item that lands there
 	landed, free uint64 // such items granted, and combined
 	own          []byte // landing memory of this communicator alone
+}
+
+// side goes through the steps that send, or through those that receive.
+type side struct {
+	cursor schedule.Cursor
+	sends  bool
+	k      schedule.Step // the step that it is at
+	number int           // of that step
+	off    int           // how many of its elements are done
+	over   bool          // all is done
+}
+
+func (d *side) begin(p schedule.Plan, sends bool) {
+	*d = side{cursor: p.Begin(), sends: sends, number: -1}
+	d.next()
+}
+
+func (d *side) next() {
+	d.off = 0
+	for d.cursor.Next(&d.k) {
+		if d.number++; (d.k.Op == schedule.Send) == d.sends {
+			return
+		}
+	}
+	d.over = true
+}
+
+// did counts n elements as done.
+func (d *side) did(n int) {
+	if d.off += n; d.off == d.k.N {
+		d.next()
+	}
 }
 
 // Sequences of items begin anew with each operation, whose number is their upper part: so all hosts know them, whatever
@@ -64,8 +95,9 @@ func (s *Stage) itemPlace(n uint64) int { return agreementPlaces(s.n) + int(n%wi
 func (s *Stage) Expect(x team.Exchange) {
 	m := &s.mover
 	m.x, m.size, m.begun, m.moved = x, x.Work.Type.Size(), true, false
-	m.steps = x.Plan.Begin()
-	m.ahead, m.off, m.next, m.all, m.silent = m.steps, 0, schedule.Step{}, false, 0
+	m.sends.begin(x.Plan, true)
+	m.receives.begin(x.Plan, false)
+	m.grants = m.receives
 	m.landed, m.free = 0, 0
 	s.grant()
 	m.silent = 0 // these leave with the proposals
@@ -110,26 +142,14 @@ func (m *mover) at(item uint64) unsafe.Pointer {
 // grant grants items as far ahead as there is room.
 func (s *Stage) grant() {
 	m := &s.mover
-	for !m.all {
-		k := &m.next
-		if m.off == k.N { // all of it is granted
-			for {
-				if !m.ahead.Next(k) {
-					m.all = true
-					return
-				}
-				if k.Op != schedule.Send {
-					break
-				}
-			}
-			m.off = 0
-		}
+	for g := &m.grants; !g.over; {
+		k := &g.k
 		p := s.peer(k.Peer)
 		l := s.lane(p)
 		if l.granted-l.taken == window {
 			return
 		}
-		to := unsafe.Add(m.x.Destination, (k.Off+m.off)*m.size)
+		to := unsafe.Add(m.x.Destination, (k.Off+g.off)*m.size)
 		if k.Op == schedule.Reduce {
 			if m.land(s); m.landed-m.free == window {
 				return
@@ -137,11 +157,11 @@ func (s *Stage) grant() {
 			to = m.at(m.landed)
 			m.landed++
 		}
-		n := m.length(k.Op, k.N-m.off)
+		n := m.length(k.Op, k.N-g.off)
 		p.link.Grant(s.itemPlace(l.granted), itemSeq(s.seq, l.granted), to, n*m.size)
 		l.granted++
-		m.off += n
 		m.silent++
+		g.did(n)
 	}
 }
 
@@ -172,20 +192,41 @@ func (s *Stage) move(ctx context.Context) error {
 		cpu.Scale(w.Type, m.x.Destination, m.x.Source, m.x.Plan.Count, w.Factor)
 		m.x.Source = m.x.Destination
 	}
-	var k schedule.Step
-	for m.steps.Next(&k) {
-		var err error
-		if k.Op == schedule.Send {
-			err = s.send(ctx, &k)
-		} else {
-			err = s.receive(ctx, &k)
+	what := m.x.Plan.Way.String()
+	for {
+		to, err := s.send(ctx, what)
+		if err != nil {
+			return err
+		}
+		from, err := s.receive(ctx, what)
+		switch {
+		case err != nil:
+			return err
+		case from.moved:
+		case to.p == nil && from.p == nil:
+			return nil
+		case from.p == nil:
+			err = s.await(ctx, to.p, to.word, to.target, what)
+		case to.p == nil:
+			err = s.await(ctx, from.p, from.word, from.target, what)
+		default:
+			err = s.awaitEither(ctx, to, from, what)
 		}
 		if err != nil {
 			return err
 		}
 	}
-	return nil
 }
+
+// obstacle is what a side waits for: p must raise word to target. If p is nil there is nothing.
+type obstacle struct {
+	p      *peer
+	word   *atomic.Uint64
+	target uint64
+	moved  bool // there is no need to wait
+}
+
+func (o *obstacle) gone() bool { return team.Reached(o.word.Load(), o.target) }
 
 // mine is this host's data of a step.
 func (m *mover) mine(k *schedule.Step) unsafe.Pointer {
@@ -195,58 +236,64 @@ func (m *mover) mine(k *schedule.Step) unsafe.Pointer {
 	return unsafe.Add(m.x.Destination, k.Off*m.size)
 }
 
-func (s *Stage) send(ctx context.Context, k *schedule.Step) error {
-	m, p := &s.mover, s.peer(k.Peer)
-	l, from := s.lane(p), m.mine(k)
-	what := m.x.Plan.Way.String()
-	for off := 0; off < k.N; {
+// send sends what can be sent: steps before the next one that receives, up to one for which there is no grant.
+func (s *Stage) send(ctx context.Context, what string) (o obstacle, err error) {
+	m := &s.mover
+	for d := &m.sends; !d.over && (m.receives.over || d.number < m.receives.number); {
+		k := &d.k
+		p := s.peer(k.Peer)
+		l := s.lane(p)
 		place, seq := s.itemPlace(l.sent), itemSeq(s.seq, l.sent)
-		if err := s.await(ctx, p, p.link.Granted(place), seq, what); err != nil {
-			return err
+		if o = (obstacle{p: p, word: p.link.Granted(place), target: seq}); !o.gone() {
+			return o, nil
 		}
-		n := min(k.N-off, p.link.Room(place)/m.size)
+		n := min(k.N-d.off, p.link.Room(place)/m.size)
 		if n == 0 {
-			return s.damaged(ctx, p, what, fmt.Errorf("a grant of %d bytes for elements of %d", p.link.Room(place), m.size))
+			return o, s.damaged(ctx, p, what, fmt.Errorf("a grant of %d bytes for elements of %d", p.link.Room(place), m.size))
 		}
-		p.link.Put(place, seq, unsafe.Add(from, off*m.size), n*m.size)
+		p.link.Put(place, seq, unsafe.Add(m.mine(k), d.off*m.size), n*m.size)
 		l.sent++
-		off += n
+		d.did(n)
 	}
-	return nil
+	return obstacle{}, nil
 }
 
-func (s *Stage) receive(ctx context.Context, k *schedule.Step) error {
-	m, p := &s.mover, s.peer(k.Peer)
-	l, what := s.lane(p), m.x.Plan.Way.String()
-	drained := !k.Drain
-	for off := 0; off < k.N; {
-		n := m.length(k.Op, k.N-off)
-		place := s.itemPlace(l.taken)
-		if err := s.await(ctx, p, p.link.Word(place), itemSeq(s.seq, l.taken), what); err != nil {
-			return err
-		}
-		if got := p.link.Landed(place); got != n*m.size {
-			return s.damaged(ctx, p, what, fmt.Errorf("an item of %d bytes, not %d", got, n*m.size))
-		}
-		if k.Op == schedule.Reduce {
-			if !drained {
-				if err := s.flush(ctx); err != nil {
-					return err
-				}
-				drained = true
-			}
-			s.combine(k, unsafe.Add(m.x.Destination, (k.Off+off)*m.size), m.at(m.free), unsafe.Add(m.mine(k), off*m.size), n)
-			m.free++
-		}
-		l.taken++
-		off += n
-		s.grant()
-		if m.silent >= window/2 || m.all && m.silent > 0 {
-			m.silent = 0
-			p.link.Poll() // grants leave
-		}
+// receive takes the next item, if it has landed and may be taken.
+func (s *Stage) receive(ctx context.Context, what string) (o obstacle, err error) {
+	m := &s.mover
+	d := &m.receives
+	if d.over || d.k.Drain && !m.sends.over && m.sends.number < d.number { // it waits for sends
+		return o, nil
 	}
-	return nil
+	k := &d.k
+	p := s.peer(k.Peer)
+	l := s.lane(p)
+	place := s.itemPlace(l.taken)
+	if o = (obstacle{p: p, word: p.link.Word(place), target: itemSeq(s.seq, l.taken)}); !o.gone() {
+		return o, nil
+	}
+	n := m.length(k.Op, k.N-d.off)
+	if got := p.link.Landed(place); got != n*m.size {
+		return o, s.damaged(ctx, p, what, fmt.Errorf("an item of %d bytes, not %d", got, n*m.size))
+	}
+	if k.Op == schedule.Reduce {
+		if k.Drain && d.off == 0 {
+			if err := s.flush(ctx); err != nil {
+				return o, err
+			}
+		}
+		s.combine(k, unsafe.Add(m.x.Destination, (k.Off+d.off)*m.size), m.at(m.free), unsafe.Add(m.mine(k), d.off*m.size), n)
+		m.free++
+	}
+	l.taken++
+	d.did(n)
+	s.grant()
+	if m.silent >= window/2 || m.grants.over && m.silent > 0 {
+		m.silent = 0
+		p.link.Poll() // grants leave
+	}
+	o.moved = true
+	return o, nil
 }
 
 // combine combines n elements that have landed with this host's own.

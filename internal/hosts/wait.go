@@ -29,14 +29,28 @@ func (s *Stage) await(ctx context.Context, p *peer, w *atomic.Uint64, target uin
 		if team.Reached(w.Load(), target) {
 			return nil
 		}
-		p.link.Poll()
-		if s.agreeing {
-			if err := s.agreeBeside(ctx, p); err != nil {
-				return err
-			}
+		if err := s.poll(ctx, p, nil); err != nil {
+			return err
 		}
 	}
-	return s.awaitLong(ctx, p, func() bool { return team.Reached(w.Load(), target) }, step)
+	return s.awaitLong(ctx, p, nil, func() bool { return team.Reached(w.Load(), target) }, step)
+}
+
+// awaitEither waits until one of two obstacles is gone.
+func (s *Stage) awaitEither(ctx context.Context, a, b obstacle, step string) error {
+	return s.awaitLong(ctx, b.p, a.p, func() bool { return a.gone() || b.gone() }, step)
+}
+
+// poll receives from p, and from other, if that is not nil; and the hosts go on to agree if they have not yet.
+func (s *Stage) poll(ctx context.Context, p, other *peer) error {
+	p.link.Poll()
+	if other != nil && other != p {
+		other.link.Poll()
+	}
+	if s.agreeing {
+		return s.agreeBeside(ctx, p)
+	}
+	return nil
 }
 
 // revoked waits until no peer can use what it has been granted and is revoked.
@@ -45,7 +59,7 @@ func (s *Stage) revoked(ctx context.Context) error {
 		if p.link.Revoking() == 0 {
 			continue
 		}
-		if err := s.awaitLong(ctx, p, func() bool { return p.link.Revoking() == 0 }, team.StepAgree); err != nil {
+		if err := s.awaitLong(ctx, p, nil, func() bool { return p.link.Revoking() == 0 }, team.StepAgree); err != nil {
 			return err
 		}
 	}
@@ -58,14 +72,15 @@ func (s *Stage) flush(ctx context.Context) error {
 		if p.link.Sent() >= p.link.Queued() {
 			continue
 		}
-		if err := s.awaitLong(ctx, p, func() bool { return p.link.Sent() >= p.link.Queued() }, "send"); err != nil {
+		if err := s.awaitLong(ctx, p, nil, func() bool { return p.link.Sent() >= p.link.Queued() }, "send"); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-func (s *Stage) awaitLong(ctx context.Context, p *peer, over func() bool, step string) error {
+// awaitLong waits for p, or for other, if that is not nil.
+func (s *Stage) awaitLong(ctx context.Context, p, other *peer, over func() bool, step string) error {
 	w := team.WaitState{Ctx: ctx, Peer: s.Team.Rank(), Far: p.rank + 1, Step: step}
 	idle := blockAfter
 	if s.Team.Crowded {
@@ -80,8 +95,13 @@ func (s *Stage) awaitLong(ctx context.Context, p *peer, over func() bool, step s
 			s.Team.EndWait(&w)
 			return nil
 		}
-		if err := s.lost(p, over, step); err != nil {
-			return err
+		for _, q := range [2]*peer{p, other} {
+			if q == nil {
+				continue
+			}
+			if err := s.lost(q, over, step); err != nil {
+				return err
+			}
 		}
 		if err := s.Team.Check(&w); err != nil {
 			if over() {
@@ -107,12 +127,9 @@ func (s *Stage) awaitLong(ctx context.Context, p *peer, over func() bool, step s
 			if over() {
 				break
 			}
-			p.link.Poll()
-			if s.agreeing {
-				if err := s.agreeBeside(ctx, p); err != nil {
-					s.Team.EndWait(&w)
-					return err
-				}
+			if err := s.poll(ctx, p, other); err != nil {
+				s.Team.EndWait(&w)
+				return err
 			}
 		}
 	}

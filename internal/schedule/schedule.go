@@ -2,9 +2,11 @@
 // it receives, and what it does with them. A Plan is a value that is the same on all hosts but for Me, and its steps are
 // a pure function of it: nothing is negotiated, and nothing is kept.
 //
-// A host does its steps in order. It may let others send what later steps receive at any time before: what a Copy
-// receives comes only after nobody needs any more what was in its place. Steps that receive from one host receive what
-// that host's steps send, in the same order.
+// A host does the steps that receive in their order, and those that send. A step that sends waits for those before it that
+// receive. A step that receives waits for those before it that send only if it says so (Drain): otherwise hosts whose
+// neighbours have no room yet might all wait for each other. A host may let others send what later steps receive at any
+// time before: what a Copy receives comes only after nobody needs any more what was in its place. Steps that receive from
+// one host receive what that host's steps send, in the same order.
 package schedule
 
 import "math/bits"
@@ -56,7 +58,7 @@ type Step struct {
 	In, Own Span
 	// OwnFirst says that this host's data are the first operand.
 	OwnFirst bool
-	// Drain says that the own data may be on their way to another host: what was sent must have left before.
+	// Drain says that the own data may be on their way to another host: what steps before send must have left.
 	Drain bool
 	// Last says that all hosts' data are combined then.
 	Last bool
@@ -114,7 +116,7 @@ func (c *Cursor) Next(s *Step) bool {
 }
 
 // mostLead is how many items a host sends in a ring before it takes the first: enough to keep the way to the next host
-// busy, and less than a receiver has places for.
+// busy.
 const mostLead = 4
 
 // ring is the all-reduce by a ring (Patarasuk and Yuan, "Bandwidth optimal all-reduce algorithms for clusters of

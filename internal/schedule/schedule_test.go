@@ -20,14 +20,31 @@ type value struct {
 // host is one host that does its steps.
 type host struct {
 	p                   Plan
-	steps, grants       Cursor
-	next                *Step
+	sends, receives     side
+	grants              Cursor
 	source, destination []value
 	in                  []*message // sent to this host, by the order of its receives from each
 	granted, taken      map[int]int
 	landing             int    // granted places of Reduce that have not been taken
 	order               []Step // of receives that are granted and not taken
 	all, over           bool
+}
+
+// side goes through a host's sends, or through its receives.
+type side struct {
+	c      Cursor
+	k      Step
+	number int // of k, among all steps
+	over   bool
+}
+
+func (d *side) next(sends bool) {
+	for d.c.Next(&d.k) {
+		if d.number++; (d.k.Op == Send) == sends {
+			return
+		}
+	}
+	d.over = true
 }
 
 // message is under way. Until it is read, its data are those of the sender's memory.
@@ -37,22 +54,24 @@ type message struct {
 	data     []value // nil: not read yet
 }
 
-// window is how many receives from one host, and how many of Reduce from all, are granted ahead.
-const window = 8
-
 type sim struct {
 	t     *testing.T
 	r     *rand.Rand
 	hosts []*host
-	read  []*message // not read yet
-	sent  int
+	// window is how many receives from one host, and how many of Reduce from all, are granted ahead.
+	window int
+	read   []*message // not read yet
+	sent   int
 }
 
 func newSim(t *testing.T, r *rand.Rand, p Plan, inPlace bool) *sim {
-	s := &sim{t: t, r: r}
+	s := &sim{t: t, r: r, window: 1 + r.IntN(8)}
 	for me := range p.Hosts {
 		p.Me = me
-		h := &host{p: p, steps: p.Begin(), grants: p.Begin(), granted: map[int]int{}, taken: map[int]int{}}
+		h := &host{p: p, grants: p.Begin(), granted: map[int]int{}, taken: map[int]int{}}
+		h.sends.c, h.receives.c = p.Begin(), p.Begin()
+		h.sends.next(true)
+		h.receives.next(false)
 		for range p.Count {
 			h.source = append(h.source, value{Span{me, 1}, uint64(me + 1)})
 			h.destination = append(h.destination, value{})
@@ -74,7 +93,7 @@ func (h *host) memory(k *Step) []value {
 }
 
 // grant grants receives as far ahead as there is room.
-func (h *host) grant() {
+func (h *host) grant(window int) {
 	for !h.all {
 		c := h.grants
 		var k Step
@@ -131,41 +150,44 @@ func (s *sim) run() {
 		if !moved {
 			for _, h := range s.hosts {
 				if !h.over {
-					s.t.Fatalf("%+v: waits forever in %+v", h.p, *h.next)
+					s.t.Fatalf("%+v: waits forever in %+v or %+v", h.p, h.sends.k, h.receives.k)
 				}
 			}
 		}
 	}
 }
 
-// do does a host's next step, if it can.
+// do does a host's next send or receive, if it can. A send may be late, as long as no receive waits for it by Drain.
 func (s *sim) do(h *host) bool {
-	h.grant()
-	if h.next == nil {
-		var k Step
-		if !h.steps.Next(&k) {
-			h.over = true
-			require.Empty(s.t, h.in)
-			require.Empty(s.t, h.order)
+	h.grant(s.window)
+	if h.sends.over && h.receives.over {
+		h.over = true
+		require.Empty(s.t, h.in)
+		require.Empty(s.t, h.order)
+		return true
+	}
+	send := func() bool {
+		if h.sends.over || !h.receives.over && h.sends.number > h.receives.number {
+			return false
+		}
+		require.Positive(s.t, h.sends.k.N)
+		return s.send(h, &h.sends.k)
+	}
+	if s.r.IntN(2) == 0 && send() {
+		return true
+	}
+	if d := &h.receives; !d.over && !(d.k.Drain && !h.sends.over && h.sends.number < d.number) {
+		require.Positive(s.t, d.k.N)
+		if s.receive(h, &d.k) {
 			return true
 		}
-		require.Positive(s.t, k.N)
-		h.next = &k
 	}
-	k := h.next
-	switch k.Op {
-	case Send:
-		return s.send(h, k)
-	case Reduce, Copy:
-		return s.receive(h, k)
-	}
-	s.t.Fatalf("step %+v", k)
-	return false
+	return send()
 }
 
 func (s *sim) send(h *host, k *Step) bool {
 	to := s.hosts[k.Peer]
-	to.grant()
+	to.grant(s.window)
 	under := 0
 	for _, m := range to.in {
 		if m.from == h {
@@ -199,7 +221,7 @@ func (s *sim) send(h *host, k *Step) bool {
 		copy(to.destination[k.Off:], m.data)
 	}
 	s.sent++
-	h.next = nil
+	h.sends.next(true)
 	return true
 }
 
@@ -233,7 +255,7 @@ func (s *sim) receive(h *host, k *Step) bool {
 			h.destination[k.Off+i] = s.combine(h, k, in, own[i])
 		}
 	}
-	h.next = nil
+	h.receives.next(false)
 	return true
 }
 
