@@ -7,7 +7,6 @@ import (
 
 	"github.com/ubcoll/ubcoll/fault"
 	"github.com/ubcoll/ubcoll/hw/cpu"
-	"github.com/ubcoll/ubcoll/internal/hosts"
 	"github.com/ubcoll/ubcoll/internal/schedule"
 	"github.com/ubcoll/ubcoll/internal/team"
 )
@@ -96,8 +95,8 @@ func contribute(t *team.Team, w *team.Work, b []byte) int {
 			srcs[r] = slot(t, w, r)
 		}
 		div := 1
-		if w.Red == team.Avg && hosts.Halves(w.Type) {
-			div = t.Size() // the hosts send averages: see combine
+		if halfAverage(w) {
+			div = cpu.Fraction(t.Size())
 		}
 		cpu.ReduceN(w.Type, cpuOps[w.Red], to, srcs, w.Count, div, false)
 	}
@@ -132,8 +131,7 @@ func conclude(t *team.Team, w *team.Work, all func(host int) []byte) error {
 	return nil
 }
 
-// combine combines the hosts' contributions in the order of the hosts, so that all get the same bits. For averages of
-// half types the hosts have sent their own averages, because a sum may be too large for the type.
+// combine combines the hosts' contributions in the order of the hosts, so that all get the same bits.
 func combine(h team.Hosts, w *team.Work, to unsafe.Pointer, all func(host int) []byte) {
 	srcs := h.Scratch()
 	for i := range srcs {
@@ -141,21 +139,26 @@ func combine(h team.Hosts, w *team.Work, to unsafe.Pointer, all func(host int) [
 	}
 	div := 1
 	if w.Red == team.Avg {
-		div = h.Ranks()
-		if hosts.Halves(w.Type) && h.Most() > 1 {
-			combineAverages(h, w, to, srcs)
+		if div = h.Ranks(); halfAverage(w) && h.Most() > 1 {
+			combineFractions(h, w, to, srcs)
 			return
 		}
 	}
 	cpu.ReduceN(w.Type, cpuOps[w.Red], to, srcs, w.Count, div, false)
 }
 
-func combineAverages(h team.Hosts, w *team.Work, to unsafe.Pointer, srcs []unsafe.Pointer) {
-	cpu.Copy(to, srcs[0], w.Count*w.Type.Size(), false)
+// combineFractions is combine where hosts of several ranks have sent fractions of sums.
+func combineFractions(h team.Hosts, w *team.Work, to unsafe.Pointer, srcs []unsafe.Pointer) {
 	ranks := h.On(0)
 	for i := 1; i < len(srcs); i++ {
-		cpu.Weigh(w.Type, to, to, srcs[i], w.Count, ranks, h.On(i))
-		ranks += h.On(i)
+		more := h.On(i)
+		div := cpu.Fraction(ranks + more)
+		if i == len(srcs)-1 {
+			div = h.Ranks()
+		}
+		cpu.AddFractions(w.Type, to, srcs[0], srcs[i], w.Count, ranks, more, div)
+		srcs[0] = to
+		ranks += more
 	}
 }
 
@@ -225,7 +228,10 @@ func runAcrossReduce(ctx context.Context, t *team.Team, w *team.Work) error {
 		if !alone {
 			part := team.Work{Kind: team.KindReduce, Type: w.Type, Red: w.Red, Factor: w.Factor, Count: n, Src: within(w.Src, off, n),
 				Dst: team.Vec{Type: w.Type}, Graph: w.Graph}
-			if w.Red == team.Avg && !hosts.Halves(w.Type) {
+			switch {
+			case halfAverage(w):
+				part.Divisor = cpu.Fraction(t.Size())
+			case w.Red == team.Avg:
 				part.Red = team.Sum
 			}
 			if t.Rank() == 0 {

@@ -39,12 +39,17 @@ func (c *call) waitTeam(steps uint64, step string) error {
 var cpuOps = [...]cpu.Op{team.Sum: cpu.Sum, team.Prod: cpu.Prod, team.Min: cpu.Min, team.Max: cpu.Max,
 	team.Avg: cpu.Sum, team.PreMulSum: cpu.Sum}
 
-// div is what the sum is divided by: the number of ranks for averages, else 1.
-func (c *call) div() int {
-	if c.w.Red == team.Avg {
-		return c.n
+// div is what the sum is divided by: for averages the number of ranks, or what the work says, else 1.
+func (c *call) div() int { return divisor(c.w, c.n) }
+
+func divisor(w *team.Work, ranks int) int {
+	switch {
+	case w.Red != team.Avg:
+		return 1
+	case w.Divisor > 0:
+		return w.Divisor
 	}
-	return 1
+	return ranks
 }
 
 // reduce combines n elements of srcs in rank order, so that all of the team get the same bits.

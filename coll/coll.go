@@ -14,9 +14,8 @@
 // ordered after work that the program has queued on its own streams.
 //
 // Between hosts there are [Barrier], [AllReduce] and [Broadcast] of host memory so far. On a communicator with ranks on
-// several hosts, all other collectives, and all on device memory, return [ubcoll.ErrNotSupported] on all ranks. Each
-// host there rounds its own averages of float16 and bfloat16. If an operation is refused, or the ranks differ, some
-// hosts may already have written to its destinations.
+// several hosts, all other collectives, and all on device memory, return [ubcoll.ErrNotSupported] on all ranks. If an
+// operation there is refused, or the ranks differ, some hosts may already have written to its destinations.
 //
 // The memory stays the caller's, who must not touch it until the operation is done. The same holds for vectors of
 // counts. Launches of package graph's graphs read these vectors again; replays of a CUDA graph that other code has

@@ -2,7 +2,6 @@ package coll
 
 import (
 	"context"
-	"math/bits"
 	"unsafe"
 
 	"github.com/ubcoll/ubcoll/dtype"
@@ -197,31 +196,25 @@ func (r *ring) room() error {
 
 // reduce adds this rank's source to in, the combined sources of step ranks.
 //
-// Averages of half types travel as fractions of the sum: 1/2 of a sum over two ranks, 1/4 over three or four, and so
-// on, because a sum may be too large for the type when the average is not. Rounding such a fraction loses no more than
-// rounding the sum itself, as long as it is a normal number.
+// Averages of half types travel as fractions of the sum: 1/2 of a sum over two ranks, 1/4 over three or four, and so on.
 func (r *ring) reduce(out, in unsafe.Pointer, off, n, step int) {
 	own := unsafe.Add(r.src, off)
-	op := cpuOps[r.w.Red]
-	half := r.w.Type == dtype.Float16 || r.w.Type == dtype.BFloat16
-	div := 1
+	div, last := divisor(r.w, r.n), step == r.n-1
 	switch {
-	case r.w.Red != team.Avg:
-	case step == r.n-1:
-		div = r.n
-	case half:
-		div = fraction(step + 1)
-	}
-	switch {
-	case div > 1 && half && step > 1:
-		cpu.Accumulate(r.w.Type, out, in, own, n, fraction(step), div)
-	case div > 1:
+	case halfAverage(r.w):
+		if !last {
+			div = cpu.Fraction(step + 1)
+		}
+		cpu.AddFractions(r.w.Type, out, in, own, n, step, 1, div)
+	case last && div > 1:
 		srcs := [2]unsafe.Pointer{in, own}
-		cpu.ReduceN(r.w.Type, op, out, srcs[:], n, div, false)
+		cpu.ReduceN(r.w.Type, cpuOps[r.w.Red], out, srcs[:], n, div, false)
 	default:
-		cpu.Reduce(r.w.Type, op, out, in, own, n, false)
+		cpu.Reduce(r.w.Type, cpuOps[r.w.Red], out, in, own, n, false)
 	}
 }
 
-// fraction is the smallest power of two that is at least ranks.
-func fraction(ranks int) int { return 1 << bits.Len(uint(ranks-1)) }
+// halfAverage reports whether w is an average of a half type, whose partial sums are carried as fractions.
+func halfAverage(w *team.Work) bool {
+	return w.Red == team.Avg && (w.Type == dtype.Float16 || w.Type == dtype.BFloat16)
+}

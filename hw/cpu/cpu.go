@@ -15,6 +15,7 @@
 package cpu
 
 import (
+	"math/bits"
 	"unsafe"
 
 	"github.com/ubcoll/ubcoll/dtype"
@@ -157,40 +158,45 @@ func reduceMany(t dtype.Type, op Op, dsts, srcs []unsafe.Pointer, n, div int, st
 	}
 }
 
-// Accumulate sets dst[i] = (sum[i] * scale + x[i]) / div for n elements of a half type, computed in float32 and rounded
-// once. It serves sums that are carried already divided, so that they do not overflow. For other types it does nothing.
-// dst may be sum or x.
-func Accumulate(t dtype.Type, dst, sum, x unsafe.Pointer, n, scale, div int) {
+// Fraction is the smallest power of two that is at least ranks. A sum of half types over that many ranks is carried
+// divided by it, because the sum may be too large for the type when the average is not. Rounding such a fraction loses
+// no more than rounding the sum itself, as long as it is a normal number.
+func Fraction(ranks int) int { return 1 << bits.Len(uint(ranks-1)) }
+
+// AddFractions adds n sums of a half type over as ranks to those over bs ranks, each carried as its Fraction, and
+// divides by div: by the Fraction of as + bs, or, for averages, by the number of ranks. It computes in float32 and rounds
+// once. For other types it does nothing. dst may be a or b.
+func AddFractions(t dtype.Type, dst, a, b unsafe.Pointer, n, as, bs, div int) {
 	if n <= 0 || t != dtype.Float16 && t != dtype.BFloat16 {
 		return
 	}
+	scale, after := Fraction(as), Fraction(bs)
+	if scale < after {
+		a, b, scale, after = b, a, after, scale
+	}
+	scale /= after
+	if div%after == 0 {
+		div, after = div/after, 1
+	}
 	if tiny(t, n, 2) {
-		accumulateGo(t, dst, sum, x, n, scale, div)
+		addFractionsGo(t, dst, a, b, n, scale, after, div)
 		return
 	}
 	var acc accumulators
-	first, last, to := [1]unsafe.Pointer{sum}, [1]unsafe.Pointer{x}, [1]unsafe.Pointer{dst}
+	wide, to := unsafe.Pointer(&acc), [1]unsafe.Pointer{dst}
+	first, last := [1]unsafe.Pointer{a}, [1]unsafe.Pointer{b}
 	step := int(unsafe.Sizeof(acc)) / 4
 	for i := 0; i < n; i += step {
 		p := piece{t: t, op: Sum, at: i * t.Size(), n: min(step, n-i), div: div}
-		reduceMultiPiece(p, nil, unsafe.Pointer(&acc), first[:], nil)
-		scalePiece(dtype.Float32, unsafe.Pointer(&acc), unsafe.Pointer(&acc), p.n, float64(scale))
-		reduceMultiPiece(p, unsafe.Pointer(&acc), nil, last[:], to[:])
-	}
-}
-
-// Weigh sets dst[i] = (sum[i] * a + x[i] * b) / (a + b) for n elements of a half type, computed in float32 and rounded
-// once: it merges the averages of a ranks and of b ranks. For other types it does nothing. dst may be sum or x. It is
-// fast if b divides a.
-func Weigh(t dtype.Type, dst, sum, x unsafe.Pointer, n, a, b int) {
-	switch {
-	case n <= 0 || t != dtype.Float16 && t != dtype.BFloat16:
-	case a%b == 0:
-		Accumulate(t, dst, sum, x, n, a/b, a/b+1)
-	case t == dtype.Float16:
-		weighHalves(dst, sum, x, n, float32(a), float32(b), dtype.ToF16)
-	default:
-		weighHalves(dst, sum, x, n, float32(a), float32(b), dtype.ToBF16)
+		reduceMultiPiece(p, nil, wide, first[:], nil)
+		scalePiece(dtype.Float32, wide, wide, p.n, float64(scale))
+		if after == 1 {
+			reduceMultiPiece(p, wide, nil, last[:], to[:])
+			continue
+		}
+		reduceMultiPiece(p, wide, wide, last[:], nil)
+		scalePiece(dtype.Float32, wide, wide, p.n, float64(after))
+		reduceMultiPiece(p, wide, nil, nil, to[:])
 	}
 }
 

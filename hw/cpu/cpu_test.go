@@ -59,25 +59,29 @@ func TestSixteenBitsExhaustive(t *testing.T) {
 	}
 }
 
-// TestAccumulate adds to sums that are carried divided, in all lengths around the blocks, in place and not.
-func TestAccumulate(t *testing.T) {
+// TestAddFractions adds sums that are carried divided, in all lengths around the blocks, in place and not.
+func TestAddFractions(t *testing.T) {
 	r := testkit.Random(t)
 	for _, ty := range []dtype.Type{dtype.Float16, dtype.BFloat16} {
+		wide := func(b []byte, i int) float32 {
+			if v := load(ty, b, i); ty == dtype.Float16 {
+				return dtype.F16(v).Float32()
+			} else {
+				return dtype.BF16(v).Float32()
+			}
+		}
 		for _, n := range []int{0, 1, 3, 4, 63, 64, 1000, 4096, 4097, 12345} {
-			for _, k := range []struct{ scale, div int }{{1, 2}, {2, 3}, {2, 4}, {4, 4}, {4, 5}, {8, 8}, {512, 1000}} {
-				sum, x := elements(r, ty, n), elements(r, ty, n)
-				want := make([]byte, 2*n)
+			for _, k := range []struct{ as, bs, div int }{{1, 1, 2}, {2, 1, 3}, {2, 1, 4}, {3, 1, 4}, {4, 1, 5}, {8, 1, 16},
+				{512, 488, 1000}, {3, 3, 6}, {3, 3, 8}, {1, 7, 8}, {2, 5, 7}, {4, 3, 7}} {
+				a, b, want := elements(r, ty, n), elements(r, ty, n), make([]byte, 2*n)
 				for i := range n {
-					wide := func(b []byte) float32 {
-						if v := load(ty, b, i); ty == dtype.Float16 {
-							return dtype.F16(v).Float32()
-						} else {
-							return dtype.BF16(v).Float32()
-						}
+					unit := min(Fraction(k.as), Fraction(k.bs)) // both are multiples: less overflows
+					x, y := wide(a, i)*float32(Fraction(k.as)/unit), wide(b, i)*float32(Fraction(k.bs)/unit)
+					div := k.div
+					if div%unit == 0 {
+						unit, div = 1, div/unit
 					}
-					f := wide(sum) * float32(k.scale)
-					f += wide(x)
-					f /= float32(k.div)
+					f := (x + y) * float32(unit) / float32(div)
 					if ty == dtype.Float16 {
 						store(ty, want, i, uint64(dtype.ToF16(f)))
 					} else {
@@ -86,21 +90,22 @@ func TestAccumulate(t *testing.T) {
 				}
 				eachLevelQuietly(func(l level) {
 					got := make([]byte, 2*n)
-					Accumulate(ty, at(got), at(sum), at(x), n, k.scale, k.div)
+					AddFractions(ty, at(got), at(a), at(b), n, k.as, k.bs, k.div)
 					same(t, ty, want, got, l, k)
-					copy(got, x)
-					Accumulate(ty, at(got), at(sum), at(got), n, k.scale, k.div)
-					same(t, ty, want, got, "in place of x", l, k)
-					copy(got, sum)
-					Accumulate(ty, at(got), at(got), at(x), n, k.scale, k.div)
-					same(t, ty, want, got, "in place of the sum", l, k)
+					copy(got, b)
+					AddFractions(ty, at(got), at(a), at(got), n, k.as, k.bs, k.div)
+					same(t, ty, want, got, "in place of b", l, k)
+					copy(got, a)
+					AddFractions(ty, at(got), at(got), at(b), n, k.as, k.bs, k.div)
+					same(t, ty, want, got, "in place of a", l, k)
 				})
 			}
 		}
 	}
 	got := []byte{1, 2, 3, 4}
-	Accumulate(dtype.Float32, at(got), at(got), at(got), 1, 2, 2)
+	AddFractions(dtype.Float32, at(got), at(got), at(got), 1, 2, 2, 4)
 	require.Equal(t, []byte{1, 2, 3, 4}, got, "a type that is not for it")
+	require.Equal(t, []int{1, 2, 4, 4, 8}, []int{Fraction(1), Fraction(2), Fraction(3), Fraction(4), Fraction(5)})
 }
 
 // eachLevelQuietly is eachLevel without subtests, for many small cases.

@@ -246,27 +246,20 @@ func scaleHalves[T half](dst, src unsafe.Pointer, n int, k float32, round func(f
 	}
 }
 
-func accumulateGo(t dtype.Type, dst, sum, x unsafe.Pointer, n, scale, div int) {
+func addFractionsGo(t dtype.Type, dst, a, b unsafe.Pointer, n, scale, after, div int) {
 	if t == dtype.Float16 {
-		accumulateHalves(dst, sum, x, n, float32(scale), float32(div), dtype.ToF16)
+		addFractions(dst, a, b, n, float32(scale), float32(after), float32(div), dtype.ToF16)
 	} else {
-		accumulateHalves(dst, sum, x, n, float32(scale), float32(div), dtype.ToBF16)
+		addFractions(dst, a, b, n, float32(scale), float32(after), float32(div), dtype.ToBF16)
 	}
 }
 
-func accumulateHalves[T half](dst, sum, x unsafe.Pointer, n int, scale, div float32, round func(float32) T) {
-	d, a, b := view[T](dst, 0, n), view[T](sum, 0, n), view[T](x, 0, n)
+func addFractions[T half](dst, a, b unsafe.Pointer, n int, scale, after, div float32, round func(float32) T) {
+	d, x, y := view[T](dst, 0, n), view[T](a, 0, n), view[T](b, 0, n)
 	for i := range d {
-		scaled := a[i].Float32() * scale
-		d[i] = round((scaled + b[i].Float32()) / div)
-	}
-}
-
-func weighHalves[T half](dst, sum, x unsafe.Pointer, n int, a, b float32, round func(float32) T) {
-	d, s, y := view[T](dst, 0, n), view[T](sum, 0, n), view[T](x, 0, n)
-	for i := range d {
-		before, more := s[i].Float32()*a, y[i].Float32()*b
-		d[i] = round((before + more) / (a + b))
+		scaled := x[i].Float32() * scale
+		sum := (scaled + y[i].Float32()) * after
+		d[i] = round(sum / div)
 	}
 }
 

@@ -298,7 +298,7 @@ func (s *Stage) receive(ctx context.Context, what string) (o obstacle, err error
 
 // combine combines n elements that have landed with this host's own.
 //
-// For averages of half types the hosts exchange averages: a sum may overflow the type where the average does not.
+// Averages of half types travel as fractions of the sum: see cpu.Fraction.
 func (s *Stage) combine(k *schedule.Step, out, in, own unsafe.Pointer, n int) {
 	w := s.mover.x.Work
 	a, b, as, bs := in, own, k.In, k.Own
@@ -306,8 +306,13 @@ func (s *Stage) combine(k *schedule.Step, out, in, own unsafe.Pointer, n int) {
 		a, b, as, bs = b, a, bs, as
 	}
 	switch {
-	case w.Red == team.Avg && Halves(w.Type):
-		cpu.Weigh(w.Type, out, a, b, n, s.ranksOf(as), s.ranksOf(bs))
+	case w.Red == team.Avg && halves(w.Type):
+		x, y := s.ranksOf(as), s.ranksOf(bs)
+		div := cpu.Fraction(x + y)
+		if k.Last {
+			div = s.ranks
+		}
+		cpu.AddFractions(w.Type, out, a, b, n, x, y, div)
 	case w.Red == team.Avg && k.Last:
 		srcs := [2]unsafe.Pointer{a, b}
 		cpu.ReduceN(w.Type, cpu.Sum, out, srcs[:], n, s.ranks, false)
@@ -320,8 +325,7 @@ func (s *Stage) combine(k *schedule.Step, out, in, own unsafe.Pointer, n int) {
 var inner = [...]cpu.Op{team.Sum: cpu.Sum, team.Prod: cpu.Prod, team.Min: cpu.Min, team.Max: cpu.Max,
 	team.Avg: cpu.Sum, team.PreMulSum: cpu.Sum}
 
-// Halves reports whether t is a half type.
-func Halves(t dtype.Type) bool { return t == dtype.Float16 || t == dtype.BFloat16 }
+func halves(t dtype.Type) bool { return t == dtype.Float16 || t == dtype.BFloat16 }
 
 // ranksOf is how many ranks there are on some hosts.
 func (s *Stage) ranksOf(x schedule.Span) (n int) {

@@ -21,7 +21,8 @@ type Work struct {
 	Src   Vec
 	Dst   Vec
 
-	Factor float64 // multiplies each source element first; 0 = 1
+	Factor  float64 // multiplies each source element first; 0 = 1
+	Divisor int     // divides the sum of an average; 0: the number of ranks
 	// Other is the operation of a group or graph that runs instead of a collective, or nil.
 	Other Operation
 

@@ -29,16 +29,15 @@ func fill[T dtype.Elem](x, pattern []T) {
 	}
 }
 
-// differs returns the first element of x that differs from the repeated pattern, or -1. With rounds, a near value is
-// equal.
-func differs[T dtype.Elem](x, pattern []T, rounds bool) int {
+// differs returns the first element of x that differs from the repeated pattern, or -1.
+func differs[T dtype.Elem](x, pattern []T) int {
 	for at := 0; at < len(x); at += len(pattern) {
 		part := x[at:min(at+len(pattern), len(x))]
 		if slices.Equal(part, pattern[:len(part)]) {
 			continue
 		}
 		for i := range part {
-			if part[i] != pattern[i] && !(rounds && near(part[i], pattern[i])) {
+			if part[i] != pattern[i] {
 				return at + i
 			}
 		}
