@@ -3,6 +3,7 @@ package coll
 import (
 	"context"
 	"fmt"
+	"math"
 	"unsafe"
 
 	"github.com/ubcoll/ubcoll/fault"
@@ -27,7 +28,7 @@ const (
 	// acrossPiece is how many bytes go through a team of several ranks at a time.
 	acrossPiece = 4 << 20
 	// doublingMost is the most bytes that go by recursive doubling: beyond it a ring is faster, though it has more steps.
-	doublingMost = 64 << 10
+	doublingMost = 512 << 10
 )
 
 // chooseAcross is choosePath between hosts: a pure function of the signature, the hosts, and how many ranks they have.
@@ -184,11 +185,7 @@ func pieceAcross(t *team.Team, w *team.Work) int {
 func exchangeAcross(t *team.Team, w *team.Work, own unsafe.Pointer, off, n int) team.Exchange {
 	h, size := t.Hosts, w.Type.Size()
 	p := schedule.Plan{Way: wayAcross(w), Hosts: h.Size(), Me: h.Host(), Root: h.Of(w.Root), Count: n, Line: 64 / size}
-	items := itemsAcross
-	if p.Way == schedule.Ring {
-		items *= p.Hosts
-	}
-	p.Item = min(max(n*size/items, smallestItem), largestItem) / size
+	p.Item = max(itemAcross(p.Way, p.Hosts, n*size)/size, 1)
 	at := func(p unsafe.Pointer) unsafe.Pointer {
 		if p == nil {
 			return nil
@@ -202,12 +199,24 @@ func exchangeAcross(t *team.Team, w *team.Work, own unsafe.Pointer, off, n int) 
 	return team.Exchange{Plan: p, Work: w, Source: at(own), Destination: at(to)}
 }
 
-// Items are cut so that several of a host's are under way.
 const (
-	itemsAcross  = 4
-	smallestItem = 8 << 10
-	largestItem  = 256 << 10
+	largestItem = 512 << 10 // about as much as one call on a socket moves
+	// itemOverhead is how many bytes could be sent in the time that an item takes beyond that of its bytes.
+	itemOverhead = 64 << 10
 )
+
+// itemAcross is how many bytes an item has, at most.
+func itemAcross(way schedule.Way, hosts, bytes int) int {
+	switch way {
+	case schedule.Ring:
+		bytes = (bytes + hosts - 1) / hosts
+	case schedule.Chain:
+		// The last host has everything when hosts-2 items have passed, and then all items. That is soonest with so many.
+		items := int(math.Sqrt(float64(hosts-2) * float64(bytes) / itemOverhead))
+		bytes /= max(items, 1)
+	}
+	return min((bytes+63)&^63, largestItem)
+}
 
 // expectAcross expects the first piece.
 func expectAcross(t *team.Team, w *team.Work, _ []byte) int {

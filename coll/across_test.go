@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"math/bits"
 	"math/rand/v2"
 	"os"
@@ -168,7 +169,7 @@ func wantPuts(kind string, hosts, host, root, bytes, most int) int {
 		return rounds + reports
 	case bytes <= small:
 		return rounds
-	case kind == "all_reduce" && bytes <= 64<<10:
+	case kind == "all_reduce" && bytes <= 512<<10:
 		levels := bits.Len(uint(hosts)) - 1
 		switch folded := hosts - 1<<levels; {
 		case host >= 2*folded:
@@ -185,20 +186,21 @@ func wantPuts(kind string, hosts, host, root, bytes, most int) int {
 			n = min(piece, 4<<20)
 		}
 		piece -= n
-		items := func(bytes, all int) int { // of so many bytes
-			item := min(max(n/all, 8<<10), 256<<10) / 4 * 4
-			return (bytes + item - 1) / item
-		}
+		items := func(bytes, item int) int { return (bytes + item - 1) / item }
 		if kind == "broadcast" {
+			item := n
+			if k := int(math.Sqrt(float64(hosts-2) * float64(n) / (64 << 10))); k > 1 {
+				item /= k
+			}
 			if (host+1)%hosts != root {
-				sends += items(n, 4)
+				sends += items(n, min((item+63)/64*64, 512<<10))
 			}
 			continue
 		}
 		part := ((n/4+hosts-1)/hosts + 15) / 16 * 16 * 4
 		for hop := range 2*hosts - 2 {
 			of := ((host-hop)%hosts + hosts) % hosts
-			sends += items(max(0, min(part, n-of*part)), 4*hosts)
+			sends += items(max(0, min(part, n-of*part)), 512<<10)
 		}
 	}
 	return rounds + sends

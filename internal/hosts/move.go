@@ -29,9 +29,10 @@ type mover struct {
 	sends, receives, grants side
 	silent                  int // grants that may not have left yet
 
-	landing      []byte // window items
+	landing      []byte
 	pooled       bool   // landing is the rank's
 	item         int    // bytes of an item that lands there
+	items        uint64 // as many fit
 	landed, free uint64 // such items granted, and combined
 	own          []byte // landing memory of this communicator alone
 }
@@ -42,7 +43,8 @@ type side struct {
 	sends  bool
 	k      schedule.Step // the step that it is at
 	number int           // of that step
-	off    int           // how many of its elements are done
+	steps  int           // of this side, that are done
+	off    int           // how many of the step's elements are done
 	over   bool          // all is done
 }
 
@@ -64,6 +66,7 @@ func (d *side) next() {
 // did counts n elements as done.
 func (d *side) did(n int) {
 	if d.off += n; d.off == d.k.N {
+		d.steps++
 		d.next()
 	}
 }
@@ -109,13 +112,15 @@ func (m *mover) land(s *Stage) {
 		return
 	}
 	if m.landing = s.Network.landing.take(); m.landing != nil {
-		m.pooled, m.item = true, poolItem
-		return
+		m.pooled = true
+	} else {
+		if m.own == nil {
+			m.own = make([]byte, ownBytes)
+		}
+		m.landing = m.own
 	}
-	if m.own == nil {
-		m.own = make([]byte, ownBytes)
-	}
-	m.landing, m.item = m.own, ownItem
+	m.items = min(window, max(uint64(len(m.landing)/(m.x.Plan.Item*m.size)), leastItems))
+	m.item = len(m.landing) / int(m.items) &^ 63
 }
 
 // leave gives landing memory back. No peer may write to it any more.
@@ -136,7 +141,7 @@ func (m *mover) length(op schedule.Op, rest int) int {
 
 // at is the address of an item in landing memory.
 func (m *mover) at(item uint64) unsafe.Pointer {
-	return unsafe.Pointer(&m.landing[int(item%window)*m.item])
+	return unsafe.Pointer(&m.landing[int(item%m.items)*m.item])
 }
 
 // grant grants items as far ahead as there is room.
@@ -151,7 +156,7 @@ func (s *Stage) grant() {
 		}
 		to := unsafe.Add(m.x.Destination, (k.Off+g.off)*m.size)
 		if k.Op == schedule.Reduce {
-			if m.land(s); m.landed-m.free == window {
+			if m.land(s); m.landed-m.free == m.items {
 				return
 			}
 			to = m.at(m.landed)
@@ -258,11 +263,17 @@ func (s *Stage) send(ctx context.Context, what string) (o obstacle, err error) {
 	return obstacle{}, nil
 }
 
+// sent reports whether so many steps have been sent, the last of them up to some element.
+func (m *mover) sent(steps, elements int) bool {
+	d := &m.sends
+	return d.steps >= steps || d.steps == steps-1 && d.off >= elements
+}
+
 // receive takes the next item, if it has landed and may be taken.
 func (s *Stage) receive(ctx context.Context, what string) (o obstacle, err error) {
 	m := &s.mover
 	d := &m.receives
-	if d.over || d.k.Drain && !m.sends.over && m.sends.number < d.number { // it waits for sends
+	if d.over {
 		return o, nil
 	}
 	k := &d.k
@@ -273,11 +284,15 @@ func (s *Stage) receive(ctx context.Context, what string) (o obstacle, err error
 		return o, nil
 	}
 	n := m.length(k.Op, k.N-d.off)
+	replaces := k.After > 0 && !(k.Source && m.x.Source != m.x.Destination) // what is being sent
+	if replaces && !m.sent(k.After, d.off+n) {
+		return obstacle{}, nil
+	}
 	if got := p.link.Landed(place); got != n*m.size {
 		return o, s.damaged(ctx, p, what, fmt.Errorf("an item of %d bytes, not %d", got, n*m.size))
 	}
 	if k.Op == schedule.Reduce {
-		if k.Drain && d.off == 0 {
+		if replaces {
 			if err := s.flush(ctx); err != nil {
 				return o, err
 			}

@@ -11,11 +11,10 @@ type pool struct {
 }
 
 const (
-	window    = 8 // items that one peer may have on the way, and that all together may have in landing memory
-	poolItem  = 256 << 10
-	ownItem   = 16 << 10
-	poolBytes = window * poolItem
-	ownBytes  = window * ownItem
+	window     = 8 // most items that one peer may have on the way, and that all together may have in landing memory
+	leastItems = 4 // fewer if they are large: as many at least
+	poolBytes  = 2 << 20
+	ownBytes   = 128 << 10
 )
 
 // take returns the pool's memory, or nil if it is taken.

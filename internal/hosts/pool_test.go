@@ -10,8 +10,10 @@ import (
 func TestPool(t *testing.T) {
 	n := &Network{}
 	a, b := &Stage{Config: Config{Network: n}}, &Stage{Config: Config{Network: n}}
-	a.mover.land(a)
-	b.mover.land(b)
+	for _, s := range []*Stage{a, b} {
+		s.mover.size, s.mover.x.Plan.Item = 4, 1000
+		s.mover.land(s)
+	}
 	require.Len(t, a.mover.landing, poolBytes)
 	require.Len(t, b.mover.landing, ownBytes)
 	pool, own := &a.mover.landing[0], &b.mover.landing[0]
@@ -22,4 +24,21 @@ func TestPool(t *testing.T) {
 	a.mover.leave(a)
 	b.mover.land(b)
 	require.Same(t, pool, &b.mover.landing[0])
+}
+
+// Landing memory has as many items as fit, within limits; elements are not cut.
+func TestLandingItems(t *testing.T) {
+	for _, k := range []struct{ item, size, items, bytes, inOwn, ownItem int }{
+		{1, 1, 8, 256 << 10, 8, 16 << 10}, {64 << 10, 4, 8, 256 << 10, 4, 32 << 10}, {80 << 10, 4, 6, 349504, 4, 32 << 10},
+		{128 << 10, 4, 4, 512 << 10, 4, 32 << 10}, {128 << 10, 8, 4, 512 << 10, 4, 32 << 10},
+	} {
+		n := &Network{}
+		a, b := &Stage{Config: Config{Network: n}}, &Stage{Config: Config{Network: n}}
+		for _, s := range []*Stage{a, b} {
+			s.mover.size, s.mover.x.Plan.Item = k.size, k.item
+			s.mover.land(s)
+		}
+		require.Equal(t, []int{k.items, k.bytes, k.inOwn, k.ownItem},
+			[]int{int(a.mover.items), a.mover.item, int(b.mover.items), b.mover.item}, "items of %d * %d", k.item, k.size)
+	}
 }

@@ -3,7 +3,7 @@
 // a pure function of it: nothing is negotiated, and nothing is kept.
 //
 // A host does the steps that receive in their order, and those that send. A step that sends waits for those before it that
-// receive. A step that receives waits for those before it that send only if it says so (Drain): otherwise hosts whose
+// receive. A step that receives waits for those that send only as far as it says (After): otherwise hosts whose
 // neighbours have no room yet might all wait for each other. A host may let others send what later steps receive at any
 // time before: what a Copy receives comes only after nobody needs any more what was in its place. Steps that receive from
 // one host receive what that host's steps send, in the same order.
@@ -32,7 +32,7 @@ type Plan struct {
 	Hosts, Me int
 	Root      int // the root's host
 	Count     int // elements
-	Item      int // most elements of a step, except with Doubling
+	Item      int // most elements of a step
 	Line      int // ring: parts begin at multiples of so many elements, so that they share no cache line
 }
 
@@ -58,8 +58,9 @@ type Step struct {
 	In, Own Span
 	// OwnFirst says that this host's data are the first operand.
 	OwnFirst bool
-	// Drain says that the own data may be on their way to another host: what steps before send must have left.
-	Drain bool
+	// After is how many of the host's steps that send must have left before. The last of them sends the own data, which
+	// the result replaces, unless the source is other memory.
+	After int
 	// Last says that all hosts' data are combined then.
 	Last bool
 }
@@ -72,9 +73,10 @@ type Cursor struct {
 	p  Plan
 	at int // in a numbering of the way's own
 
-	part, items, lead int // ring: elements of a part, items of each, and how many a host sends before it receives
-	fold              int // doubling: pairs of hosts that begin with one sending the other all its data
-	rank              int // doubling: this host's number among those that go on, -1: not among them
+	items, lead int // items of a hop, and how many a host sends before it receives
+	part        int // ring: elements of a part
+	fold        int // doubling: pairs of hosts that begin with one sending the other all its data
+	rank        int // doubling: this host's number among those that go on, -1: not among them
 }
 
 // Begin returns a cursor before the first step.
@@ -86,6 +88,8 @@ func (p Plan) Begin() Cursor {
 		c.items = (c.part + p.Item - 1) / p.Item
 		c.lead = min(c.items, mostLead)
 	case Doubling:
+		c.items = (p.Count + p.Item - 1) / p.Item
+		c.lead = min(c.items, mostLead)
 		c.fold = p.Hosts - 1<<c.levels()
 		switch {
 		case p.Me >= 2*c.fold:
@@ -115,36 +119,43 @@ func (c *Cursor) Next(s *Step) bool {
 	return c.chain(s)
 }
 
-// mostLead is how many items a host sends in a ring before it takes the first: enough to keep the way to the next host
-// busy.
+// mostLead is how many items a host sends before it takes the first: enough to keep the way to the next host busy.
 const mostLead = 4
+
+// pipelined is the step at place at, or the next one that there is, in the order of a pipeline: a host sends its first
+// items, and then sends item m+lead after it has received item m. Items of a hop are numbered on from those of the hop
+// before. Since lead is no more than a hop's items, the host has what it sends then. The last place is lead + 2 all.
+func (c *Cursor) pipelined(at, all int) (item int, sends bool, next int) {
+	for ; at < c.lead+2*all; at++ {
+		if at < c.lead {
+			return at, true, at + 1
+		}
+		m := (at - c.lead) / 2
+		if (at-c.lead)%2 == 0 {
+			return m, false, at + 1
+		}
+		if m += c.lead; m < all {
+			return m, true, at + 1
+		}
+	}
+	return all, false, at
+}
 
 // ring is the all-reduce by a ring (Patarasuk and Yuan, "Bandwidth optimal all-reduce algorithms for clusters of
 // workstations", 2009): each host has a part of the elements, which in n-1 hops, from the host on, is reduced over all
 // hosts, and in n-1 more is handed to all. In hop t a host sends the part of host me-t. Parts are cut into items, so that
-// hops overlap: the items of a hop are numbered on from those of the hop before, and a host sends item m+lead after it
-// has received m. Since lead is no more than a hop's items, it has that item then.
+// hops overlap.
 //
 // The place of a part's result is free when that comes: its partial result has been at all other hosts.
 func (c *Cursor) ring(s *Step) bool {
 	p := &c.p
 	all := (2*p.Hosts - 2) * c.items
 	for {
-		at := c.at
-		if at >= c.lead+2*all {
+		m, sends, next := c.pipelined(c.at, all)
+		if m == all {
 			return false
 		}
-		c.at++
-		m := at
-		sends := at < c.lead
-		if !sends {
-			if m = (at - c.lead) / 2; (at-c.lead)%2 == 1 {
-				sends, m = true, m+c.lead
-			}
-		}
-		if m >= all {
-			continue
-		}
+		c.at = next
 		hop, item := m/c.items, m%c.items
 		part := p.Me - hop
 		if !sends {
@@ -192,38 +203,56 @@ func (c *Cursor) levels() int { return bits.Len(uint(c.p.Hosts)) - 1 }
 // communication operations in MPICH", 2005). If the hosts are no power of two, the first ones are folded: of each pair
 // of neighbours, the first sends its data to the second, and gets the result from it. In round k the others exchange
 // what they have with the one whose number differs in bit k. Each has the data of neighbouring hosts then, so both
-// combine the same operands in the same order.
+// combine the same operands in the same order. Rounds are cut into items, so that they overlap.
 func (c *Cursor) doubling(s *Step) bool {
 	p := &c.p
+	if c.rank < 0 {
+		return c.folded(s)
+	}
+	at, before := c.at, 0 // places of the pipeline follow those of what comes before
+	if p.Me < 2*c.fold {
+		if before = c.items; at < before {
+			c.at++
+			*s = Step{Op: Reduce, Peer: p.Me - 1, Source: true, In: Span{p.Me - 1, 1}, Own: Span{p.Me, 1}}
+			return c.item(s, at)
+		}
+	}
+	all := c.levels() * c.items
+	m, sends, next := c.pipelined(at-before, all)
+	if c.at = before + next; m == all {
+		if at -= before + c.lead + 2*all; before == 0 || at == c.items {
+			return false
+		}
+		c.at++
+		*s = Step{Op: Send, Peer: p.Me - 1}
+		return c.item(s, max(at, 0))
+	}
+	k := m / c.items
+	other := c.rank ^ 1<<k
+	*s = Step{Op: Send, Peer: c.last(other), Source: k == 0 && before == 0}
+	if !sends {
+		s.Op, s.In, s.Own = Reduce, c.block(other>>k, k), c.block(c.rank>>k, k)
+		s.OwnFirst, s.After, s.Last = other > c.rank, m+1, k == c.levels()-1
+	}
+	return c.item(s, m%c.items)
+}
+
+// folded is the part of a host of doubling that another one stands for.
+func (c *Cursor) folded(s *Step) bool {
 	at := c.at
 	c.at++
-	*s = Step{N: p.Count}
-	if c.rank < 0 {
-		s.Peer, s.Op, s.Source = p.Me+1, Send, at == 0
-		if at == 1 {
-			s.Op = Copy
-		}
-		return at < 2
+	if at < c.items {
+		*s = Step{Op: Send, Peer: c.p.Me + 1, Source: true}
+		return c.item(s, at)
 	}
-	folded := p.Me < 2*c.fold
-	if folded {
-		if at == 0 {
-			s.Op, s.Peer, s.Source, s.In, s.Own = Reduce, p.Me-1, true, Span{p.Me - 1, 1}, Span{p.Me, 1}
-			return true
-		}
-		at--
-	}
-	k := at / 2
-	if k >= c.levels() {
-		s.Op, s.Peer = Send, p.Me-1
-		return folded && at == 2*c.levels()
-	}
-	other := c.rank ^ 1<<k
-	s.Op, s.Peer, s.Source = Send, c.last(other), k == 0 && !folded
-	if at%2 == 1 {
-		s.Op, s.In, s.Own = Reduce, c.block(other>>k, k), c.block(c.rank>>k, k)
-		s.OwnFirst, s.Drain, s.Last = other > c.rank, true, k == c.levels()-1
-	}
+	*s = Step{Op: Copy, Peer: c.p.Me + 1}
+	return at < 2*c.items && c.item(s, at-c.items)
+}
+
+// item makes s a step of an item.
+func (c *Cursor) item(s *Step, item int) bool {
+	s.Off = item * c.p.Item
+	s.N = min(c.p.Item, c.p.Count-s.Off)
 	return true
 }
 
