@@ -28,7 +28,11 @@ func TestAcrossSideBySide(t *testing.T) {
 				for i, c := range cs {
 					all.Go(func() {
 						for turn := 0; turn < 6 && errs[i] == nil; turn++ {
-							errs[i] = checkAcross(c, 200000+30000*i, turn)
+							n := 200000 // by ring and chain
+							if turn%2 == 1 {
+								n = 100000 // by recursive doubling
+							}
+							errs[i] = checkAcross(c, n+10000*i, turn)
 						}
 					})
 				}
