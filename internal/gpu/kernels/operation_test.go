@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"fmt"
 	"math"
-	"math/bits"
 	"unsafe"
 
 	"github.com/ubcoll/ubcoll/dtype"
@@ -194,9 +193,9 @@ func (w *world) want(o operation, r int) []byte {
 				}
 				if o.op == avg && o.t.Float() && o.t.Size() == 2 { // carried as a fraction of the sum
 					if i < n-1 {
-						by = 1 << bits.Len(uint(i))
+						by = cpu.Fraction(i + 1)
 					}
-					cpu.Accumulate(o.t, to, acc, x, k, 1<<bits.Len(uint(i-1)), by)
+					cpu.AddFractions(o.t, to, acc, x, k, i, 1, by)
 				} else {
 					cpu.ReduceN(o.t, op, to, []unsafe.Pointer{acc, x}, k, by, false)
 				}
