@@ -173,3 +173,23 @@ func TestAcrossFirstLeaves(t *testing.T) {
 		return nil
 	})
 }
+
+// A leader that closes a communicator has looked at its host's other ranks before these see that it leaves, and free what
+// it looks at. Otherwise it might tell other hosts, which still use the communicator, of damage. Builds with invariants
+// give freed memory a pattern.
+func TestAcrossLeaderCloses(t *testing.T) {
+	for range testkit.Often(200) {
+		errs := onHosts(t, "aab", func(c *ubcoll.Comm) error {
+			d, err := c.Dup(context.Background()) // c stays open: with the last communicator, areas stay
+			if err == nil {
+				err = checkAcross(d, 10, 0)
+			}
+			if err == nil && c.Rank() == 2 {
+				err = coll.Barrier(context.Background(), d)
+			}
+			return errors.Join(err, d.Close())
+		})
+		requireAll(t, errs[:2])
+		require.ErrorContains(t, errs[2], "closed its communicator")
+	}
+}

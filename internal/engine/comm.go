@@ -256,7 +256,6 @@ func (c *Comm) end() error {
 	for _, a := range c.attached {
 		errs = append(errs, a.Close())
 	}
-	c.stage.Close()
 	c.Polls.Drain()
 	c.logClose()
 	return errors.Join(append(errs, c.release())...)
@@ -305,6 +304,7 @@ func (c *Comm) tryClose() error {
 	c.ending.Lock()
 	c.closing.Store(true)
 	c.ending.Unlock()
+	c.stage.Close() // looks at peers' areas, which they may free when they see that this rank has left
 	c.team.Leave()
 	return nil
 }
