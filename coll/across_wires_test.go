@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -84,11 +85,16 @@ func TestAcrossWiresEnds(t *testing.T) {
 			t.Run(w.name+"/"+name, func(t *testing.T) {
 				for _, n := range []int{10, 100000} {
 					f := transporttest.New(t, w.o)
+					var begun sync.WaitGroup
+					begun.Add(len(hosts))
 					requireAll(t, onHostsOver(t, hosts, f.Node, func(c *ubcoll.Comm) error {
-						if err := checkAcross(c, n, 0); err != nil {
+						err := checkAcross(c, n, 0)
+						begun.Done()
+						if err != nil {
 							return err
 						}
 						if c.Rank() == 4 {
+							begun.Wait() // no rank is in the operations before the end any more
 							time.AfterFunc(5*time.Millisecond, func() {
 								if cut {
 									f.Cut(2, 4)
@@ -97,7 +103,7 @@ func TestAcrossWiresEnds(t *testing.T) {
 								}
 							})
 						}
-						err := untilError(context.Background(), c, n)
+						err = untilError(context.Background(), c, n)
 						e, ok := errors.AsType[*fault.Error](err)
 						switch {
 						case c.Rank() == 4 && !cut:
