@@ -19,9 +19,9 @@ import (
 
 var (
 	acrossSmallPath     = team.Path{Name: "exchange", Offer: offerToLeader, Contribute: contribute, Conclude: conclude, Run: takeOutcome}
-	acrossDoublingPath  = team.Path{Name: "recursive doubling", Acquire: acquireNothing, Contribute: expectAcross, Run: runAcrossReduce}
-	acrossReducePath    = team.Path{Name: "ring", Acquire: acquireNothing, Contribute: expectAcross, Run: runAcrossReduce}
-	acrossBroadcastPath = team.Path{Name: "chain", Acquire: acquireNothing, Contribute: expectAcross, Run: runAcrossBroadcast}
+	acrossDoublingPath  = team.Path{Name: schedule.Doubling.String(), Acquire: acquireNothing, Contribute: expectAcross, Run: runAcrossReduce}
+	acrossReducePath    = team.Path{Name: schedule.Ring.String(), Acquire: acquireNothing, Contribute: expectAcross, Run: runAcrossReduce}
+	acrossBroadcastPath = team.Path{Name: schedule.Chain.String(), Acquire: acquireNothing, Contribute: expectAcross, Run: runAcrossBroadcast}
 )
 
 const (
@@ -96,10 +96,10 @@ func contribute(t *team.Team, w *team.Work, b []byte) int {
 			srcs[r] = slot(t, w, r)
 		}
 		div := 1
-		if halfAverage(w) {
+		if w.HalfAverage() {
 			div = cpu.Fraction(t.Size())
 		}
-		cpu.ReduceN(w.Type, cpuOps[w.Red], to, srcs, w.Count, div, false)
+		cpu.ReduceN(w.Type, w.Red.Op(), to, srcs, w.Count, div, false)
 	}
 	return bytes
 }
@@ -140,12 +140,12 @@ func combine(h team.Hosts, w *team.Work, to unsafe.Pointer, all func(host int) [
 	}
 	div := 1
 	if w.Red == team.Avg {
-		if div = h.Ranks(); halfAverage(w) && h.Most() > 1 {
+		if div = h.Ranks(); w.HalfAverage() && h.Most() > 1 {
 			combineFractions(h, w, to, srcs)
 			return
 		}
 	}
-	cpu.ReduceN(w.Type, cpuOps[w.Red], to, srcs, w.Count, div, false)
+	cpu.ReduceN(w.Type, w.Red.Op(), to, srcs, w.Count, div, false)
 }
 
 // combineFractions is combine where hosts of several ranks have sent fractions of sums.
@@ -238,7 +238,7 @@ func runAcrossReduce(ctx context.Context, t *team.Team, w *team.Work) error {
 			part := team.Work{Kind: team.KindReduce, Type: w.Type, Red: w.Red, Factor: w.Factor, Count: n, Src: within(w.Src, off, n),
 				Dst: team.Vec{Type: w.Type}, Graph: w.Graph}
 			switch {
-			case halfAverage(w):
+			case w.HalfAverage():
 				part.Divisor = cpu.Fraction(t.Size())
 			case w.Red == team.Avg:
 				part.Red = team.Sum

@@ -28,5 +28,5 @@ func aloneBools(w *team.Work) {
 		return
 	}
 	srcs := [1]unsafe.Pointer{w.Src.Ptr}
-	cpu.ReduceN(w.Type, cpuOps[w.Red], w.Dst.Ptr, srcs[:], w.Src.Len, 1, false)
+	cpu.ReduceN(w.Type, w.Red.Op(), w.Dst.Ptr, srcs[:], w.Src.Len, 1, false)
 }

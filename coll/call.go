@@ -35,10 +35,6 @@ func (c *call) waitTeam(steps uint64, step string) error {
 	return nil
 }
 
-// cpuOps maps reductions to the CPU's operations, without the scaling before and after them.
-var cpuOps = [...]cpu.Op{team.Sum: cpu.Sum, team.Prod: cpu.Prod, team.Min: cpu.Min, team.Max: cpu.Max,
-	team.Avg: cpu.Sum, team.PreMulSum: cpu.Sum}
-
 // div is what the sum is divided by: for averages the number of ranks, or what the work says, else 1.
 func (c *call) div() int { return divisor(c.w, c.n) }
 
@@ -54,7 +50,7 @@ func divisor(w *team.Work, ranks int) int {
 
 // reduce combines n elements of srcs in rank order, so that all of the team get the same bits.
 func (c *call) reduce(dst unsafe.Pointer, srcs []unsafe.Pointer, n int, stream bool) {
-	op := cpuOps[c.w.Red]
+	op := c.w.Red.Op()
 	if len(srcs) == 2 && c.w.Red != team.Avg {
 		cpu.Reduce(c.w.Type, op, dst, srcs[0], srcs[1], n, stream)
 		return

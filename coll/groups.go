@@ -38,7 +38,7 @@ func combineGroup(t *team.Team, w *team.Work) {
 	for i, r := range members {
 		srcs[i] = slot(t, w, r)
 	}
-	cpu.ReduceN(w.Type, cpuOps[w.Red], t.Partial(t.Group(), bytes), srcs, w.Count, 1, false)
+	cpu.ReduceN(w.Type, w.Red.Op(), t.Partial(t.Group(), bytes), srcs, w.Count, 1, false)
 }
 
 func runGroups(ctx context.Context, t *team.Team, w *team.Work) error {

@@ -17,7 +17,7 @@ func (c *call) push(srcs, dsts []unsafe.Pointer, how team.BufferLayout) error {
 		for r := range srcs {
 			srcs[r], dsts[r] = unsafe.Add(srcs[r], lo*c.size), unsafe.Add(dsts[r], lo*c.size)
 		}
-		cpu.ReduceMulti(c.w.Type, cpuOps[c.w.Red], dsts, srcs, n, c.div(), !how.InPlace && streams(c.t, c.w.Dst.Bytes()))
+		cpu.ReduceMulti(c.w.Type, c.w.Red.Op(), dsts, srcs, n, c.div(), !how.InPlace && streams(c.t, c.w.Dst.Bytes()))
 	}
 	c.t.Progress(1)
 	return c.waitTeam(1, "exit")

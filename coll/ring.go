@@ -4,7 +4,6 @@ import (
 	"context"
 	"unsafe"
 
-	"github.com/ubcoll/ubcoll/dtype"
 	"github.com/ubcoll/ubcoll/hw/cpu"
 	"github.com/ubcoll/ubcoll/internal/team"
 )
@@ -201,20 +200,15 @@ func (r *ring) reduce(out, in unsafe.Pointer, off, n, step int) {
 	own := unsafe.Add(r.src, off)
 	div, last := divisor(r.w, r.n), step == r.n-1
 	switch {
-	case halfAverage(r.w):
+	case r.w.HalfAverage():
 		if !last {
 			div = cpu.Fraction(step + 1)
 		}
 		cpu.AddFractions(r.w.Type, out, in, own, n, step, 1, div)
 	case last && div > 1:
 		srcs := [2]unsafe.Pointer{in, own}
-		cpu.ReduceN(r.w.Type, cpuOps[r.w.Red], out, srcs[:], n, div, false)
+		cpu.ReduceN(r.w.Type, r.w.Red.Op(), out, srcs[:], n, div, false)
 	default:
-		cpu.Reduce(r.w.Type, cpuOps[r.w.Red], out, in, own, n, false)
+		cpu.Reduce(r.w.Type, r.w.Red.Op(), out, in, own, n, false)
 	}
-}
-
-// halfAverage reports whether w is an average of a half type, whose partial sums are carried as fractions.
-func halfAverage(w *team.Work) bool {
-	return w.Red == team.Avg && (w.Type == dtype.Float16 || w.Type == dtype.BFloat16)
 }

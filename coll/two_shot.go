@@ -141,7 +141,7 @@ func (t *twoShot) reduceOwn(r int, base uint64) error {
 	out := unsafe.Add(t.w.Dst.Ptr, dst*t.size)
 	if t.stageOut {
 		outs := [2]unsafe.Pointer{out, t.window(t.me, r, t.n)}
-		cpu.ReduceMulti(t.w.Type, cpuOps[t.w.Red], outs[:], srcs, n, t.div(), false)
+		cpu.ReduceMulti(t.w.Type, t.w.Red.Op(), outs[:], srcs, n, t.div(), false)
 		return nil
 	}
 	t.reduce(out, srcs, n, false)

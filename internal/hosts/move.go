@@ -7,7 +7,6 @@ import (
 	"sync/atomic"
 	"unsafe"
 
-	"github.com/ubcoll/ubcoll/dtype"
 	"github.com/ubcoll/ubcoll/fault"
 	"github.com/ubcoll/ubcoll/hw/cpu"
 	"github.com/ubcoll/ubcoll/internal/schedule"
@@ -72,7 +71,7 @@ func (d *side) did(n int) {
 }
 
 // Sequences of items begin anew with each operation, whose number is their upper part: so all hosts know them, whatever
-// became of the operations before.
+// became of the operations before. A peer has 2^24 items of an operation at most: of 16 KiB, 256 GiB.
 const itemBits = 24
 
 func itemSeq(op, n uint64) uint64 { return op<<itemBits + n + 1 }
@@ -321,7 +320,7 @@ func (s *Stage) combine(k *schedule.Step, out, in, own unsafe.Pointer, n int) {
 		a, b, as, bs = b, a, bs, as
 	}
 	switch {
-	case w.Red == team.Avg && halves(w.Type):
+	case w.HalfAverage():
 		x, y := s.ranksOf(as), s.ranksOf(bs)
 		div := cpu.Fraction(x + y)
 		if k.Last {
@@ -332,15 +331,9 @@ func (s *Stage) combine(k *schedule.Step, out, in, own unsafe.Pointer, n int) {
 		srcs := [2]unsafe.Pointer{a, b}
 		cpu.ReduceN(w.Type, cpu.Sum, out, srcs[:], n, s.ranks, false)
 	default:
-		cpu.Reduce(w.Type, inner[w.Red], out, a, b, n, false)
+		cpu.Reduce(w.Type, w.Red.Op(), out, a, b, n, false)
 	}
 }
-
-// inner maps each reduction to its inner operation, without what comes before and after it.
-var inner = [...]cpu.Op{team.Sum: cpu.Sum, team.Prod: cpu.Prod, team.Min: cpu.Min, team.Max: cpu.Max,
-	team.Avg: cpu.Sum, team.PreMulSum: cpu.Sum}
-
-func halves(t dtype.Type) bool { return t == dtype.Float16 || t == dtype.BFloat16 }
 
 // ranksOf is how many ranks there are on some hosts.
 func (s *Stage) ranksOf(x schedule.Span) (n int) {

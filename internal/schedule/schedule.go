@@ -209,32 +209,31 @@ func (c *Cursor) doubling(s *Step) bool {
 	if c.rank < 0 {
 		return c.folded(s)
 	}
-	at, before := c.at, 0 // places of the pipeline follow those of what comes before
+	before, all := 0, c.levels()*c.items // places of the pipeline follow those of what comes before
 	if p.Me < 2*c.fold {
-		if before = c.items; at < before {
-			c.at++
-			*s = Step{Op: Reduce, Peer: p.Me - 1, Source: true, In: Span{p.Me - 1, 1}, Own: Span{p.Me, 1}}
-			return c.item(s, at)
-		}
+		before = c.items
 	}
-	all := c.levels() * c.items
-	m, sends, next := c.pipelined(at-before, all)
-	if c.at = before + next; m == all {
-		if at -= before + c.lead + 2*all; before == 0 || at == c.items {
-			return false
-		}
+	if c.at < before {
 		c.at++
-		*s = Step{Op: Send, Peer: p.Me - 1}
-		return c.item(s, max(at, 0))
+		*s = Step{Op: Reduce, Peer: p.Me - 1, Source: true, In: Span{p.Me - 1, 1}, Own: Span{p.Me, 1}}
+		return c.item(s, c.at-1)
 	}
-	k := m / c.items
-	other := c.rank ^ 1<<k
-	*s = Step{Op: Send, Peer: c.last(other), Source: k == 0 && before == 0}
-	if !sends {
-		s.Op, s.In, s.Own = Reduce, c.block(other>>k, k), c.block(c.rank>>k, k)
-		s.OwnFirst, s.After, s.Last = other > c.rank, m+1, k == c.levels()-1
+	if m, sends, next := c.pipelined(c.at-before, all); m < all {
+		c.at = before + next
+		k := m / c.items
+		other := c.rank ^ 1<<k
+		*s = Step{Op: Send, Peer: c.last(other), Source: k == 0 && before == 0}
+		if !sends {
+			s.Op, s.In, s.Own = Reduce, c.block(other>>k, k), c.block(c.rank>>k, k)
+			s.OwnFirst, s.After, s.Last = other > c.rank, m+1, k == c.levels()-1
+		}
+		return c.item(s, m%c.items)
 	}
-	return c.item(s, m%c.items)
+	end := before + c.lead + 2*all
+	at := max(c.at, end) - end
+	c.at = end + at + 1
+	*s = Step{Op: Send, Peer: p.Me - 1}
+	return at < before && c.item(s, at) // one that stands for another gives it as many items as it got
 }
 
 // folded is the part of a host of doubling that another one stands for.

@@ -30,7 +30,7 @@ type Hosts interface {
 	Sub(ctx context.Context, w *Work) error
 
 	// Expect lets the other leaders send what x receives. It is called before the hosts have agreed, in Path.Contribute.
-	// Where every host has one rank, x moves at once.
+	// A leader that is alone on its host moves x at once.
 	Expect(x Exchange)
 	// Move does x. Only the first of an operation can be expected. On all leaders the results are bitwise the same.
 	// Blocks; an error breaks the communicator.

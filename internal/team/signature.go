@@ -4,6 +4,7 @@ import (
 	"fmt"
 
 	"github.com/ubcoll/ubcoll/dtype"
+	"github.com/ubcoll/ubcoll/hw/cpu"
 )
 
 // OpKind is a collective operation.
@@ -69,6 +70,11 @@ const (
 )
 
 var reductionNames = [numReductions]string{"none", "sum", "prod", "min", "max", "avg", "premulsum"}
+
+var cpuOps = [numReductions]cpu.Op{Sum: cpu.Sum, Prod: cpu.Prod, Min: cpu.Min, Max: cpu.Max, Avg: cpu.Sum, PreMulSum: cpu.Sum}
+
+// Op is the CPU's operation, without the scaling before and after it.
+func (r Reduction) Op() cpu.Op { return cpuOps[r] }
 
 // String is the reduction's name: "sum".
 func (r Reduction) String() string {

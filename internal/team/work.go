@@ -55,6 +55,12 @@ type Work struct {
 	held [2]*mem.Allocation // memory that cannot be freed until the operation ends
 }
 
+// HalfAverage reports whether w is an average of a half type, whose partial sums are carried as fractions: see
+// cpu.Fraction.
+func (w *Work) HalfAverage() bool {
+	return w.Red == Avg && (w.Type == dtype.Float16 || w.Type == dtype.BFloat16)
+}
+
 // EagerPart is what of a call travels in its rank's eager slot.
 type EagerPart struct {
 	// Bytes is how many bytes Path.Offer will write to the slot.
