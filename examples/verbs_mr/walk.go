@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"time"
 
 	"github.com/ubcoll/ubcoll/hw/verbs"
 )
@@ -225,11 +226,8 @@ func (a *walker) refused(what string, w verbs.Work) error {
 	if !slices.Equal(before, a.memory) {
 		return fmt.Errorf("%s: A's memory has changed", what)
 	}
-	switch state, err := a.qp.State(); {
-	case err != nil:
-		return err
-	case state != verbs.StateError:
-		return fmt.Errorf("%s: the queue pair is in state %d after that, not ERR", what, state)
+	if err := a.ends(); err != nil {
+		return fmt.Errorf("%s: %w", what, err)
 	}
 	if err := a.ask("unchanged"); err != nil {
 		return err
@@ -239,6 +237,18 @@ func (a *walker) refused(what string, w verbs.Work) error {
 		return err
 	}
 	return a.connectWith(r.QP)
+}
+
+// ends waits until the queue pair is in the error state. Software RoCE tells of the failure just before.
+func (a *walker) ends() error {
+	for begun := time.Now(); ; time.Sleep(time.Millisecond) {
+		switch state, err := a.qp.State(); {
+		case err != nil || state == verbs.StateError:
+			return err
+		case time.Since(begun) > time.Second:
+			return fmt.Errorf("the queue pair is in state %d after that, not ERR", state)
+		}
+	}
 }
 
 // work returns a work request between the beginning of A's page and a place in one of B's regions.
