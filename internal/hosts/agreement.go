@@ -13,16 +13,17 @@ import (
 // agreement is one host's part in agreeing with the others on an operation. It does no I/O: next says what to do, and
 // write and read make and take the messages.
 //
-// First the hosts disseminate their proposals (Hensgen, Finkel and Manber, "Two algorithms for barrier
-// synchronization", 1988): in round k a host tells the host 2^k before it what it has heard so far, and hears from the
-// host 2^k behind it. After ceil(log2 hosts) rounds each host has the proposals of all, folded into one value of
-// constant size. Which hosts talk, and how often, does not depend on the operation: hosts that want different ones still
-// find each other.
+// First the hosts tell each other their proposals. In round k, of a number of hosts that is a power of two, a host
+// exchanges what it has heard so far with the host whose number differs in bit k: so acknowledgements of TCP travel with
+// the answers. With other numbers the hosts disseminate (Hensgen, Finkel and Manber, "Two algorithms for barrier
+// synchronization", 1988): a host tells the host 2^k before it, and hears from the host 2^k behind it. After
+// ceil(log2 hosts) rounds each host has the proposals of all, folded into one value of constant size. Which hosts talk,
+// and how often, does not depend on the operation: hosts that want different ones still find each other.
 //
-// Contributions, the data of small operations, travel with the proposals as in Bruck's all-gather (Bruck, Ho, Kipnis,
-// Upfal and Weathersby, "Efficient algorithms for all-to-all communications in multiport message-passing systems",
-// 1997): before round k a host has those of the next 2^k hosts, itself included, and sends them except, in the last
-// round, for what the other host has.
+// Contributions, the data of small operations, travel with the proposals: before round k a host has those of 2^k hosts,
+// see first, and sends them. In dissemination this is Bruck's all-gather (Bruck, Ho, Kipnis, Upfal and Weathersby,
+// "Efficient algorithms for all-to-all communications in multiport message-passing systems", 1997), where a host leaves
+// out, in the last round, what the other host has.
 //
 // If the proposals are not all the same, the hosts gather reports, by a binomial tree, on host 0, which sends everybody
 // the sum. This time each host counts once, so that votes can be added.
@@ -31,6 +32,7 @@ type agreement struct {
 	ranks     int   // of all hosts
 	room      []int // most bytes of each host's contribution
 	rounds    int   // of proposals
+	pairs     bool  // the hosts exchange in pairs
 	to, from  []int // by round: whom this host tells, and hears
 	children  int   // hosts me+1, me+2, me+4 and so on report to this one
 
@@ -87,8 +89,13 @@ func (c *proposals) same() bool { return c.refuser == 0 && c.least == c.greatest
 
 func newAgreement(hosts, me, ranks int, room []int) *agreement {
 	a := &agreement{hosts: hosts, me: me, ranks: ranks, room: room, rounds: roundsOf(hosts), data: make([][]byte, hosts)}
+	a.pairs = hosts == 1<<a.rounds
 	for k := range a.rounds {
-		a.to, a.from = append(a.to, (me-1<<k+hosts)%hosts), append(a.from, (me+1<<k)%hosts)
+		to, from := (me-1<<k+hosts)%hosts, (me+1<<k)%hosts
+		if a.pairs {
+			to, from = me^1<<k, me^1<<k
+		}
+		a.to, a.from = append(a.to, to), append(a.from, from)
 	}
 	below := hosts // how many hosts, from this one on, report through this one
 	if me > 0 {
@@ -215,6 +222,14 @@ func padded(n int) int { return (n + 7) &^ 7 }
 // count is how many hosts' contributions travel in round k.
 func (a *agreement) count(k int) int { return min(1<<k, a.hosts-1<<k) }
 
+// first is the first of the hosts, around, whose contributions host h has before round k.
+func (a *agreement) first(h, k int) int {
+	if a.pairs {
+		return h &^ (1<<k - 1)
+	}
+	return h
+}
+
 // behind is the i-th host behind h.
 func (a *agreement) behind(h, i int) int {
 	if h += i; h >= a.hosts {
@@ -231,15 +246,14 @@ func (a *agreement) before(h, i int) int {
 	return i - h
 }
 
-// size is the most bytes that the message of a round has which begins with the contribution of host first; or those of
-// a report.
-func (a *agreement) size(round, first int) int {
+// size is the most bytes of a host's message of a round, or of a report.
+func (a *agreement) size(round, host int) int {
 	if round == a.rounds {
 		return reportBytes
 	}
 	n := proposalsHead + proposalBytes
 	for i := range a.count(round) {
-		n += dataHead + padded(a.room[a.behind(first, i)])
+		n += dataHead + padded(a.room[a.behind(a.first(host, round), i)])
 	}
 	return n
 }
@@ -259,7 +273,7 @@ func (a *agreement) write(d transfer, b []byte) int {
 		n += proposalBytes
 	}
 	for i := 0; a.some && i < a.count(d.round); i++ {
-		h := a.behind(a.me, i)
+		h := a.behind(a.first(a.me, d.round), i)
 		data := a.data[h]
 		if data == nil {
 			continue
@@ -340,7 +354,7 @@ func (a *agreement) read(d transfer, b []byte) error {
 		h, bytes := int(le.Uint32(b[n:])), int(le.Uint32(b[n+4:]))
 		n += dataHead
 		switch {
-		case h >= a.hosts || a.before(d.host, h) >= a.count(d.round) || a.data[h] != nil:
+		case h >= a.hosts || a.before(a.first(d.host, d.round), h) >= a.count(d.round) || a.data[h] != nil:
 			return fmt.Errorf("host %d has sent a contribution of host %d, which is not its to send: %w", d.host, h, fault.ErrMismatch)
 		case bytes > a.room[h]:
 			return fmt.Errorf("the contribution of host %d has %d bytes, and %d are the most: %w", h, bytes, a.room[h], fault.ErrMismatch)

@@ -70,13 +70,12 @@ type Span struct{ First, N int }
 
 // Cursor goes through a host's steps.
 type Cursor struct {
-	p  Plan
-	at int // in a numbering of the way's own
-
-	items, lead int // items of a hop, and how many a host sends before it receives
-	part        int // ring: elements of a part
-	fold        int // doubling: pairs of hosts that begin with one sending the other all its data
-	rank        int // doubling: this host's number among those that go on, -1: not among them
+	p    Plan
+	at   int // in a numbering of the way's own
+	pipe pipeline
+	part int // ring: elements of a part
+	fold int // doubling: pairs of hosts that begin with one sending the other all its data
+	rank int // doubling: this host's number among those that go on, -1: not among them
 }
 
 // Begin returns a cursor before the first step.
@@ -85,11 +84,10 @@ func (p Plan) Begin() Cursor {
 	switch p.Way {
 	case Ring:
 		c.part = roundUp((p.Count+p.Hosts-1)/p.Hosts, p.Line)
-		c.items = (c.part + p.Item - 1) / p.Item
-		c.lead = min(c.items, mostLead)
+		c.pipe = pipeline{hops: 2*p.Hosts - 2, items: (c.part + p.Item - 1) / p.Item, skew: 1}
 	case Doubling:
-		c.items = (p.Count + p.Item - 1) / p.Item
-		c.lead = min(c.items, mostLead)
+		items := (p.Count + p.Item - 1) / p.Item
+		c.pipe = pipeline{hops: c.levels(), items: items, skew: items}
 		c.fold = p.Hosts - 1<<c.levels()
 		switch {
 		case p.Me >= 2*c.fold:
@@ -122,23 +120,41 @@ func (c *Cursor) Next(s *Step) bool {
 // mostLead is how many items a host sends before it takes the first: enough to keep the way to the next host busy.
 const mostLead = 4
 
-// pipelined is the step at place at, or the next one that there is, in the order of a pipeline: a host sends its first
-// items, and then sends item m+lead after it has received item m. Items of a hop are numbered on from those of the hop
-// before. Since lead is no more than a hop's items, the host has what it sends then. The last place is lead + 2 all.
-func (c *Cursor) pipelined(at, all int) (item int, sends bool, next int) {
-	for ; at < c.lead+2*all; at++ {
-		if at < c.lead {
-			return at, true, at + 1
-		}
-		m := (at - c.lead) / 2
-		if (at-c.lead)%2 == 0 {
-			return m, false, at + 1
-		}
-		if m += c.lead; m < all {
-			return m, true, at + 1
-		}
+// pipeline is the order of steps in hops of several items each: what a host receives in one hop it sends in the next.
+// Item i of hop h belongs to turn i + skew h. The turns follow each other, and in a turn the hops. So with a skew of 1
+// what has been combined is sent on while the caches have it; with one of all items the hops follow each other.
+type pipeline struct {
+	hops, items, skew int // skew: up to items
+	sends, receives   place
+	ahead             int // how many more it has sent than received
+}
+
+// place is an item's place in a pipeline.
+type place struct{ turn, hop int }
+
+func (a place) before(b place) bool { return a.turn < b.turn || a.turn == b.turn && a.hop < b.hop }
+
+// next returns the next step's hop and item. It is a send as soon as the host has what that sends, but for the limit
+// on how far it runs ahead. At the end hop is -1.
+func (p *pipeline) next() (hop, item int, sends bool) {
+	s := &p.sends
+	has := s.hop == 0 || place{s.turn - p.skew, s.hop - 1}.before(p.receives)
+	at := &p.receives
+	if sends = s.hop < p.hops && p.ahead < mostLead && has; sends {
+		at = s
+		p.ahead++
+	} else {
+		p.ahead--
 	}
-	return all, false, at
+	if at.hop >= p.hops {
+		return -1, 0, false
+	}
+	hop, item = at.hop, at.turn-p.skew*at.hop
+	if at.hop++; at.hop == p.hops || at.turn < p.skew*at.hop {
+		at.turn++
+		at.hop = max(0, (at.turn-p.items+p.skew)/p.skew) // the first that has an item in this turn
+	}
+	return hop, item, sends
 }
 
 // ring is the all-reduce by a ring (Patarasuk and Yuan, "Bandwidth optimal all-reduce algorithms for clusters of
@@ -149,14 +165,11 @@ func (c *Cursor) pipelined(at, all int) (item int, sends bool, next int) {
 // The place of a part's result is free when that comes: its partial result has been at all other hosts.
 func (c *Cursor) ring(s *Step) bool {
 	p := &c.p
-	all := (2*p.Hosts - 2) * c.items
 	for {
-		m, sends, next := c.pipelined(c.at, all)
-		if m == all {
+		hop, item, sends := c.pipe.next()
+		if hop < 0 {
 			return false
 		}
-		c.at = next
-		hop, item := m/c.items, m%c.items
 		part := p.Me - hop
 		if !sends {
 			part--
@@ -209,29 +222,26 @@ func (c *Cursor) doubling(s *Step) bool {
 	if c.rank < 0 {
 		return c.folded(s)
 	}
-	before, all := 0, c.levels()*c.items // places of the pipeline follow those of what comes before
+	before := 0 // items of the host that this one stands for
 	if p.Me < 2*c.fold {
-		before = c.items
+		before = c.pipe.items
 	}
 	if c.at < before {
 		c.at++
 		*s = Step{Op: Reduce, Peer: p.Me - 1, Source: true, In: Span{p.Me - 1, 1}, Own: Span{p.Me, 1}}
 		return c.item(s, c.at-1)
 	}
-	if m, sends, next := c.pipelined(c.at-before, all); m < all {
-		c.at = before + next
-		k := m / c.items
+	if k, item, sends := c.pipe.next(); k >= 0 {
 		other := c.rank ^ 1<<k
 		*s = Step{Op: Send, Peer: c.last(other), Source: k == 0 && before == 0}
 		if !sends {
 			s.Op, s.In, s.Own = Reduce, c.block(other>>k, k), c.block(c.rank>>k, k)
-			s.OwnFirst, s.After, s.Last = other > c.rank, m+1, k == c.levels()-1
+			s.OwnFirst, s.After, s.Last = other > c.rank, k*c.pipe.items+item+1, k == c.levels()-1
 		}
-		return c.item(s, m%c.items)
+		return c.item(s, item)
 	}
-	end := before + c.lead + 2*all
-	at := max(c.at, end) - end
-	c.at = end + at + 1
+	at := c.at - before
+	c.at++
 	*s = Step{Op: Send, Peer: p.Me - 1}
 	return at < before && c.item(s, at) // one that stands for another gives it as many items as it got
 }
@@ -240,12 +250,12 @@ func (c *Cursor) doubling(s *Step) bool {
 func (c *Cursor) folded(s *Step) bool {
 	at := c.at
 	c.at++
-	if at < c.items {
+	if at < c.pipe.items {
 		*s = Step{Op: Send, Peer: c.p.Me + 1, Source: true}
 		return c.item(s, at)
 	}
 	*s = Step{Op: Copy, Peer: c.p.Me + 1}
-	return at < 2*c.items && c.item(s, at-c.items)
+	return at < 2*c.pipe.items && c.item(s, at-c.pipe.items)
 }
 
 // item makes s a step of an item.

@@ -20,15 +20,15 @@ import (
 // processor more readily the longer the wait lasts.
 const (
 	LooksPerPoll  = 256
-	looksCrowded  = 32                    // more ranks than processors: the peer needs this processor
-	yieldAfter    = 10 * time.Microsecond // between processes: then sched_yield
-	SleepAfter    = 5 * time.Millisecond  // then sleep, ever longer
-	longestSleep  = time.Millisecond      //
-	healthEvery   = 20 * time.Millisecond // between checks of the peers' processes
-	PollsPerClock = 8                     // polls between reads of the clock while a wait is young
-	reportAfter   = 10 * time.Second      // then it logs once who is missing
-	goschedOften  = 4                     // polls between yields to goroutines that need this processor
-	goschedLong   = 64                    // the same if they have other processors
+	looksCrowded  = 32                     // more ranks than processors: the peer needs this processor
+	yieldAfter    = 10 * time.Microsecond  // between processes: then sched_yield
+	SleepAfter    = 5 * time.Millisecond   // then sleep, ever longer
+	longestSleep  = time.Millisecond       //
+	healthEvery   = 20 * time.Millisecond  // between checks of the peers' processes
+	PollsPerClock = 8                      // polls between reads of the clock while a wait is young
+	reportAfter   = 10 * time.Second       // then it logs once who is missing
+	goschedOften  = 4                      // polls between yields to goroutines that need this processor
+	goschedEvery  = 200 * time.Microsecond // the same if they have other processors
 )
 
 // Reached reports whether have is at least target; the words may wrap around.
@@ -70,6 +70,7 @@ type WaitState struct {
 	start    time.Time     // first read of the clock
 	now      time.Duration // since start, at the last read of the clock
 	health   time.Duration // when to check the processes next
+	gosched  time.Duration // when it last let other goroutines run
 	behind   time.Duration // until when Behind was set
 	stopped  time.Duration // how much of the time since then this process was stopped
 	reported bool
@@ -233,15 +234,12 @@ func (t *Team) errorAt(s *WaitState, about int, err error) *fault.Error {
 	return &fault.Error{Op: s.Op, Rank: t.Name(t.rank), Peer: about, Host: t.Peers[t.rank].Host, Step: s.Step, Err: err}
 }
 
-// yield gives the processor away. Gosched also wakes a thread on each idle processor of Go's to look for work. With one
-// process for each rank these threads take the processors of the other ranks (16 ranks that are not bound, 512 bytes:
-// 8.5 us instead of 3.8). So yield calls it often only if goroutines have no other processor, and otherwise only in
-// long waits.
+// yield gives the processor away. Gosched also wakes a thread on an idle processor of Go's to look for work. With one
+// process for each rank this thread takes the processor of another rank: 16 ranks on 16 processors took twice as long for
+// small operations between hosts. So yield calls it often only if goroutines have no other processor, and otherwise only
+// in long waits.
 func (t *Team) yield(s *WaitState) {
-	goschedAfter := uint(goschedLong)
-	if t.inProcess || t.oneP {
-		goschedAfter = goschedOften
-	}
+	often := t.inProcess || t.oneP && s.Polls%goschedOften == 0
 	switch {
 	case s.now > SleepAfter:
 		SleepFor(s.now)
@@ -253,10 +251,11 @@ func (t *Team) yield(s *WaitState) {
 		default:
 			shm.Yield()
 		}
-		if t.inProcess || s.Polls%goschedAfter == 0 {
+		if often || s.now-s.gosched >= goschedEvery {
+			s.gosched = s.now
 			runtime.Gosched()
 		}
-	case s.Polls%goschedAfter == 0:
+	case often && s.Polls%goschedOften == 0:
 		runtime.Gosched()
 	}
 }
