@@ -18,7 +18,10 @@ import (
 
 // TestLevels checks what LastOp says about each level, on one host and on two: "direct" is what no level copied.
 func TestLevels(t *testing.T) {
-	const tcp = `between hosts (exchange|ring|chain), tcp [^ :]+: copied by the kernel`
+	const (
+		tcp  = `between hosts (exchange|ring|chain), tcp [^ :]+: copied by the kernel`
+		tcp2 = `between hosts ring, tcp [^ :]+, 2 lanes: copied by the kernel`
+	)
 	for _, k := range []struct {
 		name       string
 		ranks      conform.Layout
@@ -48,11 +51,12 @@ func TestLevels(t *testing.T) {
 			false, "^copied by the kernel between hosts$", nil},
 		{"2 hosts, small", conform.Block(1, 1), true, 4, allReduce, `: exchange between hosts, 16 bytes; ` + tcp, []string{tcp}, false,
 			"^its own rank alone", nil},
-		{"2 hosts of 2, registered", conform.Block(2, 2), true, 1 << 20, allReduce, `; in the host .*: direct; ` + tcp,
-			[]string{"^in the host [a-z-]+, then [a-z-]+, shared memory: direct$", tcp}, false, "^copied by the kernel between hosts$",
-			[]string{"^in the host [a-z-]+, then [a-z-]+, shared memory: direct$", `^between hosts ring, tcp: copied by the kernel$`}},
-		{"2 hosts of 2, Go slice", conform.Block(2, 2), false, 1 << 20, allReduce, `; in the host .*: staged: Go or .*; ` + tcp,
-			[]string{"^in the host .*: staged: Go or foreign memory is never registered$", tcp}, false, "^Go or foreign", nil},
+		{"2 hosts of 2, registered", conform.Block(2, 2), true, 1 << 20, allReduce, `; in the host .*: direct; ` + tcp2,
+			[]string{"^in the host push, shared memory: direct$", tcp2}, false, "^copied by the kernel between hosts$",
+			[]string{"^in the host push, shared memory: direct$", `^between hosts ring, tcp, 2 lanes: copied by the kernel$`}},
+		{"2 hosts of 2, Go slice", conform.Block(2, 2), false, 1 << 20, allReduce, `; in the host .*: staged: Go or .*; ` + tcp2,
+			[]string{"^in the host .*: staged: Go or foreign memory is never registered$", tcp2}, false, "^Go or foreign",
+			[]string{"^in the host .*: staged: Go or foreign memory is never registered$", `^between hosts ring, tcp, 2 lanes: copied by the kernel$`}},
 		{"2 hosts of 2, small", conform.Block(2, 2), true, 4, allReduce, `: exchange between hosts, 16 bytes; in the host eager, .*; ` + tcp,
 			[]string{"^in the host eager, shared memory: source staged: small enough", tcp}, false, "^its own rank alone", nil},
 		{"2 hosts, barrier", conform.Block(2, 1), true, 0, barrier, `^barrier #\d+: descriptors between hosts, 0 bytes; in the host `,
@@ -88,9 +92,10 @@ func TestLevels(t *testing.T) {
 			require.Regexp(t, k.want, infos[0].String())
 			require.Equal(t, k.direct, infos[0].Dst.Direct)
 			require.Regexp(t, k.why, infos[0].Dst.Why)
+			lanes := 1 + strings.Count(k.levels[len(k.levels)-1], "2 lanes")
 			for _, o := range infos {
 				for _, l := range o.Levels {
-					require.Equal(t, map[string]int{"in the host": 0, "between hosts": 1}[l.Where], l.Lanes)
+					require.Equal(t, map[string]int{"in the host": 0, "between hosts": lanes}[l.Where], l.Lanes)
 				}
 			}
 		})

@@ -14,22 +14,25 @@ import (
 
 // Collectives of a communicator that spans hosts. Small data travels with the proposals by which the hosts agree: each
 // team's leader combines the team's sources, and then the contributions of all hosts, in the order of the hosts, into
-// the result. Larger data travels piece by piece: an operation within the team gives the leader the piece, the leaders
-// exchange pieces between the hosts, and another operation within the team hands out what has come.
+// the result. Larger data is cut into slices, one for each lane, whose owners on all hosts exchange it. Where peers of
+// its host can access all buffers, an owner combines its team's sources piece by piece, as the exchange needs them, and
+// writes each piece of the result to its whole team. Otherwise other operations within the team, before the exchange and
+// after it, bring the slices to their owners and the results to all.
 
 var (
 	acrossSmallPath     = team.Path{Name: "exchange", Offer: offerToLeader, Contribute: contribute, Conclude: conclude, Run: takeOutcome}
-	acrossDoublingPath  = team.Path{Name: schedule.Doubling.String(), Acquire: acquireNothing, Contribute: expectAcross, Run: runAcrossReduce}
-	acrossReducePath    = team.Path{Name: schedule.Ring.String(), Acquire: acquireNothing, Contribute: expectAcross, Run: runAcrossReduce}
-	acrossBroadcastPath = team.Path{Name: schedule.Chain.String(), Acquire: acquireNothing, Contribute: expectAcross, Run: runAcrossBroadcast}
+	acrossDoublingPath  = acrossPath(schedule.Doubling)
+	acrossReducePath    = acrossPath(schedule.Ring)
+	acrossBroadcastPath = acrossPath(schedule.Chain)
 )
 
-const (
-	// acrossPiece is how many bytes go through a team of several ranks at a time.
-	acrossPiece = 4 << 20
-	// doublingMost is the most bytes that go by recursive doubling: beyond it a ring is faster, though it has more steps.
-	doublingMost = 512 << 10
-)
+func acrossPath(way schedule.Way) team.Path {
+	return team.Path{Name: way.String(), Acquire: acquireAcross, Exchange: exchangeAcross, Run: runAcross}
+}
+
+// doublingMost is the most bytes of a lane that go by recursive doubling: beyond it a ring is faster, though it has more
+// steps.
+const doublingMost = 512 << 10
 
 // chooseAcross is choosePath between hosts: a pure function of the signature, the hosts, and how many ranks they have.
 func chooseAcross(t *team.Team, w *team.Work) {
@@ -42,7 +45,8 @@ func chooseAcross(t *team.Team, w *team.Work) {
 		}
 		w.SrcBuf.Why, w.DstBuf.Why = "small enough to travel with what the hosts say", "its own rank alone writes it"
 	default:
-		switch wayAcross(w) {
+		w.Lanes = h.Lanes()
+		switch wayAcross(t, w) {
 		case schedule.Chain:
 			w.Path = &acrossBroadcastPath
 		case schedule.Doubling:
@@ -54,14 +58,26 @@ func chooseAcross(t *team.Team, w *team.Work) {
 }
 
 // wayAcross is how data travel between hosts that do not travel with the proposals.
-func wayAcross(w *team.Work) schedule.Way {
+func wayAcross(t *team.Team, w *team.Work) schedule.Way {
 	switch {
 	case w.Kind == team.KindBroadcast:
 		return schedule.Chain
-	case w.Count*w.Type.Size() <= doublingMost:
+	case sliceAcross(t, w)*w.Type.Size() <= doublingMost:
 		return schedule.Doubling
 	}
 	return schedule.Ring
+}
+
+// sliceAcross is how many elements each lane moves, but for the last ones.
+func sliceAcross(t *team.Team, w *team.Work) int {
+	return alignedSlice(w.Count, t.Hosts.Lanes(), w.Type.Size())
+}
+
+// laneAcross is which elements a lane moves: n from off on.
+func laneAcross(t *team.Team, w *team.Work, lane int) (off, n int) {
+	slice := sliceAcross(t, w)
+	off = min(lane*slice, w.Count)
+	return off, min(slice, w.Count-off)
 }
 
 func offerToLeader(t *team.Team, w *team.Work) {
@@ -170,33 +186,26 @@ func takeOutcome(_ context.Context, t *team.Team, w *team.Work) error {
 	return nil
 }
 
-// acquireNothing acquires no registrations: the parts of the operation do.
-func acquireNothing(*team.Team, *team.Work) error { return nil }
-
-// pieceAcross is how many elements go through the teams at a time.
-func pieceAcross(t *team.Team, w *team.Work) int {
-	if t.Hosts.Most() == 1 {
-		return max(w.Count, 1)
+// acquireAcross is acquire. In a team of one rank nobody else accesses the buffers.
+func acquireAcross(t *team.Team, w *team.Work) error {
+	if t.Size() == 1 {
+		return nil
 	}
-	return acrossPiece / w.Type.Size()
+	return acquire(t, w)
 }
 
-// exchangeAcross is what the leaders do with elements off to off+n, of which own has this host's data.
-func exchangeAcross(t *team.Team, w *team.Work, own unsafe.Pointer, off, n int) team.Exchange {
+// exchangeAcross is what this rank's lane does.
+func exchangeAcross(t *team.Team, w *team.Work) team.Exchange {
 	h, size := t.Hosts, w.Type.Size()
-	p := schedule.Plan{Way: wayAcross(w), Hosts: h.Size(), Me: h.Host(), Root: h.Of(w.Root), Count: n, Line: 64 / size}
+	off, n := laneAcross(t, w, h.Lane())
+	p := schedule.Plan{Way: wayAcross(t, w), Hosts: h.Size(), Me: h.Host(), Root: h.Of(w.Root), Count: n, Line: 64 / size}
 	p.Item = max(itemAcross(p.Way, p.Hosts, n*size)/size, 1)
-	at := func(p unsafe.Pointer) unsafe.Pointer {
-		if p == nil {
-			return nil
-		}
-		return unsafe.Add(p, off*size)
+	at := unsafe.Add(leadersData(w), off*size)
+	x := team.Exchange{Plan: p, Work: w, Source: at, Destination: at}
+	if w.Kind != team.KindBroadcast && t.Size() == 1 {
+		x.Source = unsafe.Add(w.Src.Ptr, off*size)
 	}
-	to := w.Dst.Ptr
-	if w.Kind == team.KindBroadcast {
-		to = own
-	}
-	return team.Exchange{Plan: p, Work: w, Source: at(own), Destination: at(to)}
+	return x
 }
 
 const (
@@ -218,62 +227,136 @@ func itemAcross(way schedule.Way, hosts, bytes int) int {
 	return min((bytes+63)&^63, largestItem)
 }
 
-// expectAcross expects the first piece.
-func expectAcross(t *team.Team, w *team.Work, _ []byte) int {
-	own := w.Src.Ptr
-	if w.Kind == team.KindBroadcast {
-		own = leadersData(w)
+func runAcross(ctx context.Context, t *team.Team, w *team.Work) error {
+	switch {
+	case t.Size() == 1:
+		w.SrcBuf.WasDirect, w.DstBuf.WasDirect = true, true
+		return t.Hosts.Move(ctx, exchangeAcross(t, w))
+	case directAcross(t, w):
+		return moveDirect(ctx, t, w)
 	}
-	t.Hosts.Expect(exchangeAcross(t, w, own, 0, min(w.Count, pieceAcross(t, w))))
-	return 0
+	return moveStaged(ctx, t, w)
 }
 
-func runAcrossReduce(ctx context.Context, t *team.Team, w *team.Work) error {
-	h, alone := t.Hosts, t.Size() == 1
-	w.SrcBuf.WasDirect, w.DstBuf.WasDirect = alone, alone
-	for off, per := 0, pieceAcross(t, w); off < w.Count; off += per {
-		n := min(per, w.Count-off)
-		own := w.Src.Ptr
-		if !alone {
-			part := team.Work{Kind: team.KindReduce, Type: w.Type, Red: w.Red, Factor: w.Factor, Count: n, Src: within(w.Src, off, n),
-				Dst: team.Vec{Type: w.Type}, Graph: w.Graph}
-			switch {
-			case w.HalfAverage():
-				part.Divisor = cpu.Fraction(t.Size())
-			case w.Red == team.Avg:
-				part.Red = team.Sum
+// directAcross reports whether the team can access all buffers.
+func directAcross(t *team.Team, w *team.Work) bool {
+	for r := range t.Size() {
+		sends, receives := true, true
+		if w.Kind == team.KindBroadcast {
+			sends = t.Name(r) == w.Root
+			receives = !sends
+		}
+		if sends && !t.Direct(r) || receives && !t.DirectDst(r) {
+			return false
+		}
+	}
+	return true
+}
+
+// moveDirect moves this rank's slice, from the team's sources to all destinations.
+func moveDirect(ctx context.Context, t *team.Team, w *team.Work) error {
+	k := newCall(ctx, t, w)
+	w.Inner[1] = "push"
+	if t.Hosts.Lane() >= 0 {
+		bytes := w.Count * k.size
+		srcs, dsts, _, err := t.Buffers(bytes, bytes)
+		if err != nil {
+			return err
+		}
+		x := exchangeAcross(t, w)
+		off, _ := laneAcross(t, w, t.Hosts.Lane())
+		mine := k.me // whose data the exchange has already
+		if w.Kind != team.KindBroadcast {
+			x.Sources = srcs
+			for r := range srcs {
+				srcs[r] = unsafe.Add(srcs[r], off*k.size)
 			}
-			if t.Rank() == 0 {
-				part.Dst, own = within(w.Dst, off, n), w.Dst.Ptr
-			}
-			if err := runPart(ctx, t, &part, &w.SrcBuf, &part.SrcBuf, &w.Inner[0]); err != nil {
-				return err
+		} else if root := t.Index(w.Root); root >= 0 {
+			mine = root
+			x.Source = unsafe.Add(srcs[root], off*k.size)
+			x.Destination = x.Source
+		}
+		x.Copies = dsts[:0]
+		for r, p := range dsts {
+			if r != mine {
+				x.Copies = append(x.Copies, unsafe.Add(p, off*k.size))
 			}
 		}
-		if t.Rank() == 0 {
-			if err := h.Move(ctx, exchangeAcross(t, w, own, off, n)); err != nil {
-				return err
-			}
+		x.Stream = streams(t, bytes)
+		if err := t.Hosts.Move(ctx, x); err != nil {
+			return err
 		}
-		if !alone {
-			part := team.Work{Kind: team.KindBroadcast, Type: w.Type, Count: n, Graph: w.Graph}
-			if err := shareOut(ctx, t, &part, within(w.Dst, off, n), &w.DstBuf, &w.Inner[1]); err != nil {
-				return err
-			}
+	}
+	t.Progress(1)
+	return k.waitTeam(1, "exit")
+}
+
+// moveStaged moves this rank's slice, which the team brings to it.
+func moveStaged(ctx context.Context, t *team.Team, w *team.Work) error {
+	h := t.Hosts
+	root := t.Index(w.Root)
+	if w.Kind != team.KindBroadcast {
+		if err := gatherSlices(ctx, t, w); err != nil {
+			return err
+		}
+	} else if root >= 0 {
+		if err := shareOut(ctx, t, w, root, 0, w.Count); err != nil {
+			return err
+		}
+	}
+	if h.Lane() >= 0 {
+		if err := h.Move(ctx, exchangeAcross(t, w)); err != nil {
+			return err
+		}
+	}
+	if w.Kind == team.KindBroadcast && root >= 0 {
+		return nil
+	}
+	for lane := range h.Lanes() {
+		off, n := laneAcross(t, w, lane)
+		if err := shareOut(ctx, t, w, h.Owner(lane), off, n); err != nil {
+			return err
 		}
 	}
 	return nil
 }
 
-// shareOut broadcasts v within the team, from the rank that part names.
-func shareOut(ctx context.Context, t *team.Team, part *team.Work, v team.Vec, told *team.Buf, algorithm *string) error {
-	part.Src, part.Dst = v, team.Vec{Type: v.Type}
+// gatherSlices combines the team's data of each lane in its owner's destination.
+func gatherSlices(ctx context.Context, t *team.Team, w *team.Work) error {
+	for lane := range t.Hosts.Lanes() {
+		off, n := laneAcross(t, w, lane)
+		part := team.Work{Kind: team.KindReduce, Type: w.Type, Red: w.Red, Factor: w.Factor, Root: t.Hosts.Owner(lane), Count: n,
+			Src: within(w.Src, off, n), Dst: team.Vec{Type: w.Type}, Graph: w.Graph}
+		switch {
+		case w.HalfAverage():
+			part.Divisor = cpu.Fraction(t.Size())
+		case w.Red == team.Avg:
+			part.Red = team.Sum
+		}
+		if t.Rank() == part.Root {
+			part.Dst = within(w.Dst, off, n)
+		}
+		if err := runPart(ctx, t, &part, &w.SrcBuf, &part.SrcBuf, &w.Inner[0]); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// shareOut broadcasts n elements of the result from off on within the team.
+func shareOut(ctx context.Context, t *team.Team, w *team.Work, root, off, n int) error {
+	v, told := w.Dst, &w.DstBuf
+	if v.Ptr == nil {
+		v, told = w.Src, &w.SrcBuf
+	}
+	part := team.Work{Kind: team.KindBroadcast, Type: w.Type, Root: root, Count: n, Src: within(v, off, n), Dst: team.Vec{Type: v.Type},
+		Graph: w.Graph}
 	buf := &part.SrcBuf
-	if t.Rank() != part.Root {
+	if t.Rank() != root {
 		part.Src, part.Dst = part.Dst, part.Src
 		buf = &part.DstBuf
 	}
-	return runPart(ctx, t, part, told, buf, algorithm)
+	return runPart(ctx, t, &part, told, buf, &w.Inner[1])
 }
 
 // runPart runs a part of an operation. It records in told whether part's buffer buf was direct, and which algorithm ran.
@@ -299,40 +382,4 @@ func leadersData(w *team.Work) unsafe.Pointer {
 		return w.Dst.Ptr
 	}
 	return w.Src.Ptr
-}
-
-func runAcrossBroadcast(ctx context.Context, t *team.Team, w *team.Work) error {
-	h, alone, root := t.Hosts, t.Size() == 1, max(t.Index(w.Root), 0)
-	w.SrcBuf.WasDirect, w.DstBuf.WasDirect = alone, alone
-	here := h.Of(w.Root) == h.Host()
-	for off, per := 0, pieceAcross(t, w); off < w.Count; off += per {
-		n := min(per, w.Count-off)
-		share := func() error {
-			if alone {
-				return nil
-			}
-			v, told := w.Dst, &w.DstBuf
-			if v.Ptr == nil {
-				v, told = w.Src, &w.SrcBuf
-			}
-			part := team.Work{Kind: team.KindBroadcast, Type: w.Type, Root: root, Count: n, Graph: w.Graph}
-			return shareOut(ctx, t, &part, within(v, off, n), told, &w.Inner[1])
-		}
-		if here {
-			if err := share(); err != nil {
-				return err
-			}
-		}
-		if t.Rank() == 0 {
-			if err := h.Move(ctx, exchangeAcross(t, w, leadersData(w), off, n)); err != nil {
-				return err
-			}
-		}
-		if !here {
-			if err := share(); err != nil {
-				return err
-			}
-		}
-	}
-	return nil
 }

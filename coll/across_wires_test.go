@@ -66,7 +66,9 @@ func TestAcrossWiresMismatches(t *testing.T) {
 	for _, w := range wires {
 		t.Run(w.name, func(t *testing.T) {
 			for _, seed := range testkit.Seeds(t) {
-				mismatches(t, transporttest.New(t, w.o).Node, seed, testkit.Often(100), 20000)
+				for _, hosts := range mismatching {
+					mismatches(t, hosts, transporttest.New(t, w.o).Node, seed, testkit.Often(100)/len(mismatching), 20000)
+				}
 			}
 		})
 	}

@@ -1,8 +1,9 @@
 // Package hosts does what the hosts of a communicator do together: it makes one verdict of what their teams have agreed
-// on, and moves data between the teams' leaders.
+// on, and moves data between hosts.
 //
-// A team's leader is its first rank. Only leaders have wires. The other ranks of a team wait for what their leader
-// writes in its area.
+// A team's leader is its first rank. Only leaders agree: the other ranks of a team wait for what their leader writes in
+// its area. Data go by lanes. A lane has a rank on each host, its owner, and moves a part of an operation's data between
+// these. Leaders own lane 0.
 package hosts
 
 import (
@@ -46,12 +47,17 @@ type Stage struct {
 	ranks int    // of the communicator
 	most  int    // most ranks on one host
 	seq   uint64 // of the running operation, the same on all ranks
-	leads bool   // this rank is its team's leader; other ranks use none of the fields below
+	leads bool   // this rank is its team's leader
+	lanes int    // see Lanes
+	lane  int    // this rank's, -1: none; such ranks use none of the fields below
 
 	link team.Link // see Link
 
-	peers []*peer                 // by host; nil: no link to it, yet. For the communicator's turn
+	peers []*peer                 // owners of this lane, by host; nil: no link to it, yet. For the communicator's turn
 	known atomic.Pointer[[]*peer] // those that there are
+	mover mover
+
+	// What follows is for leaders.
 
 	agreement *agreement
 	out       [][]byte // messages of the agreement, by round
@@ -64,19 +70,20 @@ type Stage struct {
 	srcs   []unsafe.Pointer      // see Scratch
 	dataOf func(host int) []byte // contributions
 
-	mover mover
-
 	ending  sync.Mutex // held by Close, and by users of links outside of the communicator's turn
 	closed  bool
 	severed bool // the links are closed
 }
 
-// peer is the leader of another host that this leader has a link to.
+// mostLanes is the most lanes of a communicator.
+const mostLanes = 8
+
+// peer is the owner of this rank's lane on another host, which this rank has a link to.
 type peer struct {
 	host, rank int // rank of the communicator
 	world      int
 	link       transport.Endpoint
-	lane       lane
+	flow       flow
 	// left is 0 until the peer closes the communicator, then 1 + the last operation that it has completed.
 	left atomic.Uint64
 	// misses is 1 + the rank that the peer says it waits for (itself if for nobody); 0: no answer.
@@ -86,22 +93,31 @@ type peer struct {
 
 // Begin lets the stage receive messages from the network, such as that the communicator broke.
 func (s *Stage) Begin() {
-	if s.leads {
+	if s.lane >= 0 {
 		s.Network.add(s)
 	}
 }
 
-// Open makes this rank's side; Begin completes it. Collective over the leaders: each connects to those that it
-// exchanges with.
+// Open makes this rank's side; Begin completes it. Collective over the leaders: each connects to those that it agrees
+// with.
 func Open(ctx context.Context, c Config) (*Stage, error) {
-	s := &Stage{Config: c, n: len(c.Hosts), me: c.Mine, leads: c.Team.Rank() == 0}
+	s := &Stage{Config: c, n: len(c.Hosts), me: c.Mine, leads: c.Team.Rank() == 0, lanes: mostLanes, lane: -1}
 	for _, ranks := range c.Hosts {
 		s.ranks += len(ranks)
-		s.most = max(s.most, len(ranks))
+		s.most, s.lanes = max(s.most, len(ranks)), min(s.lanes, len(ranks))
+	}
+	for l := range s.lanes {
+		if s.Owner(l) == c.Team.Rank() {
+			s.lane = l
+		}
 	}
 	name, lanes := c.Network.node.Transport()
-	s.link = team.Link{Name: name, Lanes: lanes, Why: "copied by the kernel", Leader: s.leads,
+	s.link = team.Link{Name: name, Lanes: lanes, Why: "copied by the kernel", Leader: s.leads, Owner: s.lane >= 0,
 		Single: c.Team.Size() == 1}
+	if s.lane >= 0 {
+		s.peers = make([]*peer, s.n)
+		s.mover.local = make([]unsafe.Pointer, c.Team.Size())
+	}
 	if s.leads {
 		s.agreement = newAgreement(s.n, s.me, s.ranks, s.rooms())
 		s.meet()
@@ -124,7 +140,6 @@ func Open(ctx context.Context, c Config) (*Stage, error) {
 
 // meet lists the leaders that this one agrees with. Those in the tree of reports are among them.
 func (s *Stage) meet() {
-	s.peers = make([]*peer, s.n)
 	var all []*peer
 	for k := range s.agreement.rounds {
 		for _, h := range [2]int{s.agreement.from[k], s.agreement.to[k]} {
@@ -138,25 +153,30 @@ func (s *Stage) meet() {
 }
 
 func (s *Stage) newPeer(host int) *peer {
-	rank := s.Hosts[host][0]
+	rank := s.Hosts[host][s.owner(s.lane, host)]
 	return &peer{host: host, rank: rank, world: s.World(rank)}
 }
 
-// peer returns the leader of another host. The first call for one that this host does not agree with makes the pair,
-// without waiting: its errors are those of waiting for that host.
+// peer returns the owner of this rank's lane on another host. The first call makes the pair, if Open has not, without
+// waiting: its errors are those of waiting for that host.
 func (s *Stage) peer(host int) *peer {
 	if p := s.peers[host]; p != nil {
 		return p
 	}
 	p := s.newPeer(host)
-	p.link = s.Network.node.Endpoint(s.ID, p.world, true)
+	p.link = s.endpoint(p)
 	s.peers[host] = p
 	all := append(slices.Clone(s.partners()), p)
 	s.known.Store(&all)
 	return p
 }
 
-// partners are the leaders that this one has links to; none on other ranks than leaders. For any goroutine.
+func (s *Stage) endpoint(p *peer) transport.Endpoint {
+	s.Network.wired.Store(true)
+	return s.Network.node.Endpoint(s.ID, p.world, true)
+}
+
+// partners are the ranks that this one has links to. For any goroutine.
 func (s *Stage) partners() []*peer {
 	if all := s.known.Load(); all != nil {
 		return *all
@@ -169,7 +189,7 @@ func (s *Stage) connect(ctx context.Context) error {
 	errs := make([]error, len(s.partners()))
 	var wg sync.WaitGroup
 	for i, p := range s.partners() {
-		p.link = s.Network.node.Endpoint(s.ID, p.world, true)
+		p.link = s.endpoint(p)
 		wg.Go(func() {
 			if err := p.link.Ready(ctx); err != nil {
 				errs[i] = reason.About(p.rank, fmt.Errorf("from host %s to host %s: %w", s.Names[s.me], s.Names[p.host], err))
@@ -298,6 +318,25 @@ func (s *Stage) Of(rank int) int {
 
 // On is how many ranks are on a host. Implements team.Hosts.
 func (s *Stage) On(host int) int { return len(s.Hosts[host]) }
+
+// Progress implements team.Hosts.
+func (s *Stage) Progress() {
+	if s.Network.wired.Load() {
+		s.Network.node.Progress()
+	}
+}
+
+// Lanes implements team.Hosts.
+func (s *Stage) Lanes() int { return s.lanes }
+
+// Lane implements team.Hosts.
+func (s *Stage) Lane() int { return s.lane }
+
+// Owner implements team.Hosts.
+func (s *Stage) Owner(lane int) int { return s.owner(lane, s.me) }
+
+// owner is the rank of a host's team that has a lane.
+func (s *Stage) owner(lane, host int) int { return lane * s.On(host) / s.lanes }
 
 // Link implements team.Hosts.
 func (s *Stage) Link() *team.Link { return &s.link }

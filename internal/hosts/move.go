@@ -34,6 +34,8 @@ type mover struct {
 	items        uint64 // as many fit
 	landed, free uint64 // such items granted, and combined
 	own          []byte // landing memory of this communicator alone
+
+	local []unsafe.Pointer // scratch, one for each rank of the team
 }
 
 // side goes through the steps that send, or through those that receive.
@@ -76,25 +78,32 @@ const itemBits = 24
 
 func itemSeq(op, n uint64) uint64 { return op<<itemBits + n + 1 }
 
-// lane is an exchange's way to and from a peer: how many items.
-type lane struct {
-	op                   uint64 // the operation that these belong to
+// flow counts an operation's items to and from a peer.
+type flow struct {
+	op                   uint64 // the operation
 	granted, taken, sent uint64
 }
 
-// lane returns the peer's lane in the running operation.
-func (s *Stage) lane(p *peer) *lane {
-	if p.lane.op != s.seq {
-		p.lane = lane{op: s.seq}
+// flow returns the peer's in the running operation.
+func (s *Stage) flow(p *peer) *flow {
+	if p.flow.op != s.seq {
+		p.flow = flow{op: s.seq}
 	}
-	return &p.lane
+	return &p.flow
 }
 
 // itemPlace is the place of an item that a peer sends.
 func (s *Stage) itemPlace(n uint64) int { return agreementPlaces(s.n) + int(n%window) }
 
-// Expect implements team.Hosts.
-func (s *Stage) Expect(x team.Exchange) {
+// expect lets the peers send what the operation's first exchange receives.
+func (s *Stage) expect(w *team.Work, differ bool) {
+	if s.lane < min(w.Lanes, s.lanes) && s.lane >= 0 && !differ && w.Path.Exchange != nil {
+		s.begin(w.Path.Exchange(s.Team, w))
+	}
+}
+
+// begin begins an exchange: it lets the peers send.
+func (s *Stage) begin(x team.Exchange) {
 	m := &s.mover
 	m.x, m.size, m.begun, m.moved = x, x.Work.Type.Size(), true, false
 	m.sends.begin(x.Plan, true)
@@ -149,7 +158,7 @@ func (s *Stage) grant() {
 	for g := &m.grants; !g.over; {
 		k := &g.k
 		p := s.peer(k.Peer)
-		l := s.lane(p)
+		l := s.flow(p)
 		if l.granted-l.taken == window {
 			return
 		}
@@ -176,7 +185,7 @@ var errDiffer = errors.New("the hosts do not agree")
 func (s *Stage) Move(ctx context.Context, x team.Exchange) error {
 	m := &s.mover
 	if !m.begun {
-		s.Expect(x)
+		s.begin(x)
 	}
 	if !m.moved {
 		m.x = x
@@ -246,7 +255,7 @@ func (s *Stage) send(ctx context.Context, what string) (o obstacle, err error) {
 	for d := &m.sends; !d.over && (m.receives.over || d.number < m.receives.number); {
 		k := &d.k
 		p := s.peer(k.Peer)
-		l := s.lane(p)
+		l := s.flow(p)
 		place, seq := s.itemPlace(l.sent), itemSeq(s.seq, l.sent)
 		if o = (obstacle{p: p, word: p.link.Granted(place), target: seq}); !o.gone() {
 			return o, nil
@@ -255,8 +264,15 @@ func (s *Stage) send(ctx context.Context, what string) (o obstacle, err error) {
 		if n == 0 {
 			return o, s.damaged(ctx, p, what, fmt.Errorf("a grant of %d bytes for elements of %d", p.link.Room(place), m.size))
 		}
-		p.link.Put(place, seq, unsafe.Add(m.mine(k), d.off*m.size), n*m.size)
+		if k.Source {
+			m.prepare(k.Off+d.off, n)
+		}
+		from := unsafe.Add(m.mine(k), d.off*m.size)
+		p.link.Put(place, seq, from, n*m.size)
 		l.sent++
+		if k.Last {
+			m.hand(from, k.Off+d.off, n)
+		}
 		d.did(n)
 	}
 	return obstacle{}, nil
@@ -277,7 +293,7 @@ func (s *Stage) receive(ctx context.Context, what string) (o obstacle, err error
 	}
 	k := &d.k
 	p := s.peer(k.Peer)
-	l := s.lane(p)
+	l := s.flow(p)
 	place := s.itemPlace(l.taken)
 	if o = (obstacle{p: p, word: p.link.Word(place), target: itemSeq(s.seq, l.taken)}); !o.gone() {
 		return o, nil
@@ -296,8 +312,14 @@ func (s *Stage) receive(ctx context.Context, what string) (o obstacle, err error
 				return o, err
 			}
 		}
+		if k.Source && k.After == 0 { // otherwise it was prepared when it was sent
+			m.prepare(k.Off+d.off, n)
+		}
 		s.combine(k, unsafe.Add(m.x.Destination, (k.Off+d.off)*m.size), m.at(m.free), unsafe.Add(m.mine(k), d.off*m.size), n)
 		m.free++
+	}
+	if k.Last {
+		m.hand(unsafe.Add(m.x.Destination, (k.Off+d.off)*m.size), k.Off+d.off, n)
 	}
 	l.taken++
 	d.did(n)
@@ -308,6 +330,29 @@ func (s *Stage) receive(ctx context.Context, what string) (o obstacle, err error
 	}
 	o.moved = true
 	return o, nil
+}
+
+// prepare combines the data of the team's ranks, n elements from off on.
+func (m *mover) prepare(off, n int) {
+	w, srcs := m.x.Work, m.local[:len(m.x.Sources)]
+	if len(srcs) == 0 {
+		return
+	}
+	for i, p := range m.x.Sources {
+		srcs[i] = unsafe.Add(p, off*m.size)
+	}
+	div := 1
+	if w.HalfAverage() {
+		div = cpu.Fraction(len(srcs))
+	}
+	cpu.ReduceN(w.Type, w.Red.Op(), unsafe.Add(m.x.Destination, off*m.size), srcs, n, div, false)
+}
+
+// hand hands the team n elements from off on, which are final, at p.
+func (m *mover) hand(p unsafe.Pointer, off, n int) {
+	for _, to := range m.x.Copies {
+		cpu.Copy(unsafe.Add(to, off*m.size), p, n*m.size, m.x.Stream)
+	}
 }
 
 // combine combines n elements that have landed with this host's own.
@@ -361,7 +406,7 @@ func (s *Stage) damaged(ctx context.Context, p *peer, what string, err error) er
 // withdraw revokes what is granted to peers and not used. Landing memory stays the operation's until that is done.
 func (s *Stage) withdraw() {
 	for _, p := range s.partners() {
-		for l := s.lane(p); l.taken < l.granted; l.taken++ {
+		for l := s.flow(p); l.taken < l.granted; l.taken++ {
 			p.link.Revoke(s.itemPlace(l.taken), itemSeq(s.seq, l.taken))
 		}
 	}

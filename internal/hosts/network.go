@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"log/slog"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/ubcoll/ubcoll/fault"
@@ -16,6 +17,7 @@ type Network struct {
 	node transport.Node
 	JobConfig
 	landing pool
+	wired   atomic.Bool // it has, or had, links
 
 	mu     sync.Mutex
 	stages map[uint64]*Stage // by communicator

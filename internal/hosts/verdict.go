@@ -33,7 +33,7 @@ func (s *Stage) Agree(ctx context.Context, w *team.Work, bad, mine error) error 
 	if s.leads {
 		err = s.lead(ctx, w, mine != nil)
 	} else {
-		err = s.follow(ctx)
+		err = s.follow(ctx, w, mine != nil)
 	}
 	if err != nil && bad != nil && s.Team.Broken() == nil {
 		return s.Team.Errorf("", reason.Blamed(bad, -1), bad)
@@ -53,6 +53,7 @@ func (s *Stage) lead(ctx context.Context, w *team.Work, differ bool) error {
 			a.offer(b[:n:n])
 		}
 	}
+	s.expect(w, differ)
 	if err := s.moveBeside(ctx); err != nil {
 		return err
 	}
@@ -219,7 +220,22 @@ func (s *Stage) say(e *fault.Error) {
 }
 
 // follow waits for the leader's verdict.
-func (s *Stage) follow(ctx context.Context) error {
+func (s *Stage) follow(ctx context.Context, w *team.Work, differ bool) error {
+	s.expect(w, differ)
+	err := s.hear(ctx)
+	if err == nil || !s.mover.begun || s.Team.Broken() != nil {
+		return err
+	}
+	s.withdraw()
+	if err := s.revoked(ctx); err != nil {
+		return err
+	}
+	s.mover.leave(s)
+	return err
+}
+
+// hear waits for the leader's verdict, and returns it.
+func (s *Stage) hear(ctx context.Context) error {
 	t := s.Team
 	a := t.Peers[0].Area
 	d := &a.Verdict[t.Seq&1]

@@ -152,7 +152,7 @@ func (s *Stage) Close() {
 		return
 	}
 	s.closed = true
-	if !s.leads {
+	if s.lane < 0 {
 		s.Network.node.Leave(s.ID)
 		return
 	}

@@ -61,7 +61,7 @@ type Step struct {
 	// After is how many of the host's steps that send must have left before. The last of them sends the own data, which
 	// the result replaces, unless the source is other memory.
 	After int
-	// Last says that all hosts' data are combined then.
+	// Last says that the elements are final then: the result, which this host sends and receives no more in another form.
 	Last bool
 }
 
@@ -189,7 +189,7 @@ func (c *Cursor) ring(s *Step) bool {
 			*s = Step{Op: Reduce, Peer: before(p.Me, p.Hosts), Off: off, N: n, Source: true, In: Span{part, hop + 1},
 				Own: Span{p.Me, 1}, Last: hop == p.Hosts-2}
 		default:
-			*s = Step{Op: Copy, Peer: before(p.Me, p.Hosts), Off: off, N: n}
+			*s = Step{Op: Copy, Peer: before(p.Me, p.Hosts), Off: off, N: n, Last: true}
 		}
 		return true
 	}
@@ -254,7 +254,7 @@ func (c *Cursor) folded(s *Step) bool {
 		*s = Step{Op: Send, Peer: c.p.Me + 1, Source: true}
 		return c.item(s, at)
 	}
-	*s = Step{Op: Copy, Peer: c.p.Me + 1}
+	*s = Step{Op: Copy, Peer: c.p.Me + 1, Last: true}
 	return at < 2*c.pipe.items && c.item(s, at-c.pipe.items)
 }
 
@@ -288,10 +288,10 @@ func (c *Cursor) chain(s *Step) bool {
 		n := min(p.Item, p.Count-off)
 		switch {
 		case at%2 == 0 && p.Me != p.Root:
-			*s = Step{Op: Copy, Peer: before(p.Me, p.Hosts), Off: off, N: n}
+			*s = Step{Op: Copy, Peer: before(p.Me, p.Hosts), Off: off, N: n, Last: true}
 			return true
 		case at%2 == 1 && after(p.Me, p.Hosts) != p.Root:
-			*s = Step{Op: Send, Peer: after(p.Me, p.Hosts), Off: off, N: n, Source: p.Me == p.Root}
+			*s = Step{Op: Send, Peer: after(p.Me, p.Hosts), Off: off, N: n, Source: p.Me == p.Root, Last: p.Me == p.Root}
 			return true
 		}
 	}

@@ -7,8 +7,7 @@ import (
 	"github.com/ubcoll/ubcoll/fault"
 )
 
-// Hosts is the other hosts of a team's communicator, as paths see them. Only the team's first rank, the leader, calls
-// the methods that move data, in the communicator's turn; all leaders make the same calls.
+// Hosts is the other hosts of a team's communicator, as paths see them.
 type Hosts interface {
 	// Size is the number of hosts, Host the number of this rank's host, and Of the number of the host of a rank of the
 	// communicator.
@@ -29,11 +28,18 @@ type Hosts interface {
 	// rank of the team. Every rank of the team calls it.
 	Sub(ctx context.Context, w *Work) error
 
-	// Expect lets the other leaders send what x receives. It is called before the hosts have agreed, in Path.Contribute.
-	// A leader that is alone on its host moves x at once.
-	Expect(x Exchange)
-	// Move does x. Only the first of an operation can be expected. On all leaders the results are bitwise the same.
-	// Blocks; an error breaks the communicator.
+	// Progress moves what other hosts send and wait for, while this rank waits for its team. It does not block. Any
+	// goroutine.
+	Progress()
+
+	// Lanes is how many ranks of each host exchange data with other hosts beside each other, Lane the number of this
+	// rank's lane or -1, and Owner the rank of the team that has a lane. The leader has lane 0.
+	Lanes() int
+	Lane() int
+	Owner(lane int) int
+	// Move does x, with the owners of this rank's lane on all hosts, which make the same calls. In an operation with
+	// Path.Exchange the first is that exchange. On all hosts the results are bitwise the same. Blocks, in the
+	// communicator's turn; an error breaks the communicator.
 	Move(ctx context.Context, x Exchange) error
 }
 

@@ -21,6 +21,7 @@ type OpInfo struct {
 	// Inner has the algorithms of its ranks: before the exchange with other hosts, and after it.
 	Between *Link
 	Inner   [2]string
+	Lanes   int // ranks of each host that exchange data with other hosts
 
 	// Members are the operations of a group or of a graph's launch in their order, if one was last: those that ran, and
 	// the first 1024 at most. All other fields are the last member's. Nil for a single operation.
@@ -32,7 +33,8 @@ type Link struct {
 	Name   string // "tcp eth0"
 	Lanes  int    // connections to a peer that carry data beside each other
 	Why    string // what it does to the data
-	Leader bool   // this rank exchanges its host's data
+	Leader bool   // this rank exchanges what its host exchanges on one lane
+	Owner  bool   // this rank exchanges a part of what its host exchanges on several lanes
 	Single bool   // this host has one rank
 }
 
@@ -93,16 +95,17 @@ func (o *OpInfo) Levels() (all []Level) {
 		all = append(all, l)
 	}
 	if t := o.Between; t != nil {
-		all = append(all, Level{Where: BetweenHosts, Algorithm: o.Algorithm, Transport: t.Name, Lanes: t.Lanes,
-			Source: t.carried(o.Src), Destination: t.carried(o.Dst), Why: t.Why})
+		all = append(all, Level{Where: BetweenHosts, Algorithm: o.Algorithm, Transport: t.Name, Lanes: max(o.Lanes, 1) * t.Lanes,
+			Source: o.carried(o.Src), Destination: o.carried(o.Dst), Why: t.Why})
 	}
 	return all
 }
 
 // carried describes a buffer of this rank between hosts, which b describes on its host.
-func (l *Link) carried(b BufferInfo) BufferInfo {
+func (o *OpInfo) carried(b BufferInfo) BufferInfo {
+	l := o.Between
 	switch {
-	case !l.Leader || !b.Used:
+	case !l.Leader && !(l.Owner && o.Lanes > 1) || !b.Used:
 		return BufferInfo{}
 	case l.Single && !b.Direct:
 		return b

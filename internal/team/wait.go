@@ -169,6 +169,9 @@ func (t *Team) pollClock(s *WaitState, gap time.Duration) *fault.Error {
 		return t.ClosedError(s, s.Peer)
 	}
 	t.comm.Advance()
+	if t.Hosts != nil && s.Far == 0 && s.now > yieldAfter { // a wait for another host does it
+		t.Hosts.Progress()
+	}
 	if s.now < s.health {
 		return nil
 	}

@@ -46,6 +46,8 @@ type Work struct {
 	Algorithm string
 	// Inner has the algorithms of the parts that ran within the team: before the exchange with other hosts, and after.
 	Inner [2]string
+	// Lanes is how many ranks of each host exchange data with other hosts.
+	Lanes int
 
 	// Eager is what travels in this rank's eager slot.
 	Eager EagerPart
@@ -216,6 +218,10 @@ type Path struct {
 	// Contribute runs on the first rank of a team that has agreed. It writes to b what the other hosts need from the
 	// team, up to Hosts.Contribution bytes, and returns how many. It cannot fail.
 	Contribute func(t *Team, w *Work, b []byte) int
+	// Exchange is the first exchange of this rank, whose lane is used: other hosts may send what it receives from then
+	// on, while the hosts agree. A rank that is alone on its host moves its data then, too. Of the exchange's memory, only
+	// Destination is used before Run, unless the rank is alone.
+	Exchange func(t *Team, w *Work) Exchange
 	// Conclude runs on the first rank of each host. It turns the contributions of all hosts into what Run uses. An
 	// error means that some host has sent something wrong, and breaks the communicator.
 	Conclude func(t *Team, w *Work, all func(host int) []byte) error
