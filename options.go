@@ -21,7 +21,7 @@ type Options struct {
 	Timeout   time.Duration // longest wait inside one operation; 0 = 10 minutes
 	Register  Policy        // which buffers the library registers
 	Pin       Pin           // whether registered host memory must be locked in memory
-	Algorithm Algorithm     // of all-reduces on one host, where it is possible
+	Algorithm Algorithm     // of all-reduces on one host, where it is possible, or of operations between hosts
 	Devices   DevicePolicy  // whether the ranks use GPUs, and may share them
 
 	// NetTimeout is how long another host may leave what was sent to it unanswered before the connection to it counts as
@@ -66,16 +66,17 @@ const (
 	PinRequired = register.PinRequired
 )
 
-// Algorithm is how the data of an all-reduce travels on one host. On a communicator of several hosts it has no effect:
-// the library chooses, between hosts and within them, and LastOp says what it chose.
+// Algorithm is how the data of an all-reduce travels on one host, or how those of an all-reduce or a broadcast travel
+// between hosts. An algorithm that is not for the operation at hand has no effect: the library chooses, and LastOp says
+// what it chose. So it does within the hosts of a communicator of several.
 type Algorithm string
 
-// The algorithms. The two-shot works with every mix of buffers and replaces another algorithm that is not possible.
-// Data small enough to travel with the agreement does so, unless the ring is asked for.
+// The algorithms. On one host the two-shot works with every mix of buffers and replaces another algorithm that is not
+// possible. Data small enough to travel with the agreement does so, on one host unless the ring is asked for.
 const (
 	// AlgorithmAuto lets the library choose.
 	AlgorithmAuto Algorithm = ""
-	// AlgorithmRing goes around all ranks.
+	// AlgorithmRing goes around all ranks, or all hosts.
 	AlgorithmRing Algorithm = "ring"
 	// AlgorithmOneShot has every rank combine everything. On devices that is up to 256 KiB with 2 ranks, 172 KiB with 3,
 	// 128 KiB with 4 to 8, and 32 KiB with more; after Split and Dup up to 64 KiB with 2 ranks, and 32 KiB with more.
@@ -85,11 +86,22 @@ const (
 	// AlgorithmPush has every rank combine its part and write it to the others. On devices it is a two-shot without
 	// reads of peers' memory.
 	AlgorithmPush Algorithm = "push"
+
+	// AlgorithmDoubling, of all-reduces between hosts, has each host exchange all data with log2 of the hosts.
+	AlgorithmDoubling Algorithm = "doubling"
+	// AlgorithmHalving, of all-reduces between hosts, has each host exchange half of the data with another one, then a
+	// quarter, and so on, and then the results in the other order.
+	AlgorithmHalving Algorithm = "halving"
+	// AlgorithmChain, of broadcasts between hosts, passes the data on from host to host, in pieces.
+	AlgorithmChain Algorithm = "chain"
+	// AlgorithmTree, of broadcasts between hosts, passes the data on to up to log2 of the hosts each.
+	AlgorithmTree Algorithm = "tree"
 )
 
 // Algorithms returns the algorithms that can be asked for by name: all but [AlgorithmAuto]. The caller owns the slice.
 func Algorithms() []Algorithm {
-	return []Algorithm{AlgorithmRing, AlgorithmOneShot, AlgorithmTwoShot, AlgorithmPush}
+	return []Algorithm{AlgorithmRing, AlgorithmOneShot, AlgorithmTwoShot, AlgorithmPush, AlgorithmDoubling, AlgorithmHalving,
+		AlgorithmChain, AlgorithmTree}
 }
 
 // DevicePolicy decides whether the ranks of a communicator, and of those that Split and Dup make of it, use their GPUs.

@@ -20,10 +20,9 @@ import (
 // after it, bring the slices to their owners and the results to all.
 
 var (
-	acrossSmallPath     = team.Path{Name: "exchange", Offer: offerToLeader, Contribute: contribute, Conclude: conclude, Run: takeOutcome}
-	acrossDoublingPath  = acrossPath(schedule.Doubling)
-	acrossReducePath    = acrossPath(schedule.Ring)
-	acrossBroadcastPath = acrossPath(schedule.Chain)
+	acrossSmallPath = team.Path{Name: "exchange", Offer: offerToLeader, Contribute: contribute, Conclude: conclude, Run: takeOutcome}
+	acrossPaths     = [...]team.Path{schedule.Ring: acrossPath(schedule.Ring), schedule.Doubling: acrossPath(schedule.Doubling),
+		schedule.Halving: acrossPath(schedule.Halving), schedule.Chain: acrossPath(schedule.Chain), schedule.Tree: acrossPath(schedule.Tree)}
 )
 
 func acrossPath(way schedule.Way) team.Path {
@@ -46,23 +45,28 @@ func chooseAcross(t *team.Team, w *team.Work) {
 		w.SrcBuf.Why, w.DstBuf.Why = "small enough to travel with what the hosts say", "its own rank alone writes it"
 	default:
 		w.Lanes = h.Lanes()
-		switch wayAcross(t, w) {
-		case schedule.Chain:
-			w.Path = &acrossBroadcastPath
-		case schedule.Doubling:
-			w.Path = &acrossDoublingPath
-		default:
-			w.Path = &acrossReducePath
-		}
+		w.Path = &acrossPaths[wayAcross(t, w)]
 	}
 }
 
 // wayAcross is how data travel between hosts that do not travel with the proposals.
 func wayAcross(t *team.Team, w *team.Work) schedule.Way {
+	ways := [...]schedule.Way{schedule.Ring, schedule.Doubling, schedule.Halving}
+	if w.Kind == team.KindBroadcast {
+		ways = [...]schedule.Way{schedule.Chain, schedule.Tree, schedule.Tree}
+	}
+	if asked := t.Algorithm(); asked != "" {
+		for _, way := range ways {
+			if way.String() == asked {
+				return way
+			}
+		}
+	}
+	bytes := sliceAcross(t, w) * w.Type.Size()
 	switch {
 	case w.Kind == team.KindBroadcast:
 		return schedule.Chain
-	case sliceAcross(t, w)*w.Type.Size() <= doublingMost:
+	case bytes <= doublingMost:
 		return schedule.Doubling
 	}
 	return schedule.Ring

@@ -9,6 +9,8 @@ import (
 
 	"github.com/ubcoll/ubcoll"
 	"github.com/ubcoll/ubcoll/coll"
+	"github.com/ubcoll/ubcoll/internal/engine"
+	"github.com/ubcoll/ubcoll/internal/inside"
 	"github.com/ubcoll/ubcoll/internal/race"
 	"github.com/ubcoll/ubcoll/internal/testkit"
 )
@@ -123,4 +125,46 @@ func checkBuffers(c *ubcoll.Comm, src, dst []float32, turn int, direct bool) err
 		}
 	}
 	return nil
+}
+
+// between is how the data of the last operation went between hosts.
+func between(c *ubcoll.Comm) string {
+	all := c.LastOp().Levels
+	return all[len(all)-1].Algorithm
+}
+
+// TestAcrossWays: every way between hosts can be asked for, at any size beyond that of contributions, and LastOp names it.
+func TestAcrossWays(t *testing.T) {
+	layouts := []string{"ab", "abc", "aabb", "abcde", "abcdef", "aabbccdddeeffgg"}
+	if testkit.Daily() {
+		layouts = layouts[3:5]
+	}
+	for _, hosts := range layouts {
+		for _, a := range []struct {
+			name    string
+			reduces bool
+		}{{"ring", true}, {"doubling", true}, {"halving", true}, {"chain", false}, {"tree", false}} {
+			t.Run(hosts+"/"+a.name, func(t *testing.T) {
+				o := engine.Options{Algorithm: a.name}
+				requireAll(t, onHostsWith(t, hosts, inside.Providers.Network, o, func(c *ubcoll.Comm) error {
+					for turn, n := range []int{17_000, 40_001, 300_000} {
+						if err := checkAcross(c, n, turn); err != nil {
+							return err
+						}
+						if !a.reduces && between(c) != a.name {
+							return fmt.Errorf("%v", c.LastOp())
+						}
+						v := ubcoll.Of(make([]int64, n))
+						if err := coll.AllReduce(context.Background(), c, v, v, ubcoll.Max); err != nil {
+							return err
+						}
+						if a.reduces && between(c) != a.name {
+							return fmt.Errorf("%v", c.LastOp())
+						}
+					}
+					return nil
+				}))
+			})
+		}
+	}
 }

@@ -36,6 +36,12 @@ func onHosts(t testing.TB, hosts string, do func(c *ubcoll.Comm) error) []error 
 // onHostsOver is onHosts over a network of the test's own.
 func onHostsOver(t testing.TB, hosts string, network engine.NewNode, do func(c *ubcoll.Comm) error) []error {
 	t.Helper()
+	return onHostsWith(t, hosts, network, engine.Options{}, do)
+}
+
+// onHostsWith is onHostsOver with options.
+func onHostsWith(t testing.TB, hosts string, network engine.NewNode, o engine.Options, do func(c *ubcoll.Comm) error) []error {
+	t.Helper()
 	providers := inside.Providers
 	providers.Network = network
 	bs := enginetest.Hosts(bootstrap.Local(len(hosts)), func(r int) string { return "host-" + hosts[r:r+1] })
@@ -43,7 +49,7 @@ func onHostsOver(t testing.TB, hosts string, network engine.NewNode, do func(c *
 	var wg sync.WaitGroup
 	for r, b := range bs {
 		wg.Go(func() {
-			in, err := inside.OpenOn(context.Background(), b, engine.Options{}, nil, providers)
+			in, err := inside.OpenOn(context.Background(), b, o, nil, providers)
 			if err == nil {
 				c := (*ubcoll.Comm)(in)
 				err = errors.Join(do(c), c.Close())

@@ -4,6 +4,7 @@ import (
 	"fmt"
 
 	"github.com/ubcoll/ubcoll/fault"
+	"github.com/ubcoll/ubcoll/internal/schedule"
 	"github.com/ubcoll/ubcoll/internal/team"
 )
 
@@ -49,6 +50,15 @@ func chooseInTeam(t *team.Team, w *team.Work) {
 	}
 }
 
+// onHost is the algorithm that was asked for, if it is one of a host's ranks, or "".
+func onHost(asked string) string {
+	switch asked {
+	case schedule.Doubling.String(), schedule.Halving.String(), schedule.Chain.String(), schedule.Tree.String():
+		return ""
+	}
+	return asked
+}
+
 // algorithm is how the data of operations above eager size travels.
 type algorithm int
 
@@ -62,7 +72,7 @@ const (
 
 // allReduceAlgorithm chooses for an all-reduce of that many bytes, from the descriptors, which the whole team sees.
 func allReduceAlgorithm(t *team.Team, bytes int, how team.BufferLayout) algorithm {
-	switch asked := t.Algorithm(); {
+	switch asked := onHost(t.Algorithm()); {
 	case asked == "two-shot":
 		return byTwoShot
 	case asked == "one-shot" && how.AllSrc && !how.InPlace:

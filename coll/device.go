@@ -37,7 +37,7 @@ func placeOnDevice(v *inside.View, w *team.Work) bool {
 	if _, none := v.Comm.GPU(); none != nil || v.SpansHosts() {
 		return false
 	}
-	w.Kernel = chooseKernel(&v.Comm.Team().Tuning().GPU, v.Comm.Options().Algorithm, w, v.Comm.Size(),
+	w.Kernel = chooseKernel(&v.Comm.Team().Tuning().GPU, onHost(v.Comm.Options().Algorithm), w, v.Comm.Size(),
 		gpu.DeviceOf(v.Comm).Layout.Data())
 	return true
 }

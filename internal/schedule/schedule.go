@@ -18,12 +18,14 @@ type Way uint8
 const (
 	Ring     Way = iota + 1 // all-reduce
 	Doubling                // all-reduce
+	Halving                 // all-reduce
 	Chain                   // broadcast
+	Tree                    // broadcast
 )
 
 // String is the way's name, as LastOp has it.
 func (w Way) String() string {
-	return [...]string{"", "ring", "recursive doubling", "chain"}[w]
+	return [...]string{"", "ring", "doubling", "halving", "chain", "tree"}[w]
 }
 
 // Plan is one collective.
@@ -33,7 +35,7 @@ type Plan struct {
 	Root      int // the root's host
 	Count     int // elements
 	Item      int // most elements of a step
-	Line      int // ring: parts begin at multiples of so many elements, so that they share no cache line
+	Line      int // ring, halving: parts begin at multiples of so many elements, so that they share no cache line
 }
 
 // Op is what a step does.
@@ -74,8 +76,10 @@ type Cursor struct {
 	at   int // in a numbering of the way's own
 	pipe pipeline
 	part int // ring: elements of a part
-	fold int // doubling: pairs of hosts that begin with one sending the other all its data
-	rank int // doubling: this host's number among those that go on, -1: not among them
+	fold int // doubling, halving: pairs of hosts that begin with one sending the other all its data
+	rank int // doubling, halving: this host's number among those that go on, -1: not among them
+
+	hop, item int // halving
 }
 
 // Begin returns a cursor before the first step.
@@ -85,7 +89,7 @@ func (p Plan) Begin() Cursor {
 	case Ring:
 		c.part = roundUp((p.Count+p.Hosts-1)/p.Hosts, p.Line)
 		c.pipe = pipeline{hops: 2*p.Hosts - 2, items: (c.part + p.Item - 1) / p.Item, skew: 1}
-	case Doubling:
+	case Doubling, Halving:
 		items := (p.Count + p.Item - 1) / p.Item
 		c.pipe = pipeline{hops: c.levels(), items: items, skew: items}
 		c.fold = p.Hosts - 1<<c.levels()
@@ -113,6 +117,10 @@ func (c *Cursor) Next(s *Step) bool {
 		return c.ring(s)
 	case Doubling:
 		return c.doubling(s)
+	case Halving:
+		return c.halving(s)
+	case Tree:
+		return c.tree(s)
 	}
 	return c.chain(s)
 }
@@ -218,18 +226,12 @@ func (c *Cursor) levels() int { return bits.Len(uint(c.p.Hosts)) - 1 }
 // what they have with the one whose number differs in bit k. Each has the data of neighbouring hosts then, so both
 // combine the same operands in the same order. Rounds are cut into items, so that they overlap.
 func (c *Cursor) doubling(s *Step) bool {
-	p := &c.p
 	if c.rank < 0 {
 		return c.folded(s)
 	}
-	before := 0 // items of the host that this one stands for
-	if p.Me < 2*c.fold {
-		before = c.pipe.items
-	}
+	before := c.stands()
 	if c.at < before {
-		c.at++
-		*s = Step{Op: Reduce, Peer: p.Me - 1, Source: true, In: Span{p.Me - 1, 1}, Own: Span{p.Me, 1}}
-		return c.item(s, c.at-1)
+		return c.unfold(s)
 	}
 	if k, item, sends := c.pipe.next(); k >= 0 {
 		other := c.rank ^ 1<<k
@@ -238,34 +240,54 @@ func (c *Cursor) doubling(s *Step) bool {
 			s.Op, s.In, s.Own = Reduce, c.block(other>>k, k), c.block(c.rank>>k, k)
 			s.OwnFirst, s.After, s.Last = other > c.rank, k*c.pipe.items+item+1, k == c.levels()-1
 		}
-		return c.item(s, item)
+		return c.itemOf(s, item)
 	}
-	at := c.at - before
-	c.at++
-	*s = Step{Op: Send, Peer: p.Me - 1}
-	return at < before && c.item(s, at) // one that stands for another gives it as many items as it got
+	return c.giveBack(s)
 }
 
-// folded is the part of a host of doubling that another one stands for.
+// stands is how many items this host gets from the one that it stands for: 0 if there is none.
+func (c *Cursor) stands() int {
+	if c.p.Me < 2*c.fold {
+		return c.pipe.items
+	}
+	return 0
+}
+
+// unfold receives from the host that this one stands for.
+func (c *Cursor) unfold(s *Step) bool {
+	c.at++
+	*s = Step{Op: Reduce, Peer: c.p.Me - 1, Source: true, In: Span{c.p.Me - 1, 1}, Own: Span{c.p.Me, 1}}
+	return c.itemOf(s, c.at-1)
+}
+
+// giveBack gives the host that this one stands for, if there is one, as many items as it got. It is the end.
+func (c *Cursor) giveBack(s *Step) bool {
+	at := c.at - c.stands()
+	c.at++
+	*s = Step{Op: Send, Peer: c.p.Me - 1}
+	return at < c.stands() && c.itemOf(s, at)
+}
+
+// folded is the part of a host that another one stands for.
 func (c *Cursor) folded(s *Step) bool {
 	at := c.at
 	c.at++
 	if at < c.pipe.items {
 		*s = Step{Op: Send, Peer: c.p.Me + 1, Source: true}
-		return c.item(s, at)
+		return c.itemOf(s, at)
 	}
 	*s = Step{Op: Copy, Peer: c.p.Me + 1, Last: true}
-	return at < 2*c.pipe.items && c.item(s, at-c.pipe.items)
+	return at < 2*c.pipe.items && c.itemOf(s, at-c.pipe.items)
 }
 
-// item makes s a step of an item.
-func (c *Cursor) item(s *Step, item int) bool {
+// itemOf makes s the step of an item.
+func (c *Cursor) itemOf(s *Step, item int) bool {
 	s.Off = item * c.p.Item
 	s.N = min(c.p.Item, c.p.Count-s.Off)
 	return true
 }
 
-// first and last are the hosts of a rank of doubling: two if it is a folded pair.
+// first and last are the hosts of a rank: two if it is a folded pair.
 func (c *Cursor) first(rank int) int { return rank + min(rank, c.fold) }
 func (c *Cursor) last(rank int) int  { return c.first(rank+1) - 1 }
 
@@ -273,6 +295,93 @@ func (c *Cursor) last(rank int) int  { return c.first(rank+1) - 1 }
 func (c *Cursor) block(b, k int) Span {
 	first := c.first(b << k)
 	return Span{first, c.first((b+1)<<k) - first}
+}
+
+// halving is the all-reduce by recursive halving and doubling (Rabenseifner, "Optimization of collective reduction
+// operations", 2004). Pairs are those of doubling, but in round k a host sends only half of the part that it has, and
+// keeps the other half, with both hosts' data combined. The last parts are final, and the same pairs, in the other order,
+// give each other what they have until all have everything. Each round sends its items before it receives those of the
+// peer.
+func (c *Cursor) halving(s *Step) bool {
+	if c.rank < 0 {
+		return c.folded(s)
+	}
+	if c.at < c.stands() {
+		return c.unfold(s)
+	}
+	p, levels := &c.p, c.levels()
+	for ; c.hop < 4*levels; c.hop, c.item = c.hop+1, 0 { // for each round a hop that sends, and one that receives
+		round, sends := c.hop/2, c.hop%2 == 0
+		k, gathers := round, round >= levels
+		if gathers {
+			k = 2*levels - 1 - round
+		}
+		other := c.rank ^ 1<<k
+		whose := other // the part that goes to the peer, or that this host keeps or gets
+		if sends == gathers {
+			whose = c.rank
+		}
+		lo, hi := c.kept(whose, k+1)
+		off := lo + c.item*p.Item
+		if off >= hi {
+			continue
+		}
+		c.item++
+		*s = Step{Op: Send, Peer: c.last(other), Off: off, N: min(p.Item, hi-off), Source: k == 0 && !gathers && c.stands() == 0}
+		switch {
+		case sends:
+		case gathers:
+			s.Op, s.Last = Copy, true
+		default:
+			s.Op, s.In, s.Own = Reduce, c.block(other>>k, k), c.block(c.rank>>k, k)
+			s.OwnFirst, s.Last = other > c.rank, k == levels-1
+		}
+		return true
+	}
+	return c.giveBack(s)
+}
+
+// kept is the part that a rank of halving has after k rounds.
+func (c *Cursor) kept(rank, k int) (lo, hi int) {
+	hi = c.p.Count
+	for i := range k {
+		if half := min(lo+roundUp((hi-lo+1)/2, c.p.Line), hi); rank>>i&1 == 0 {
+			hi = half
+		} else {
+			lo = half
+		}
+	}
+	return lo, hi
+}
+
+// tree is the broadcast by a binomial tree, item by item: a host that is h behind the root gets the data from the host
+// that is h without its lowest bit behind it, and sends it to h + 1, h + 2, h + 4 and so on, below that bit, the one with
+// most hosts to pass it on to first.
+func (c *Cursor) tree(s *Step) bool {
+	p := &c.p
+	h := p.Me - p.Root
+	if h < 0 {
+		h += p.Hosts
+	}
+	children := 0
+	for low := h & -h; (h == 0 || 1<<children < low) && h+1<<children < p.Hosts; children++ {
+	}
+	first, steps := 0, 1+children // of an item
+	if h == 0 {
+		first, steps = 1, children
+	}
+	off, at := c.at/steps*p.Item, c.at%steps+first
+	if off >= p.Count {
+		return false
+	}
+	c.at++
+	n := min(p.Item, p.Count-off)
+	if at == 0 {
+		*s = Step{Op: Copy, Peer: (p.Root + h&(h-1)) % p.Hosts, Off: off, N: n, Last: true}
+	} else {
+		*s = Step{Op: Send, Peer: (p.Root + h + 1<<(children-at)) % p.Hosts, Off: off, N: n, Source: h == 0, Last: h == 0 && at == 1}
+	}
+	return true
 }
 
 // chain is the broadcast along a chain of the hosts, from the root's on, item by item.

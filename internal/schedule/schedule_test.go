@@ -296,7 +296,7 @@ func (s *sim) check() {
 	for _, h := range s.hosts {
 		for i, v := range h.destination {
 			switch h.p.Way {
-			case Chain:
+			case Chain, Tree:
 				require.Equal(s.t, uint64(h.p.Root+1), v.hash, "%+v, element %d", h.p, i)
 			default:
 				require.Equal(s.t, h.p.Hosts, v.of.N, "%+v, element %d", h.p, i)
@@ -318,7 +318,21 @@ func (p Plan) messages() (n int) {
 	case Doubling:
 		c := p.Begin()
 		n = (2*c.fold + (p.Hosts-c.fold)*c.levels()) * ((p.Count + p.Item - 1) / p.Item)
-	case Chain:
+	case Halving: // each pair's parts once in each direction of both phases
+		for p.Me = range p.Hosts {
+			c := p.Begin()
+			for k := range c.levels() {
+				for _, whose := range []int{c.rank ^ 1<<k, c.rank} { // what it sends in the first phase, and in the second
+					if lo, hi := c.kept(whose, k+1); c.rank >= 0 {
+						n += (hi - lo + p.Item - 1) / p.Item
+					}
+				}
+			}
+			if p.Me < 2*c.fold {
+				n += c.pipe.items
+			}
+		}
+	case Chain, Tree:
 		n = (p.Hosts - 1) * ((p.Count + p.Item - 1) / p.Item)
 	}
 	return n
@@ -334,20 +348,21 @@ func TestSchedules(t *testing.T) {
 		last = 33
 	}
 	for hosts := 1; hosts <= last; hosts++ {
-		for _, way := range []Way{Ring, Doubling, Chain} {
+		for _, way := range []Way{Ring, Doubling, Halving, Chain, Tree} {
 			counts := []int{0, 1, hosts - 1, hosts, hosts + 1, 1 + r.IntN(12*hosts)}
 			if hosts > 20 {
 				counts = []int{1 + r.IntN(3*hosts)}
 			}
 			for _, count := range counts {
 				p := Plan{Way: way, Hosts: hosts, Root: r.IntN(hosts), Count: count, Item: 1 + r.IntN(5), Line: 1 + r.IntN(3)}
-				switch way {
-				case Ring:
+				reduces := way != Chain && way != Tree
+				if reduces {
 					p.Root = 0
-				case Doubling:
+				}
+				if way == Doubling {
 					p.Count = min(p.Count, 40)
 				}
-				s := newSim(t, r, p, way == Chain || r.IntN(2) == 0)
+				s := newSim(t, r, p, !reduces || r.IntN(2) == 0)
 				s.run()
 				if hosts == 1 { // the host has everything
 					require.Zero(t, s.sent)
@@ -364,11 +379,13 @@ func TestSchedules(t *testing.T) {
 	}
 }
 
-func TestDoublingOf4096(t *testing.T) {
+// The ways with few steps, whole.
+func TestWaysOf4096(t *testing.T) {
 	testkit.SkipRace(t)
 	r := testkit.Random(t)
-	for _, hosts := range []int{512, 1000, 4095, 4096} {
-		p := Plan{Way: Doubling, Hosts: hosts, Count: 1, Item: 1}
+	for _, p := range []Plan{{Way: Doubling, Hosts: 512}, {Way: Doubling, Hosts: 1000}, {Way: Doubling, Hosts: 4095}, {Way: Doubling, Hosts: 4096},
+		{Way: Tree, Hosts: 4095, Root: 1000}, {Way: Tree, Hosts: 4096}, {Way: Halving, Hosts: 1000, Count: 3}, {Way: Halving, Hosts: 4096, Count: 2}} {
+		p.Count, p.Item, p.Line = max(p.Count, 1), 1, 1
 		s := newSim(t, r, p, true)
 		s.run()
 		s.check()
@@ -420,7 +437,7 @@ func TestPipelines(t *testing.T) {
 
 func TestNoAllocs(t *testing.T) {
 	testkit.SkipRace(t)
-	for _, way := range []Way{Ring, Doubling, Chain} {
+	for _, way := range []Way{Ring, Doubling, Halving, Chain, Tree} {
 		p, n := Plan{Way: way, Hosts: 5, Me: 3, Count: 100, Item: 7, Line: 16}, 0
 		require.Zero(t, testing.AllocsPerRun(10, func() {
 			var k Step
