@@ -3,7 +3,6 @@ package coll
 import (
 	"context"
 	"fmt"
-	"math"
 	"unsafe"
 
 	"github.com/ubcoll/ubcoll/fault"
@@ -29,9 +28,11 @@ func acrossPath(way schedule.Way) team.Path {
 	return team.Path{Name: way.String(), Acquire: acquireAcross, Exchange: exchangeAcross, Run: runAcross}
 }
 
-// doublingMost is the most bytes of a lane that go by recursive doubling: beyond it a ring is faster, though it has more
-// steps.
-const doublingMost = 512 << 10
+// reducing and sending are the ways of all-reduces and broadcasts.
+var (
+	reducing = []schedule.Way{schedule.Doubling, schedule.Halving, schedule.Ring}
+	sending  = []schedule.Way{schedule.Tree, schedule.Chain}
+)
 
 // chooseAcross is choosePath between hosts: a pure function of the signature, the hosts, and how many ranks they have.
 func chooseAcross(t *team.Team, w *team.Work) {
@@ -51,9 +52,9 @@ func chooseAcross(t *team.Team, w *team.Work) {
 
 // wayAcross is how data travel between hosts that do not travel with the proposals.
 func wayAcross(t *team.Team, w *team.Work) schedule.Way {
-	ways := [...]schedule.Way{schedule.Ring, schedule.Doubling, schedule.Halving}
+	ways := reducing
 	if w.Kind == team.KindBroadcast {
-		ways = [...]schedule.Way{schedule.Chain, schedule.Tree, schedule.Tree}
+		ways = sending
 	}
 	if asked := t.Algorithm(); asked != "" {
 		for _, way := range ways {
@@ -62,14 +63,7 @@ func wayAcross(t *team.Team, w *team.Work) schedule.Way {
 			}
 		}
 	}
-	bytes := sliceAcross(t, w) * w.Type.Size()
-	switch {
-	case w.Kind == team.KindBroadcast:
-		return schedule.Chain
-	case bytes <= doublingMost:
-		return schedule.Doubling
-	}
-	return schedule.Ring
+	return schedule.Default.Best(ways, t.Hosts.Size(), sliceAcross(t, w)*w.Type.Size())
 }
 
 // sliceAcross is how many elements each lane moves, but for the last ones.
@@ -203,32 +197,13 @@ func exchangeAcross(t *team.Team, w *team.Work) team.Exchange {
 	h, size := t.Hosts, w.Type.Size()
 	off, n := laneAcross(t, w, h.Lane())
 	p := schedule.Plan{Way: wayAcross(t, w), Hosts: h.Size(), Me: h.Host(), Root: h.Of(w.Root), Count: n, Line: 64 / size}
-	p.Item = max(itemAcross(p.Way, p.Hosts, n*size)/size, 1)
+	p.Item = max(schedule.Default.Item(p.Way, p.Hosts, n*size)/size, 1)
 	at := unsafe.Add(leadersData(w), off*size)
 	x := team.Exchange{Plan: p, Work: w, Source: at, Destination: at}
 	if w.Kind != team.KindBroadcast && t.Size() == 1 {
 		x.Source = unsafe.Add(w.Src.Ptr, off*size)
 	}
 	return x
-}
-
-const (
-	largestItem = 512 << 10 // about as much as one call on a socket moves
-	// itemOverhead is how many bytes could be sent in the time that an item takes beyond that of its bytes.
-	itemOverhead = 64 << 10
-)
-
-// itemAcross is how many bytes an item has, at most.
-func itemAcross(way schedule.Way, hosts, bytes int) int {
-	switch way {
-	case schedule.Ring:
-		bytes = (bytes + hosts - 1) / hosts
-	case schedule.Chain:
-		// The last host has everything when hosts-2 items have passed, and then all items. That is soonest with so many.
-		items := int(math.Sqrt(float64(hosts-2) * float64(bytes) / itemOverhead))
-		bytes /= max(items, 1)
-	}
-	return min((bytes+63)&^63, largestItem)
 }
 
 func runAcross(ctx context.Context, t *team.Team, w *team.Work) error {

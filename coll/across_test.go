@@ -24,6 +24,7 @@ import (
 	"github.com/ubcoll/ubcoll/internal/hosts"
 	"github.com/ubcoll/ubcoll/internal/inside"
 	"github.com/ubcoll/ubcoll/internal/race"
+	"github.com/ubcoll/ubcoll/internal/schedule"
 	"github.com/ubcoll/ubcoll/internal/testkit"
 )
 
@@ -214,24 +215,48 @@ func (s sending) wantPuts(kind string, root, bytes int) int {
 		return rounds
 	}
 	items := func(bytes, item int) int { return (bytes + item - 1) / item }
-	switch {
-	case kind == "broadcast" && (host+1)%hosts == root:
-		return rounds
-	case kind == "broadcast":
-		item := n
-		if k := int(math.Sqrt(float64(hosts-2) * float64(n) / (64 << 10))); k > 1 {
-			item /= k
+	levels := bits.Len(uint(hosts)) - 1
+	if kind == "broadcast" {
+		behind := (host - root + hosts) % hosts
+		switch schedule.Default.Best([]schedule.Way{schedule.Tree, schedule.Chain}, hosts, slice) {
+		case schedule.Tree:
+			children := 0
+			for k := 1; (behind == 0 || k < behind&-behind) && behind+k < hosts; k *= 2 {
+				children++
+			}
+			return rounds + children*items(n, 512<<10)
+		default:
+			item := n
+			if k := int(math.Sqrt(float64(hosts-2) * float64(n) / (64 << 10))); k > 1 {
+				item /= k
+			}
+			if behind == hosts-1 {
+				return rounds
+			}
+			return rounds + items(n, min((item+63)/64*64, 512<<10))
 		}
-		return rounds + items(n, min((item+63)/64*64, 512<<10))
-	case slice <= 512<<10:
-		levels := bits.Len(uint(hosts)) - 1
+	}
+	switch schedule.Default.Best([]schedule.Way{schedule.Doubling, schedule.Halving, schedule.Ring}, hosts, slice) {
+	case schedule.Doubling:
 		switch folded := hosts - 1<<levels; {
 		case host >= 2*folded:
-			return rounds + levels
+			return rounds + levels*items(n, 512<<10)
 		case host%2 == 1:
-			return rounds + levels + 1
+			return rounds + (levels+1)*items(n, 512<<10)
 		}
-		return rounds + 1
+		return rounds + items(n, 512<<10)
+	case schedule.Halving: // of 2 and 4 hosts
+		sent, lo, hi := 0, 0, n/4
+		for k := range levels {
+			half := min(lo+((hi-lo+1)/2+15)/16*16, hi)
+			sent += items(4*(hi-half), 512<<10) + items(4*(half-lo), 512<<10) // one half at first, and the other one at last
+			if host>>k&1 == 0 {
+				hi = half
+			} else {
+				lo = half
+			}
+		}
+		return rounds + sent
 	}
 	part, sent := ((n/4+hosts-1)/hosts+15)/16*16*4, 0
 	for hop := range 2*hosts - 2 {
