@@ -114,8 +114,8 @@ func (s *splitting) create(ctx context.Context) ([]byte, error) {
 		if local := p.team.Index(m.rank); local >= 0 {
 			in.Local, ranks, s.here = append(in.Local, r), append(ranks, local), append(s.here, m)
 		}
-		if p.hosts != nil {
-			c.hosts = append(c.hosts, p.hosts[m.rank])
+		if p.dom.network != nil {
+			c.world = append(c.world, p.inJob(m.rank))
 		}
 	}
 	c.team.Part(c, in, &p.team, ranks, s.opts.Algorithm)
@@ -211,7 +211,6 @@ func (s *splitting) connect(ctx context.Context) error {
 			number[h], on = i, append(on, nil)
 		}
 		on[i] = append(on[i], r)
-		s.child.world = append(s.child.world, s.parent.inJob(m.rank))
 	}
 	err := s.child.openStage(ctx, s.id, on, number[s.parent.stage.Host()])
 	if e, ok := errors.AsType[*fault.Error](err); ok { // why the parent broke
