@@ -27,19 +27,31 @@ func exchanged(c *ubcoll.Comm) (all ubcoll.HostStats) {
 }
 
 // meeting lets a test's ranks meet outside of the communicator: what they read in between, no other rank changes.
-type meeting struct{ rounds []sync.WaitGroup }
+type meeting struct {
+	times []sync.WaitGroup
+	at    []int // by rank: how often it has met the others
+}
 
-func newMeeting(ranks, rounds int) *meeting {
-	m := &meeting{make([]sync.WaitGroup, rounds)}
-	for i := range m.rounds {
-		m.rounds[i].Add(ranks)
+func newMeeting(ranks, times int) *meeting {
+	m := &meeting{make([]sync.WaitGroup, times), make([]int, ranks)}
+	for i := range m.times {
+		m.times[i].Add(ranks)
 	}
 	return m
 }
 
-func (m *meeting) meet(round int) {
-	m.rounds[round].Done()
-	m.rounds[round].Wait()
+func (m *meeting) meet(c *ubcoll.Comm) {
+	time := &m.times[m.at[c.Rank()]]
+	m.at[c.Rank()]++
+	time.Done()
+	time.Wait()
+}
+
+// leave ends a rank's part, so that the others do not wait for one that has failed.
+func (m *meeting) leave(c *ubcoll.Comm) {
+	for i := range m.times[m.at[c.Rank()]:] {
+		m.times[m.at[c.Rank()]+i].Done()
+	}
 }
 
 // A barrier's rounds have one message that a host sends and one that it receives, of at most 128 bytes with the frame's
@@ -52,18 +64,19 @@ func TestBarrierBytes64Hosts(t *testing.T) {
 	const barriers = 20
 	m := newMeeting(hosts, 3)
 	requireAll(t, onHosts(t, letters(hosts), func(c *ubcoll.Comm) error {
+		defer m.leave(c)
 		if err := coll.Barrier(context.Background(), c); err != nil { // until Open's messages have come
 			return err
 		}
-		m.meet(0)
+		m.meet(c)
 		before := exchanged(c)
-		m.meet(1)
+		m.meet(c)
 		for range barriers {
 			if err := coll.Barrier(context.Background(), c); err != nil {
 				return err
 			}
 		}
-		m.meet(2)
+		m.meet(c)
 		after := exchanged(c)
 		rounds := uint64(barriers * bits.Len(uint(hosts-1)))
 		messages := [2]uint64{after.SentMessages - before.SentMessages, after.ReceivedMessages - before.ReceivedMessages}
@@ -87,11 +100,12 @@ func TestStatsOfHosts(t *testing.T) {
 	const layout = "aabbc"
 	m := newMeeting(len(layout), 3)
 	requireAll(t, onHosts(t, layout, func(c *ubcoll.Comm) error {
+		defer m.leave(c)
 		ctx := context.Background()
 		if err := coll.Barrier(ctx, c); err != nil {
 			return err
 		}
-		m.meet(0)
+		m.meet(c)
 		want := map[int][]string{0: {"host-b", "host-c"}, 2: {"host-a", "host-c"}, 4: {"host-a", "host-b"}}
 		var got []string
 		for _, h := range c.Stats().Hosts {
@@ -103,7 +117,7 @@ func TestStatsOfHosts(t *testing.T) {
 		if fmt.Sprint(got) != fmt.Sprint(want[c.Rank()]) {
 			return fmt.Errorf("rank %d has exchanged data with hosts %v, not %v", c.Rank(), got, want[c.Rank()])
 		}
-		m.meet(1)
+		m.meet(c)
 		color := map[int]int{1: 0, 3: 0}[c.Rank()] // ranks 1 and 3 lead their hosts in the new communicator
 		if c.Rank()%2 == 0 {
 			color = -1
@@ -139,7 +153,7 @@ func TestStatsOfHosts(t *testing.T) {
 		if all := c.Stats().Hosts; c.Rank() == 0 && (len(all) != 2 || all[0].Host != "host-b" || all[1].Host != "host-c") {
 			return fmt.Errorf("rank 0, with two wires to host-b: %+v", all)
 		}
-		m.meet(2)
+		m.meet(c)
 		if after := c.Stats().Hosts; c.Rank() == 1 && (len(after) != 1 || after[0].SentBytes < 1<<22) {
 			return fmt.Errorf("the counts went with the communicator: %+v", after)
 		}
