@@ -156,7 +156,10 @@ func putsOf(c *ubcoll.Comm) uint64 {
 // puts. After a wrong call a host reports to another one, and passes what it hears then on to those that report to it.
 func wantPuts(kind string, hosts, host, root, bytes, most int) int {
 	rounds := bits.Len(uint(hosts - 1))
-	small := 128 << 10 / hosts
+	small := 64 << 10 / (hosts - 1)
+	if hosts > 64 {
+		small /= 2
+	}
 	if most > 1 {
 		small = min(small, 8<<10)
 	}

@@ -40,7 +40,7 @@ type Comm struct {
 	team  team.Team    // the ranks of this host
 	stage *hosts.Stage // the connection to the other hosts; nil if there are none
 	outer team.Outer   // the operation whose parts the team runs
-	world []int        // each rank's number in the job; nil: the same as its rank
+	world []int32      // each rank's number in the job; nil: the same as its rank
 
 	rank, size int
 	opts       Options

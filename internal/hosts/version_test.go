@@ -10,6 +10,6 @@ import (
 
 // TestVersion: ranks of two builds must contribute alike, and number items alike, or Open must tell them that they do not.
 func TestVersion(t *testing.T) {
-	require.Equal(t, []int{12, 128 << 10, 1 << 10, 8, 24}, []int{roster.Version, smallBytes, recordBytes(5), window, itemBits},
+	require.Equal(t, []int{13, 64 << 10, 32 << 10, 64, 1 << 10, 8, 24, 24}, []int{roster.Version, smallBytes, fewerBytes, mostSmall, recordBytes(5), window, leastRecord, itemBits},
 		"who changes one of these raises roster.Version, and the numbers here")
 }
