@@ -37,16 +37,17 @@ func room(hosts, ranks, most, on int) int {
 	return max(contribution(hosts, most), on*recordBytes(ranks))
 }
 
-// cut makes memory of several sizes, as one piece, and cuts it.
+// cut makes memory of several sizes as one piece, because Go rounds the size of each. Sizes of messages are multiples of
+// 8, so that contributions stay aligned.
 func cut(sizes []int) (all [][]byte) {
 	n := 0
 	for _, size := range sizes {
-		n += padded(size)
+		n += size
 	}
 	b := make([]byte, n)
 	for _, size := range sizes {
 		all = append(all, b[:size:size])
-		b = b[padded(size):]
+		b = b[size:]
 	}
 	return all
 }
@@ -111,7 +112,9 @@ func PerComm(hosts, ranks int) []Term {
 	most := on + min(fuller, 1)
 	of := func(on int) int { return dataHead + padded(room(hosts, ranks, most, on)) }
 	rounds := roundsOf(hosts)
-	proposals := 3 * (rounds*(proposalsHead+proposalBytes) + (hosts-1-fuller)*of(on) + fuller*of(on+1))
+	// All slots together have each other host's contribution twice; all messages to send have as many contributions, but
+	// those of the next hosts again and again.
+	proposals := 3*rounds*(proposalsHead+proposalBytes) + 2*((hosts-1-fuller)*of(on)+fuller*of(on+1)) + (hosts-1)*of(most)
 	return []Term{
 		{"proposals, with contributions and records", proposals},
 		{"reports", (rounds + 2) * reportBytes},
