@@ -107,6 +107,18 @@ type Stats struct {
 	Failures   uint64      // of giving memory back that no call could return: they were logged
 	Cache      CacheStats  // this rank's, which its communicators share
 	Memory     MemoryStats // likewise this rank's
+	Hosts      []HostStats // likewise: the other hosts that this rank has exchanged data with; see there
+}
+
+// HostStats counts what a rank has exchanged with another host, over all its connections to that host, those that have
+// ended included, for all of its communicators. Only ranks that are the first of their host in some communicator have
+// such connections. Frames count, not what TCP adds to them; nor do the few messages by which ranks tell each other that
+// a rank waits, fails, or leaves.
+type HostStats struct {
+	Host                           string // its name
+	SentBytes, ReceivedBytes       uint64 // with the heads of the frames, of 32 bytes
+	SentMessages, ReceivedMessages uint64 // frames with data, or that say what a host wants to do: some for each operation
+	Retries                        uint64 // segments that this host's kernel sent again, as when they get lost
 }
 
 // CacheStats counts what a rank's registration cache has done: lookups, registrations, evictions, and what is
@@ -133,12 +145,17 @@ func (c *Comm) LastOp() OpInfo {
 	return newOpInfo(&o)
 }
 
-// Stats returns what this communicator and its rank's registration cache and memory have done so far. Local; it walks
-// over all registrations.
+// Stats returns what this communicator and its rank's registration cache, memory and connections to other hosts have done
+// so far. The caller owns the result. Local, safe for concurrent use, also while operations are under way, and waits for
+// none; it walks over all registrations, and makes a system call for each connection.
 func (c *Comm) Stats() Stats {
 	s := c.view().Stats()
+	var others []HostStats
+	for _, h := range s.Hosts {
+		others = append(others, HostStats(h))
+	}
 	return Stats{Operations: s.Operations, Bytes: s.Bytes, Staged: s.Staged, Puts: s.Puts, Gets: s.Gets, OneSided: s.OneSided,
-		Opened: s.Opened, Failures: s.Failures, Cache: s.Cache, Memory: MemoryStats(s.Memory)}
+		Opened: s.Opened, Failures: s.Failures, Cache: s.Cache, Memory: MemoryStats(s.Memory), Hosts: others}
 }
 
 // Explain says in a few lines what the registration cache knows of the memory that v views, and why lookups of it hit

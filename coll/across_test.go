@@ -191,7 +191,10 @@ func (s sending) wantPuts(kind string, root, bytes int) int {
 	if s.lane != 0 {
 		rounds = 0
 	}
-	small := 128 << 10 / hosts
+	small := 64 << 10 / (hosts - 1)
+	if hosts > 64 {
+		small /= 2
+	}
 	if s.most > 1 {
 		small = min(small, 8<<10)
 	}

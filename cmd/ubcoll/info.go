@@ -16,6 +16,7 @@ import (
 	"github.com/ubcoll/ubcoll/hw/shm"
 	"github.com/ubcoll/ubcoll/hw/verbs"
 	"github.com/ubcoll/ubcoll/internal/env"
+	"github.com/ubcoll/ubcoll/internal/hosts"
 	"github.com/ubcoll/ubcoll/internal/plural"
 )
 
@@ -83,6 +84,9 @@ func facts(withEnv bool, m meeting) (lines []pair, err error) {
 	line("host", "%s", host)
 	line("processors", "%d allowed, %s, last-level cache %d KiB", len(cpu.Affinity()), plural.Count(cpu.Cores(), "core"),
 		cpu.LastLevelCacheBytes()>>10)
+	for i, n := range []int{8, 64, 512} {
+		line([]string{"memory", "", ""}[i], "%s", hosts.MemoryText(n, n))
+	}
 	line("instructions", "%s", cpu.Level())
 	if err := cpu.LevelError(); err != nil {
 		line("", "%v", err)

@@ -411,7 +411,7 @@ func TestInfo(t *testing.T) {
 	secret := "UBCOLL_SECRET=hush-hush-hush-hush"
 	stdout, stderr, code := testkit.Program(t, []string{secret, "UBCOLL_LOG=info"}, "info", "-env")
 	require.Equal(t, 0, code, stderr)
-	for _, want := range []string{`(?m)^version  `, `(?m)^go +go1`, `(?m)^mpi +\S`, `(?m)^instructions +\w+$`,
+	for _, want := range []string{`(?m)^version  `, `(?m)^go +go1`, `(?m)^mpi +\S`, `(?m)^instructions +\w+$`, `(?m)^memory +between 8 hosts: [0-9.]+ MiB`, `(?m)^ +between 512 hosts: `,
 		`(?m)^UBCOLL_SECRET +\(set\) `, `(?m)^UBCOLL_LOG +info +error\|warn\|info\|debug  `,
 		`(?m)^UBCOLL_TIMEOUT +10m \(default\) `} {
 		require.Regexp(t, regexp.MustCompile(want), stdout)

@@ -125,19 +125,44 @@ var metrics = []struct {
 	{"ubcoll_device_bytes", "Device memory of buffers that are alive.", func(s *ubcoll.Stats) float64 { return float64(s.Memory.DeviceBytes) }},
 }
 
+// hostMetrics are the metrics of a rank and another host, whose name is the label peer. Only ranks that have connections to
+// other hosts have them: the first rank of each host. What a host sends to all others is their sum over peer.
+var hostMetrics = []struct {
+	name, help string
+	value      func(h *ubcoll.HostStats) uint64
+}{
+	{"ubcoll_host_sent_bytes_total", "Bytes sent to another host.", func(h *ubcoll.HostStats) uint64 { return h.SentBytes }},
+	{"ubcoll_host_received_bytes_total", "Bytes received from another host.", func(h *ubcoll.HostStats) uint64 { return h.ReceivedBytes }},
+	{"ubcoll_host_sent_messages_total", "Messages sent to another host.", func(h *ubcoll.HostStats) uint64 { return h.SentMessages }},
+	{"ubcoll_host_received_messages_total", "Messages received from another host.", func(h *ubcoll.HostStats) uint64 { return h.ReceivedMessages }},
+	{"ubcoll_host_retries_total", "Segments that were sent to another host again, as when they get lost.", func(h *ubcoll.HostStats) uint64 { return h.Retries }},
+}
+
 // write writes samples in Prometheus' text format, version 0.0.4: for each metric its help, its type, and a line for
 // each sample. https://prometheus.io/docs/instrumenting/exposition_formats says how values are escaped.
 func write(w io.Writer, samples []sample) {
 	escape := strings.NewReplacer(`\`, `\\`, "\n", `\n`, `"`, `\"`)
-	for _, m := range metrics {
+	head := func(name, help string) {
 		kind := "gauge"
-		if strings.HasSuffix(m.name, "_total") {
+		if strings.HasSuffix(name, "_total") {
 			kind = "counter"
 		}
-		fmt.Fprintf(w, "# HELP %s %s\n# TYPE %s %s\n", m.name, m.help, m.name, kind)
+		fmt.Fprintf(w, "# HELP %s %s\n# TYPE %s %s\n", name, help, name, kind)
+	}
+	for _, m := range metrics {
+		head(m.name, m.help)
 		for _, s := range samples {
 			fmt.Fprintf(w, "%s{rank=\"%d\",host=\"%s\"} %s\n", m.name, s.Rank, escape.Replace(s.Host),
 				strconv.FormatFloat(m.value(&s.Stats), 'g', -1, 64))
+		}
+	}
+	for _, m := range hostMetrics {
+		head(m.name, m.help)
+		for _, s := range samples {
+			for _, h := range s.Stats.Hosts {
+				fmt.Fprintf(w, "%s{rank=\"%d\",host=\"%s\",peer=\"%s\"} %d\n", m.name, s.Rank, escape.Replace(s.Host),
+					escape.Replace(h.Host), m.value(&h))
+			}
 		}
 	}
 }

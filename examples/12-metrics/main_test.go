@@ -26,6 +26,37 @@ func TestEscaped(t *testing.T) {
 	}
 }
 
+// Each other host of a rank has its line, and ranks that have none have no lines.
+func TestHosts(t *testing.T) {
+	var b strings.Builder
+	others := []ubcoll.HostStats{
+		{Host: "b", SentBytes: 1, ReceivedBytes: 2, SentMessages: 3, ReceivedMessages: 4, Retries: 5},
+		{Host: `c"`, SentBytes: 1 << 60, Retries: 6},
+	}
+	write(&b, []sample{{Rank: 0, Host: "a", Stats: ubcoll.Stats{Hosts: others}}, {Rank: 1, Host: "a"}})
+	_, hosts, _ := strings.Cut(b.String(), "# HELP ubcoll_host_sent_bytes_total Bytes sent to another host.\n")
+	require.Equal(t, `# TYPE ubcoll_host_sent_bytes_total counter
+ubcoll_host_sent_bytes_total{rank="0",host="a",peer="b"} 1
+ubcoll_host_sent_bytes_total{rank="0",host="a",peer="c\""} 1152921504606846976
+# HELP ubcoll_host_received_bytes_total Bytes received from another host.
+# TYPE ubcoll_host_received_bytes_total counter
+ubcoll_host_received_bytes_total{rank="0",host="a",peer="b"} 2
+ubcoll_host_received_bytes_total{rank="0",host="a",peer="c\""} 0
+# HELP ubcoll_host_sent_messages_total Messages sent to another host.
+# TYPE ubcoll_host_sent_messages_total counter
+ubcoll_host_sent_messages_total{rank="0",host="a",peer="b"} 3
+ubcoll_host_sent_messages_total{rank="0",host="a",peer="c\""} 0
+# HELP ubcoll_host_received_messages_total Messages received from another host.
+# TYPE ubcoll_host_received_messages_total counter
+ubcoll_host_received_messages_total{rank="0",host="a",peer="b"} 4
+ubcoll_host_received_messages_total{rank="0",host="a",peer="c\""} 0
+# HELP ubcoll_host_retries_total Segments that were sent to another host again, as when they get lost.
+# TYPE ubcoll_host_retries_total counter
+ubcoll_host_retries_total{rank="0",host="a",peer="b"} 5
+ubcoll_host_retries_total{rank="0",host="a",peer="c\""} 6
+`, hosts)
+}
+
 // Without ranks there are metrics without samples.
 func TestNoRanks(t *testing.T) {
 	var b strings.Builder

@@ -11,7 +11,7 @@ import (
 
 // spread is rank 4 of seven, on two hosts; ranks 1, 4 and 6 are on one.
 func spread() *Comm {
-	c := &Comm{rank: 4, size: 7, hosts: []string{"a", "b", "a", "a", "b", "a", "b"}, dom: &Domain{}}
+	c := &Comm{rank: 4, size: 7, dom: &Domain{hosts: []string{"a", "b", "a", "a", "b", "a", "b"}}}
 	c.providers.Attachments = []NewAttachment{func(*Comm, Attachment) Attachment { panic("an attachment between hosts") }}
 	c.team.Init(c, team.Ranks{Rank: 4, Size: 7, Local: []int{1, 4, 6}})
 	return c

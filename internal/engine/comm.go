@@ -40,10 +40,9 @@ type Comm struct {
 	team  team.Team    // the ranks of this host
 	stage *hosts.Stage // the connection to the other hosts; nil if there are none
 	outer team.Outer   // the operation whose parts the team runs
-	world []int        // each rank's number in the job; nil: the same as its rank
+	world []int32      // each rank's number in the job; nil: the same as its rank
 
 	rank, size int
-	hosts      []string // by rank: the name of its host; nil: all are on this host
 	opts       Options
 	dom        *Domain
 	providers  Providers
@@ -113,8 +112,8 @@ func (c *Comm) Hostname(rank int) string {
 	switch {
 	case rank < 0 || rank >= c.size:
 		return ""
-	case c.hosts != nil:
-		return c.hosts[rank]
+	case c.dom != nil && c.dom.hosts != nil:
+		return c.dom.hosts[c.inJob(rank)]
 	}
 	return c.team.Peers[c.team.Rank()].Host
 }

@@ -33,6 +33,7 @@ type Domain struct {
 	Exports DeviceTransport // the same transport as IPC
 
 	network *hosts.Network // nil in jobs of one host
+	hosts   []string       // by rank of the job: the name of its host; likewise nil
 	nics    *mr.Backend    // registers memory with RDMA devices; nil unless the environment asks for it
 
 	id       roster.Identity // identifies this rank in handles
@@ -365,6 +366,14 @@ func (d *Domain) checkClosed() {
 		invariants.Violated("the domain is closed, and uses of %d registrations of %d pieces of memory have not ended", s.Regions,
 			s.Extents)
 	}
+}
+
+// traffic is what this rank has exchanged with each other host.
+func (d *Domain) traffic() []hosts.Traffic {
+	if d.network == nil {
+		return nil
+	}
+	return d.network.Traffic(func(rank int) string { return d.hosts[rank] })
 }
 
 // Identity is what this rank's handles say about it.

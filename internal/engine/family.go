@@ -109,13 +109,16 @@ func (s *splitting) create(ctx context.Context) ([]byte, error) {
 	}
 	p := s.parent
 	c := &Comm{rank: slices.Index(s.group, s.me), size: len(s.group), opts: s.opts, dom: p.dom, providers: p.providers}
+	if p.dom.network != nil {
+		c.world = make([]int32, len(s.group))
+	}
 	in, ranks := team.Ranks{Rank: c.rank, Size: c.size}, []int(nil) // the child's team, and its ranks in the parent's
 	for r, m := range s.group {
 		if local := p.team.Index(m.rank); local >= 0 {
 			in.Local, ranks, s.here = append(in.Local, r), append(ranks, local), append(s.here, m)
 		}
-		if p.hosts != nil {
-			c.hosts = append(c.hosts, p.hosts[m.rank])
+		if c.world != nil {
+			c.world[r] = int32(p.inJob(m.rank))
 		}
 	}
 	c.team.Part(c, in, &p.team, ranks, s.opts.Algorithm)
@@ -211,7 +214,6 @@ func (s *splitting) connect(ctx context.Context) error {
 			number[h], on = i, append(on, nil)
 		}
 		on[i] = append(on[i], r)
-		s.child.world = append(s.child.world, s.parent.inJob(m.rank))
 	}
 	err := s.child.openStage(ctx, s.id, on, number[s.parent.stage.Host()])
 	if e, ok := errors.AsType[*fault.Error](err); ok { // why the parent broke

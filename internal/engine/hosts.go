@@ -66,11 +66,8 @@ func (c *Comm) openStage(ctx context.Context, id uint64, on [][]int, mine int) (
 	ctx, cancel := clock.WithTimeout(ctx, connectTimeout, fmt.Errorf("not connected within %v: %w", connectTimeout,
 		fault.ErrTimeout))
 	defer cancel()
-	names := make([]string, len(on))
-	for h, ranks := range on {
-		names[h] = c.Hostname(ranks[0])
-	}
-	c.stage, err = hosts.Open(ctx, hosts.Config{ID: id, Team: &c.team, Hosts: on, Mine: mine, Names: names,
+	c.stage, err = hosts.Open(ctx, hosts.Config{ID: id, Team: &c.team, Hosts: on, Mine: mine,
+		Name:    func(h int) string { return c.Hostname(on[h][0]) },
 		Network: c.dom.network, World: c.inJob, RunPart: c.runPart, Break: c.breakBy})
 	if err == nil {
 		c.team.Hosts = c.stage
@@ -92,7 +89,7 @@ func (c *Comm) inJob(rank int) int {
 	if c.world == nil {
 		return rank
 	}
-	return c.world[rank]
+	return int(c.world[rank])
 }
 
 // ofJob is inJob's inverse; -1 for ranks that the communicator does not have.
@@ -100,7 +97,7 @@ func (c *Comm) ofJob(rank int) int {
 	if c.world == nil {
 		return rank
 	}
-	return slices.Index(c.world, rank)
+	return slices.Index(c.world, int32(rank))
 }
 
 // runPart runs w within the team as a part of the running operation, on which all ranks have agreed.

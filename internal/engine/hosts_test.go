@@ -18,6 +18,7 @@ import (
 	"github.com/ubcoll/ubcoll/internal/engine"
 	"github.com/ubcoll/ubcoll/internal/enginetest"
 	"github.com/ubcoll/ubcoll/internal/env"
+	"github.com/ubcoll/ubcoll/internal/hosts"
 	"github.com/ubcoll/ubcoll/internal/mem"
 	"github.com/ubcoll/ubcoll/internal/team"
 	"github.com/ubcoll/ubcoll/internal/testkit"
@@ -230,6 +231,25 @@ func TestOpenParts(t *testing.T) {
 			}
 			closeAll(t, comms)
 		})
+	}
+}
+
+// The log says how much memory the hosts take, and nothing of it on one host.
+func TestLogMemory(t *testing.T) {
+	for _, k := range []struct {
+		hosts int
+		want  string
+	}{{1, ""}, {3, ` memory="` + hosts.MemoryText(3, 3) + `"`}} {
+		log := &safeBuffer{}
+		o := engine.Options{Timeout: testkit.Limit, Logger: slog.New(slog.NewTextHandler(log, nil))}
+		comms, errs := enginetest.OpenOver(enginetest.Hosts(bootstrap.Local(3), func(r int) string { return fmt.Sprint(r % k.hosts) }), o)
+		require.NoError(t, errors.Join(errs...))
+		lines := strings.Split(string(log.bytes()), "\n")
+		for _, line := range lines[:3] {
+			require.Contains(t, line, "communicator opened")
+			require.Equal(t, k.want != "", strings.HasSuffix(line, k.want) && strings.Contains(line, "memory="), line)
+		}
+		closeAll(t, comms)
 	}
 }
 

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/ubcoll/ubcoll/hw/cpu/spin"
+	"github.com/ubcoll/ubcoll/internal/hosts"
 	"github.com/ubcoll/ubcoll/internal/mem"
 	"github.com/ubcoll/ubcoll/internal/team"
 	"github.com/ubcoll/ubcoll/register"
@@ -63,6 +64,7 @@ type Stats struct {
 
 	Cache  register.Stats
 	Memory mem.Stats
+	Hosts  []hosts.Traffic
 }
 
 // note records what LastOp and Stats return. Every call comes here, so it is short: one lock, no conversion.
@@ -215,6 +217,7 @@ func (c *Comm) Stats() Stats {
 		Opened: c.dom.Exports.Opened(), Failures: c.dom.failures.Load(), Cache: c.dom.Cache.Stats(),
 		Memory: c.dom.Heap.Stats()}
 	c.infoM.Unlock()
+	s.Hosts = c.dom.traffic()
 	for _, a := range c.attached {
 		a.Count(&s)
 	}

@@ -9,6 +9,7 @@ import (
 
 	"github.com/ubcoll/ubcoll/fault"
 	"github.com/ubcoll/ubcoll/hw/cpu"
+	"github.com/ubcoll/ubcoll/internal/hosts"
 	"github.com/ubcoll/ubcoll/internal/tracing"
 )
 
@@ -26,10 +27,14 @@ func (c *Comm) logOpen(by string, start time.Time) {
 	} else {
 		device += ": " + err.Error()
 	}
-	log.Info("ubcoll: communicator opened", "by", by, "rank", c.rank, "size", c.size, "host", c.Hostname(c.rank),
+	args := []any{"by", by, "rank", c.rank, "size", c.size, "host", c.Hostname(c.rank),
 		"pid", os.Getpid(), "device", device, "register", c.opts.Register, "pin", c.opts.Pin, "algorithm", c.opts.Algorithm,
 		"timeout", c.opts.Timeout, "tuning", c.team.Tuning().Machine, "instructions", cpu.Level(), "groups", c.team.Groups(),
-		"more_ranks_than_processors", c.team.Crowded, "took", time.Since(start).Round(time.Microsecond))
+		"more_ranks_than_processors", c.team.Crowded, "took", time.Since(start).Round(time.Microsecond)}
+	if c.stage != nil {
+		args = append(args, "memory", hosts.MemoryText(c.stage.Size(), c.size))
+	}
+	log.Info("ubcoll: communicator opened", args...)
 }
 
 // logSharing logs, at level Info, on the first of the ranks that share a device, that they do.

@@ -134,8 +134,8 @@ func (j *joining) join(ctx context.Context) (again bool, err error) {
 		err = j.create(ctx)
 	}
 	if err == nil && len(j.r.Hosts) > 1 {
-		j.c.hosts = j.r.Hostnames() // the names change when hosts are split up
-		j.c.team.NameHosts(j.c.hosts)
+		j.c.dom.hosts = j.r.Hostnames() // the names change when hosts are split up
+		j.c.team.NameHosts(j.c.dom.hosts)
 		row, err = j.c.listen(j.r, &j.mine)
 	}
 	cards, err := roster.ExchangeRows(ctx, j.r, j.mine, row, err)

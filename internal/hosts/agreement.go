@@ -148,11 +148,18 @@ type transfer struct { // four words, which the compiler keeps in registers
 	seq   uint64 // of the message, among those of this round
 }
 
-// place is where the message lands: each round has two places, for even and odd sequences.
-func (d transfer) place() int { return 2*d.round + int(d.seq&1) }
+// agreementPlaces is how many places of a peer are for the agreement: for proposals and for reports, with even and odd
+// sequences. Rounds need none of their own, since a host hears each other host in one round at most.
+const agreementPlaces = 4
 
-// agreementPlaces is how many places there are.
-func agreementPlaces(hosts int) int { return 2*roundsOf(hosts) + 2 }
+// place is where the message lands.
+func (a *agreement) place(d transfer) int {
+	place := int(d.seq & 1)
+	if d.round == a.rounds {
+		place += 2
+	}
+	return place
+}
 
 // next returns what to do next; false if the exchange is over.
 func (a *agreement) next() (d transfer, ok bool) {

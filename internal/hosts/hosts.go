@@ -29,7 +29,7 @@ type Config struct {
 	Team  *team.Team // of this rank's host
 	Hosts [][]int    // the communicator's ranks on each host, in order; hosts in the order of their first ranks
 	Mine  int        // this rank's host
-	Names []string   // of the hosts
+	Name  func(host int) string
 
 	Network *Network           // of the domain
 	World   func(rank int) int // a rank's number in the job
@@ -124,7 +124,7 @@ func Open(ctx context.Context, c Config) (*Stage, error) {
 		s.lay()
 	}
 	s.Network.node.Begin()
-	if err := s.Network.node.Join(transport.Comm{ID: s.ID, Places: s.places(), Made: s.made}); err != nil {
+	if err := s.Network.node.Join(transport.Comm{ID: s.ID, Places: places, Made: s.made}); err != nil {
 		return nil, err
 	}
 	if !s.leads {
@@ -192,7 +192,7 @@ func (s *Stage) connect(ctx context.Context) error {
 		p.link = s.endpoint(p)
 		wg.Go(func() {
 			if err := p.link.Ready(ctx); err != nil {
-				errs[i] = reason.About(p.rank, fmt.Errorf("from host %s to host %s: %w", s.Names[s.me], s.Names[p.host], err))
+				errs[i] = reason.About(p.rank, fmt.Errorf("from host %s to host %s: %w", s.Name(s.me), s.Name(p.host), err))
 			}
 		})
 	}
@@ -218,13 +218,13 @@ func (s *Stage) wires() string {
 }
 
 // places is how many places an endpoint has: those of agreements come first, then those of items.
-func (s *Stage) places() int { return agreementPlaces(s.n) + window }
+const places = agreementPlaces + window
 
 // slot is the memory where a message lands. Each host that reports to this one has a slot for reports, of either place.
 func (s *Stage) slot(d transfer) []byte {
 	a := s.agreement
 	if d.round < a.rounds {
-		return s.slots[d.place()]
+		return s.slots[2*d.round+int(d.seq&1)]
 	}
 	i := a.children
 	if d.host > s.me {
@@ -236,25 +236,17 @@ func (s *Stage) slot(d transfer) []byte {
 // post lets a peer send a message.
 func (s *Stage) post(e transport.Endpoint, d transfer) {
 	b := s.slot(d)
-	e.Post(d.place(), d.seq, unsafe.Pointer(&b[0]), len(b))
+	e.Post(s.agreement.place(d), d.seq, unsafe.Pointer(&b[0]), len(b))
 }
-
-// smallBytes is how many bytes of data the hosts may contribute together.
-const smallBytes = 128 << 10
 
 // Contribution implements team.Hosts.
-func (s *Stage) Contribution() int {
-	if s.most > 1 {
-		return min(smallBytes/s.n, team.PartialBytes)
-	}
-	return smallBytes / s.n
-}
+func (s *Stage) Contribution() int { return contribution(s.n, s.most) }
 
 // rooms is the most bytes that each host may contribute.
 func (s *Stage) rooms() []int {
 	all := make([]int, s.n)
 	for h := range all {
-		all[h] = max(s.Contribution(), s.On(h)*recordBytes(s.ranks))
+		all[h] = room(s.n, s.ranks, s.most, s.On(h))
 	}
 	return all
 }
@@ -262,16 +254,19 @@ func (s *Stage) rooms() []int {
 // lay makes the memory for agreements.
 func (s *Stage) lay() {
 	a := s.agreement
+	var sizes []int
 	for k := range a.rounds {
-		s.out = append(s.out, make([]byte, a.size(k, s.me)))
-		for range 2 {
-			s.slots = append(s.slots, make([]byte, a.size(k, a.from[k])))
-		}
+		sizes = append(sizes, a.size(k, s.me), a.size(k, a.from[k]), a.size(k, a.from[k]))
 	}
-	s.out = append(s.out, make([]byte, reportBytes))
-	for range a.children + 1 {
-		s.slots = append(s.slots, make([]byte, reportBytes))
+	for range a.children + 2 {
+		sizes = append(sizes, reportBytes)
 	}
+	all := cut(sizes)
+	for k := range a.rounds {
+		s.out, s.slots = append(s.out, all[3*k]), append(s.slots, all[3*k+1], all[3*k+2])
+	}
+	all = all[3*a.rounds:]
+	s.out, s.slots = append(s.out, all[0]), append(s.slots, all[1:]...)
 	s.dataOf = func(host int) []byte { return a.data[host] }
 	s.srcs = make([]unsafe.Pointer, s.n)
 }

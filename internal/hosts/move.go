@@ -29,11 +29,9 @@ type mover struct {
 	silent                  int // grants that may not have left yet
 
 	landing      []byte
-	pooled       bool   // landing is the rank's
 	item         int    // bytes of an item that lands there
 	items        uint64 // as many fit
 	landed, free uint64 // such items granted, and combined
-	own          []byte // landing memory of this communicator alone
 
 	local []unsafe.Pointer // scratch, one for each rank of the team
 }
@@ -93,11 +91,11 @@ func (s *Stage) flow(p *peer) *flow {
 }
 
 // itemPlace is the place of an item that a peer sends.
-func (s *Stage) itemPlace(n uint64) int { return agreementPlaces(s.n) + int(n%window) }
+func (s *Stage) itemPlace(n uint64) int { return agreementPlaces + int(n%window) }
 
 // expect lets the peers send what the operation's first exchange receives.
 func (s *Stage) expect(w *team.Work, differ bool) {
-	if s.lane < min(w.Lanes, s.lanes) && s.lane >= 0 && !differ && w.Path.Exchange != nil {
+	if s.lane >= 0 && !differ && w.Path.Exchange != nil {
 		s.begin(w.Path.Exchange(s.Team, w))
 	}
 }
@@ -119,24 +117,15 @@ func (m *mover) land(s *Stage) {
 	if m.landing != nil {
 		return
 	}
-	if m.landing = s.Network.landing.take(); m.landing != nil {
-		m.pooled = true
-	} else {
-		if m.own == nil {
-			m.own = make([]byte, ownBytes)
-		}
-		m.landing = m.own
-	}
+	m.landing = s.Network.landing.take()
 	m.items = min(window, max(uint64(len(m.landing)/(m.x.Plan.Item*m.size)), leastItems))
 	m.item = len(m.landing) / int(m.items) &^ 63
 }
 
 // leave gives landing memory back. No peer may write to it any more.
 func (m *mover) leave(s *Stage) {
-	if m.pooled {
-		s.Network.landing.give()
-	}
-	m.landing, m.pooled, m.begun = nil, false, false
+	s.Network.landing.give(m.landing)
+	m.landing, m.begun, m.x = nil, false, team.Exchange{} // which keeps the caller's memory alive
 }
 
 // length is how many elements the next item of a step has that has rest elements left.

@@ -3,6 +3,7 @@ package hosts
 import (
 	"fmt"
 	"log/slog"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -48,6 +49,33 @@ func Listen(c JobConfig) (n *Network, err error) {
 
 // Row is what other ranks need to reach this one.
 func (n *Network) Row() []byte { return n.node.Row() }
+
+// Traffic is what this rank has exchanged with another host.
+type Traffic struct {
+	Host                           string
+	SentBytes, ReceivedBytes       uint64 // with the frames' heads
+	SentMessages, ReceivedMessages uint64
+	Retries                        uint64 // segments that the kernel sent again
+}
+
+// Traffic is what this rank has exchanged with each other host that it has or had wires to, in the order of the ranks at
+// their ends. host is the name of a rank's. It may be called at any time, also after Close.
+func (n *Network) Traffic(host func(rank int) string) (all []Traffic) {
+	for _, t := range n.node.Traffic() {
+		name := host(t.Peer)
+		i := slices.IndexFunc(all, func(h Traffic) bool { return h.Host == name })
+		if i < 0 {
+			i, all = len(all), append(all, Traffic{Host: name})
+		}
+		h := &all[i]
+		h.SentBytes += t.SentBytes
+		h.ReceivedBytes += t.ReceivedBytes
+		h.SentMessages += t.SentPuts
+		h.ReceivedMessages += t.ReceivedPuts
+		h.Retries += t.Retries
+	}
+	return all
+}
 
 // closeTimeout is how long Close waits for peers to take data under way. It is less than the 5 s after which a closing
 // communicator goes on without an answer.

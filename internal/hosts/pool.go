@@ -3,37 +3,50 @@ package hosts
 import "sync"
 
 // pool is the memory in which a rank lets land what it will combine. All its communicators share it. An operation takes
-// it as a whole; one that finds it taken goes on with less memory, of its communicator's own.
+// the large piece; one that finds it taken goes on with a small one. There are as many small ones as operations have
+// moved data beside that with the large one, at the same time.
 type pool struct {
 	mu     sync.Mutex
-	memory []byte
-	taken  bool
+	large  []byte
+	taken  bool     // large is
+	spares [][]byte // small ones that nobody uses
 }
 
 const (
 	window     = 8 // most items that one peer may have on the way, and that all together may have in landing memory
 	leastItems = 4 // fewer if they are large: as many at least
 	poolBytes  = 2 << 20
-	ownBytes   = 128 << 10
+	spareBytes = 128 << 10
 )
 
-// take returns the pool's memory, or nil if it is taken.
+// take returns memory that is the caller's until it gives it back.
 func (p *pool) take() []byte {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.taken {
-		return nil
+	if !p.taken {
+		if p.large == nil {
+			p.large = make([]byte, poolBytes)
+		}
+		p.taken = true
+		return p.large
 	}
-	if p.memory == nil {
-		p.memory = make([]byte, poolBytes)
+	last := len(p.spares) - 1
+	if last < 0 {
+		return make([]byte, spareBytes)
 	}
-	p.taken = true
-	return p.memory
+	b := p.spares[last]
+	p.spares = p.spares[:last]
+	return b
 }
 
-// give returns the memory. No peer may write to it any more.
-func (p *pool) give() {
+// give returns what take has returned, or nothing. No peer may write to it any more.
+func (p *pool) give(b []byte) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.taken = false
+	switch len(b) {
+	case poolBytes:
+		p.taken = false
+	case spareBytes:
+		p.spares = append(p.spares, b)
+	}
 }

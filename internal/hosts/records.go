@@ -14,9 +14,14 @@ import (
 
 const recordHead = 8 // rank and length
 
+const (
+	recordsBytes = 32 << 10 // of all ranks' records
+	leastRecord  = 24       // what Split needs: two words, and the head
+)
+
 // recordBytes is the most bytes that a rank's record has, with its head, in a communicator of that many ranks. All
 // together fit in staging memory.
-func recordBytes(ranks int) int { return min(1<<10, team.StagingBytes/2/ranks) }
+func recordBytes(ranks int) int { return min(1<<10, max(recordsBytes/ranks, leastRecord)) }
 
 // MostRecord is the longest record, in bytes, that a rank of t's communicator may have.
 func MostRecord(t *team.Team) int { return recordBytes(t.Hosts.Ranks()) - recordHead }

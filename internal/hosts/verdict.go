@@ -151,7 +151,7 @@ func (s *Stage) converse(ctx context.Context) error {
 		}
 		d := s.pending
 		p := s.peers[d.host]
-		if err := s.await(ctx, p, p.link.Word(d.place()), d.seq, team.StepAgree); err != nil {
+		if err := s.await(ctx, p, p.link.Word(s.agreement.place(d)), d.seq, team.StepAgree); err != nil {
 			return err
 		}
 	}
@@ -178,10 +178,10 @@ func (s *Stage) proceed(ctx context.Context) (over bool, err error) {
 				}
 			}
 			n := a.write(d, b)
-			p.link.Put(d.place(), d.seq, unsafe.Pointer(&b[0]), n)
+			p.link.Put(a.place(d), d.seq, unsafe.Pointer(&b[0]), n)
 			continue
 		}
-		place := d.place()
+		place := a.place(d)
 		if s.waits = !team.Reached(p.link.Word(place).Load(), d.seq); s.waits {
 			return false, nil
 		}

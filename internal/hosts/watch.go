@@ -82,7 +82,7 @@ func (s *Stage) down(down *transport.Down) *fault.Error {
 
 // downError says why the end of a wire breaks the communicator.
 func (s *Stage) downError(p *peer, down *transport.Down, step string) *fault.Error {
-	here, there := s.Names[s.me], s.Names[p.host]
+	here, there := s.Name(s.me), s.Name(p.host)
 	var err error
 	switch down.Kind {
 	case transport.Died:

@@ -50,11 +50,32 @@ type Node interface {
 	// Wait blocks until some data can move, and moves it. It blocks for d at most, and less if others make progress,
 	// too.
 	Wait(d time.Duration)
+	// Traffic is what went over the wires to each peer that has or had one, in the order of the peers. It may also be
+	// called during and after Close.
+	Traffic() []Traffic
 	// Close says bye to all peers, sends what is under way, for limit at most, and ends all connections. If something
 	// was left unsent, its error says what, is about that peer (reason.Blamed), and wraps fault.ErrTimeout, or
 	// fault.ErrPeerLost if the peer's host does not answer. Nobody may use the node or its endpoints meanwhile or
 	// afterwards.
 	Close(limit time.Duration) error
+}
+
+// Traffic is what went over all wires to a peer, one after the other, for all communicators. Messages that Tell sends do
+// not count.
+type Traffic struct {
+	Peer                     int    // its rank in the job
+	SentBytes, ReceivedBytes uint64 // with the heads of frames, where a fabric has them
+	SentPuts, ReceivedPuts   uint64
+	Retries                  uint64 // what the fabric sent again, as when it is lost: segments of TCP
+}
+
+// Add adds u's counts to t.
+func (t *Traffic) Add(u Traffic) {
+	t.SentBytes += u.SentBytes
+	t.ReceivedBytes += u.ReceivedBytes
+	t.SentPuts += u.SentPuts
+	t.ReceivedPuts += u.ReceivedPuts
+	t.Retries += u.Retries
 }
 
 // Comm is what a communicator says about the pairs of its ranks. It is the same on all ranks but for Made.

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"slices"
 	"time"
 
 	"github.com/ubcoll/ubcoll/fault"
@@ -23,6 +24,7 @@ type contact struct {
 	last      [16]byte          // the attempt that the last wire was made by
 	arriving  [16]byte          // the attempt of fds
 	fds       []int             // connections that the peer has dialled, by index; -1: missing; nil: none
+	past      transport.Traffic // over the wires before the present one
 }
 
 var (
@@ -187,6 +189,47 @@ func (n *Node) connected(peer int) *Wire {
 	if d := w.Err(); d == nil || d.Kind == transport.Broken || d.Kind != transport.Cut && w.linked.Load() {
 		return w
 	}
-	delete(n.wires, peer)
+	n.forget(peer)
 	return nil
+}
+
+// forget forgets the wire to a peer, if there is one, except for what went over it. The caller holds the lock.
+func (n *Node) forget(peer int) {
+	if w := n.wires[peer]; w != nil {
+		w.add(&n.contact(peer).past)
+		delete(n.wires, peer)
+	}
+}
+
+// Traffic implements transport.Node.
+func (n *Node) Traffic() []transport.Traffic {
+	var all []transport.Traffic
+	var wires []*Wire
+	n.mu.Lock()
+	for peer, p := range n.contacts {
+		if w := n.wires[peer]; w != nil || p.past != (transport.Traffic{}) {
+			t := p.past
+			t.Peer = peer
+			all, wires = append(all, t), append(wires, w)
+		}
+	}
+	n.mu.Unlock()
+	for i, w := range wires { // one that is replaced meanwhile still counts once
+		if w == nil {
+			continue
+		}
+		for k := range w.data {
+			w.data[k].Look()
+		}
+		w.add(&all[i])
+	}
+	slices.SortFunc(all, func(a, b transport.Traffic) int { return a.Peer - b.Peer })
+	return all
+}
+
+// add adds what went over the wire's data connections to t.
+func (w *Wire) add(t *transport.Traffic) {
+	for i := range w.data {
+		w.data[i].Add(t)
+	}
 }

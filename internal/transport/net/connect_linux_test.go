@@ -17,6 +17,7 @@ import (
 	"github.com/ubcoll/ubcoll/fault"
 	"github.com/ubcoll/ubcoll/internal/race"
 	"github.com/ubcoll/ubcoll/internal/testkit"
+	"github.com/ubcoll/ubcoll/internal/transport/net/tcp"
 )
 
 // A thousand nodes connect to one at once.
@@ -222,10 +223,14 @@ func TestConnectAnew(t *testing.T) {
 			p := newPair(t, 1)
 			here, there, old, other := p.a, p.b, p.ab, p.ba
 			toldThere := p.toldB
+			first, second := p.la, p.lb
 			if k.higher {
 				here, there, old, other = p.b, p.a, p.ba, p.ab
 				toldThere = p.toldA
+				first, second = p.lb, p.la
 			}
+			first.Put(0, 1, nil, 0)
+			second.until(t, 0, 1)
 			old.ended.Store(true) // as if packets got lost: the other end notices nothing
 			for _, e := range old.sockets() {
 				here.poll.remove(e)
@@ -248,6 +253,12 @@ func TestConnectAnew(t *testing.T) {
 			la.Put(0, 1, nil, 0)
 			lb.until(t, 0, 1)
 			require.Len(t, toldThere.downs(), 1)
+			sent, received := here.Traffic(), there.Traffic() // the old wire's put and the new one's
+			require.Len(t, sent, 1)
+			require.Len(t, received, 1)
+			require.EqualValues(t, []uint64{2, 2}, []uint64{sent[0].SentPuts, received[0].ReceivedPuts})
+			require.EqualValues(t, []uint64{4 * tcp.HeaderSize, 4 * tcp.HeaderSize}, []uint64{sent[0].SentBytes, received[0].ReceivedBytes},
+				"two heads for each link: that it is open, and the put's")
 			old.close()
 			p.close(t)
 		})

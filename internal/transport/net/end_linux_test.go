@@ -231,6 +231,19 @@ func deafen(t testing.TB, fd int) {
 	require.NoError(t, err)
 }
 
+// What the kernel sends again counts, also after the wire has ended.
+func TestRetries(t *testing.T) {
+	p := newPair(t, 1)
+	deafen(t, p.ba.data[0].end.fd)
+	p.la.Put(0, 1, nil, 0)
+	testkit.Eventually(t, func() bool {
+		i, err := unix.GetsockoptTCPInfo(p.ab.data[0].end.fd, unix.IPPROTO_TCP, unix.TCP_INFO)
+		return err == nil && i.Total_retrans > 0
+	})
+	p.ab.finish(transport.Cut, syscall.ETIMEDOUT)
+	require.Positive(t, p.a.Traffic()[0].Retries)
+}
+
 // A peer that breaks the protocol ends the wire. Both ends learn how it did, and nothing is written.
 func TestViolations(t *testing.T) {
 	good := tcp.Header{Kind: tcp.Put, Place: 1, Comm: commID, Seq: 5, Length: 8}

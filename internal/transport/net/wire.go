@@ -88,6 +88,7 @@ func (n *Node) wire(peer int, fds []int, attempt [16]byte) (*Wire, error) {
 		}
 	}
 	if err == nil {
+		n.forget(peer)
 		n.wires[peer] = w
 		p := n.contact(peer)
 		p.last = attempt

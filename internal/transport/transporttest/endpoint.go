@@ -379,6 +379,8 @@ func (e *endpoint) send(m *message) {
 			return
 		}
 		e.places[m.place].put = m.seq
+		e.s.count.SentPuts++
+		e.s.count.SentBytes += uint64(m.n)
 		if f.chance(2) {
 			m.copy()
 			m.done = true

@@ -191,6 +191,7 @@ type side struct {
 	down  *transport.Down      // nothing moves any more
 	cut   bool
 	cutAt time.Time // when this side notices it
+	count transport.Traffic
 	byes  struct {
 		sent, taken bool // this node's
 	}

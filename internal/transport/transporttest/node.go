@@ -3,6 +3,7 @@ package transporttest
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"strconv"
 	"sync"
 	"time"
@@ -388,6 +389,8 @@ func (n *node) take(s *side, m *message) {
 			s.in = append([]*message{m}, s.in...)
 			return
 		}
+		s.count.ReceivedPuts++
+		s.count.ReceivedBytes += uint64(m.n)
 	case grant:
 		if e != nil {
 			x := e.places[m.place]
@@ -441,6 +444,21 @@ func (n *node) end(s *side, kind transport.DownKind, err error) {
 		n.config.Down(s.peer, s.down)
 		n.f.mu.Lock()
 	}
+}
+
+// Traffic implements transport.Node. Messages have no heads, and none is sent again.
+func (n *node) Traffic() (all []transport.Traffic) {
+	n.f.mu.Lock()
+	defer n.f.mu.Unlock()
+	for peer, s := range n.sides {
+		if s.up {
+			t := s.count
+			t.Peer = peer
+			all = append(all, t)
+		}
+	}
+	slices.SortFunc(all, func(a, b transport.Traffic) int { return a.Peer - b.Peer })
+	return all
 }
 
 // finish ends the node.

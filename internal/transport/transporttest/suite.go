@@ -46,6 +46,7 @@ func Suite(t *testing.T, network func(t testing.TB, configs []transport.Config) 
 		{"traffic", testTraffic},
 		{"nobody polls", testNobodyPolls},
 		{"wait", testWait},
+		{"traffic counts", testCounts},
 		{"tell", testTell},
 		{"tick", testTick},
 

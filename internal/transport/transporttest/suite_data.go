@@ -496,3 +496,50 @@ func testRevokeDead(t *testing.T, s *suite) {
 	b.Revoke(0, 2)
 	require.Zero(t, b.Revoking())
 }
+
+// Both ends count all that goes over the wire, of all communicators, each from its side. Counts stay when communicators
+// leave, and when the node closes.
+func testCounts(t *testing.T, s *suite) {
+	const comms, puts = 2, 5
+	j := s.job(t, 3)
+	require.Empty(t, j.Nodes[0].Traffic())
+	bytes := 0
+	for c := range uint64(comms) {
+		a, b := j.pair(comm+c, 1)
+		to := make([]byte, 20<<20)
+		for seq := uint64(1); seq <= puts; seq++ {
+			n := int(seq) * 3000
+			if seq == puts {
+				n = len(to) // more than a kernel takes at once
+			}
+			from := make([]byte, n)
+			b.Post(0, seq, at(to), len(to))
+			a.Put(0, seq, at(from), n)
+			j.must("it lands", func() bool { return b.Word(0).Load() == seq })
+			bytes += n
+		}
+		j.sent(a)
+	}
+	of := func(rank int) transport.Traffic {
+		all := j.Nodes[rank].Traffic()
+		require.Len(t, all, 1)
+		require.Equal(t, 1-rank, all[0].Peer)
+		return all[0]
+	}
+	check := func() {
+		a, b := of(0), of(1)
+		require.EqualValues(t, []uint64{comms * puts, 0, 0, comms * puts}, []uint64{a.SentPuts, a.ReceivedPuts, b.SentPuts, b.ReceivedPuts})
+		require.Equal(t, []uint64{a.SentBytes, a.ReceivedBytes}, []uint64{b.ReceivedBytes, b.SentBytes})
+		heads := int(a.SentBytes) - bytes
+		require.GreaterOrEqual(t, heads, 0)
+		require.LessOrEqual(t, heads, 64*comms*(puts+4))
+	}
+	check()
+	for _, n := range j.Nodes {
+		n.Leave(comm)
+	}
+	require.EqualValues(t, comms*puts, of(0).SentPuts)
+	j.close(testkit.Limit)
+	check()
+	require.Empty(t, j.Nodes[2].Traffic())
+}

@@ -36,6 +36,8 @@ type Conn struct {
 	sink Sink
 	want func(room bool) // tells whether the connection wants to know when the socket takes more
 
+	counts counts
+
 	receiving sync.Mutex
 	in        [HeaderSize + ahead]byte
 	at, have  int    // in[at:have] has not been handled yet
@@ -141,6 +143,7 @@ func (c *Conn) receive() (moved bool, err error) {
 		default:
 			moved = true
 			left -= n
+			c.counts.received.Add(uint64(n))
 			c.end = c.arrived(n)
 			if n < asked && c.end == nil {
 				return moved, nil
@@ -181,6 +184,7 @@ func (c *Conn) arrived(n int) error {
 		if err != nil {
 			return err
 		}
+		c.counts.putsReceived.Add(1)
 		c.at += HeaderSize
 		k := int(min(h.Length, uint64(c.have-c.at)))
 		if ok && k > 0 {
@@ -274,7 +278,11 @@ func (c *Conn) put(h Header, p unsafe.Pointer, sent *atomic.Uint64) {
 		done, e = c.message.send(c.fd, c.from[:2])
 		c.from[1] = iovec{}
 	}
+	if e == 0 {
+		c.counts.sent.Add(uint64(done))
+	}
 	if e == 0 && done == HeaderSize+n {
+		c.counted(&h)
 		if sent != nil {
 			sent.Add(1)
 		}
@@ -345,6 +353,7 @@ func (c *Conn) flush() (full bool) {
 			return true
 		}
 		left -= n
+		c.counts.sent.Add(uint64(n))
 		short := n < want
 		for n > 0 {
 			x := &c.queue[c.head]
@@ -352,6 +361,7 @@ func (c *Conn) flush() (full bool) {
 			x.done += k
 			n -= k
 			if x.done == HeaderSize+x.n {
+				c.counted(&x.h)
 				x.count()
 				*x = put{}
 				c.head++
@@ -472,6 +482,7 @@ func (c *Conn) Close() {
 	defer c.receiving.Unlock()
 	c.alone(func() {
 		if c.fd >= 0 {
+			c.look()
 			closeFd(c.fd)
 			c.fd, c.base = -1, nil
 			c.collect()

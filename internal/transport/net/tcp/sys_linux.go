@@ -79,6 +79,15 @@ func (m *scatter) send(fd int, v []iovec) (int, syscall.Errno) {
 	return int(r), e
 }
 
+// retries is how many segments the kernel has sent again on a connection.
+func retries(fd int) (n uint64, ok bool) {
+	i, err := unix.GetsockoptTCPInfo(fd, unix.IPPROTO_TCP, unix.TCP_INFO)
+	if err != nil {
+		return 0, false
+	}
+	return uint64(i.Total_retrans), true
+}
+
 func shutdown(fd int) { _ = unix.Shutdown(fd, unix.SHUT_WR) }
 
 func closeFd(fd int) {

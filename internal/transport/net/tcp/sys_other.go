@@ -31,6 +31,8 @@ type scatter struct{}
 
 func (scatter) send(int, []iovec) (int, syscall.Errno) { return 0, syscall.ENOTSUP }
 
+func retries(int) (uint64, bool) { return 0, false }
+
 func shutdown(int) {}
 
 func closeFd(int) {}

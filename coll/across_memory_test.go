@@ -1,0 +1,138 @@
+package coll_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"runtime"
+	"sync"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/ubcoll/ubcoll"
+	"github.com/ubcoll/ubcoll/bootstrap"
+	"github.com/ubcoll/ubcoll/coll"
+	"github.com/ubcoll/ubcoll/internal/engine"
+	"github.com/ubcoll/ubcoll/internal/enginetest"
+	"github.com/ubcoll/ubcoll/internal/hosts"
+	"github.com/ubcoll/ubcoll/internal/inside"
+	"github.com/ubcoll/ubcoll/internal/race"
+	"github.com/ubcoll/ubcoll/internal/testkit"
+	"github.com/ubcoll/ubcoll/internal/transport"
+)
+
+// allocated is how many bytes of Go's heap are in use: the least of several looks, since the networks' goroutines run on,
+// and make garbage.
+func allocated() int {
+	least := uint64(math.MaxInt)
+	for range 5 {
+		var m runtime.MemStats
+		runtime.GC()
+		runtime.ReadMemStats(&m)
+		least = min(least, m.HeapAlloc)
+	}
+	return int(least)
+}
+
+// patient is a node that leaves dialling to the lower rank of a pair. Otherwise both dial if the machine is slow, and
+// 256 hosts of one process run out of descriptors.
+type patient struct {
+	transport.Node
+	rank int
+	mu   sync.Mutex
+	made map[[2]uint64]chan struct{} // by communicator and peer: closed when the peer has made the pair
+}
+
+func patientNode(c transport.Config) (transport.Node, error) {
+	n, err := inside.Providers.Network(c)
+	return &patient{Node: n, rank: c.Rank, made: map[[2]uint64]chan struct{}{}}, err
+}
+
+func (p *patient) pair(comm uint64, peer int) chan struct{} {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	k := [2]uint64{comm, uint64(peer)}
+	if p.made[k] == nil {
+		p.made[k] = make(chan struct{})
+	}
+	return p.made[k]
+}
+
+func (p *patient) Join(c transport.Comm) error {
+	made := c.Made
+	c.Made = func(e transport.Endpoint) {
+		made(e)
+		close(p.pair(c.ID, e.Peer()))
+	}
+	return p.Node.Join(c)
+}
+
+func (p *patient) Endpoint(comm uint64, peer int, expected bool) transport.Endpoint {
+	if peer < p.rank {
+		<-p.pair(comm, peer)
+	}
+	return p.Node.Endpoint(comm, peer, expected)
+}
+
+// TestHostsMemory: the formula that is printed says what is allocated, within a tenth.
+func TestHostsMemory(t *testing.T) {
+	if race.Enabled {
+		t.Skip("the race detector has the ranks' shared memory on Go's heap")
+	}
+	sizes := []int{64}
+	if testkit.Full() {
+		sizes = []int{2, 64, 256}
+	}
+	for _, n := range sizes {
+		t.Run(fmt.Sprint(n), func(t *testing.T) {
+			bs := enginetest.Hosts(bootstrap.Local(n), func(r int) string { return fmt.Sprintf("host-%d", r) })
+			comms, alone, dups := make([]*ubcoll.Comm, n), make([]*ubcoll.Comm, n), make([]*ubcoll.Comm, n)
+			each := func(do func(r int) error) {
+				t.Helper()
+				errs := make([]error, n)
+				var all sync.WaitGroup
+				for r := range n {
+					all.Go(func() { errs[r] = do(r) })
+				}
+				all.Wait()
+				require.NoError(t, errors.Join(errs...))
+			}
+			ctx, providers := context.Background(), inside.Providers
+			providers.Network = patientNode
+			empty := allocated()
+			each(func(r int) error {
+				in, err := inside.OpenOn(ctx, bs[r], engine.Options{}, nil, providers)
+				comms[r] = (*ubcoll.Comm)(in)
+				return errors.Join(err, bs[r].Close())
+			})
+			v := make([]float32, 100<<10)
+			each(func(r int) error {
+				dst := make([]float32, len(v))
+				return coll.AllReduce(ctx, comms[r], ubcoll.Of(dst), ubcoll.Of(v), ubcoll.Max) // what lands is combined
+			})
+			opened := allocated()
+			each(func(r int) (err error) {
+				alone[r], err = comms[r].Split(ctx, r, 0) // what a communicator takes without other hosts
+				return err
+			})
+			split := allocated()
+			each(func(r int) (err error) {
+				dups[r], err = comms[r].Dup(ctx)
+				return err
+			})
+			dupped := allocated()
+			rank, comm := hosts.PerRank(n, n), hosts.PerComm(n, n)
+			for _, x := range append(rank, comm...) {
+				t.Logf("%8d bytes for %s", x.Bytes, x.What)
+			}
+			all, further := hosts.Sum(rank)+hosts.Sum(comm), hosts.Sum(comm)
+			gotAll, gotFurther := (opened-empty)/n, ((dupped-split)-(split-opened))/n
+			t.Logf("%s: %d and %d bytes by the formula, %d and %d are allocated", hosts.MemoryText(n, n), all, further, gotAll, gotFurther)
+			require.InEpsilon(t, all, gotAll, 0.1)
+			require.InEpsilon(t, further, gotFurther, 0.1)
+			each(func(r int) error { return errors.Join(dups[r].Close(), alone[r].Close(), comms[r].Close()) })
+		})
+	}
+}

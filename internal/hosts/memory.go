@@ -1,0 +1,132 @@
+package hosts
+
+import (
+	"fmt"
+	"slices"
+
+	"github.com/ubcoll/ubcoll/internal/plural"
+	"github.com/ubcoll/ubcoll/internal/schedule"
+	"github.com/ubcoll/ubcoll/internal/team"
+)
+
+// How much memory the other hosts cost a rank that leads its host: what it has once, whatever the number of its
+// communicators, and what each communicator has. TestMemory compares that with what is allocated.
+
+const (
+	smallBytes = 64 << 10 // what the other hosts may contribute to an operation together
+	fewerBytes = 32 << 10 // the same if there are many: exchanging more takes longer than a way with more messages
+	mostSmall  = 64       // hosts are not many
+)
+
+// contribution is how many bytes of data each host may contribute. A message has the contributions of n-1 hosts at most,
+// those that its receiver lacks, so that is what takes memory.
+func contribution(hosts, most int) int {
+	n := smallBytes
+	if hosts > mostSmall {
+		n = fewerBytes
+	}
+	n /= hosts - 1
+	if most > 1 {
+		n = min(n, team.PartialBytes)
+	}
+	return n
+}
+
+// room is how many bytes a host with on ranks may contribute, data or records.
+func room(hosts, ranks, most, on int) int {
+	return max(contribution(hosts, most), on*recordBytes(ranks))
+}
+
+// cut makes memory of several sizes as one piece, because Go rounds the size of each. Sizes of messages are multiples of
+// 8, so that contributions stay aligned.
+func cut(sizes []int) (all [][]byte) {
+	n := 0
+	for _, size := range sizes {
+		n += size
+	}
+	b := make([]byte, n)
+	for _, size := range sizes {
+		all = append(all, b[:size:size])
+		b = b[size:]
+	}
+	return all
+}
+
+// Term is a part of a sum.
+type Term struct {
+	What  string
+	Bytes int
+}
+
+// Sum is the sum of terms.
+func Sum(terms []Term) (bytes int) {
+	for _, t := range terms {
+		bytes += t.Bytes
+	}
+	return bytes
+}
+
+// What the network of package net allocates, in about as many bytes.
+const (
+	wireBytes  = 25 << 10 // a pair of processes
+	linkBytes  = 1 << 10  // a pair of ranks of a communicator, without its places
+	placeBytes = 128
+)
+
+// partners is how many other hosts a host exchanges data with, at most: to agree, and by recursive doubling, which numbers
+// the hosts anew unless there are 2^k of them. The other ways use neighbours.
+func partners(hosts int) (most int) {
+	for me := range hosts {
+		var all []int
+		add := func(h int) {
+			if !slices.Contains(all, h) {
+				all = append(all, h)
+			}
+		}
+		for k := range roundsOf(hosts) {
+			add((me + 1<<k) % hosts)
+			add((me - 1<<k + hosts) % hosts)
+		}
+		c, step := schedule.Plan{Way: schedule.Doubling, Hosts: hosts, Me: me, Count: 1, Item: 1, Line: 1}.Begin(), schedule.Step{}
+		for c.Next(&step) {
+			add(step.Peer)
+		}
+		most = max(most, len(all))
+	}
+	return most
+}
+
+// PerRank is what a rank has once that leads its host, in a job of so many ranks that are spread evenly.
+func PerRank(hosts, ranks int) []Term {
+	return []Term{
+		{"landing memory", poolBytes},
+		{"connections", partners(hosts) * wireBytes},
+		{"how to reach all ranks", ranks * (130 + 160)},
+	}
+}
+
+// PerComm is what a rank that leads its host has for each communicator. Memory in which items land beside another
+// communicator's, 128 KiB, comes on top for operations that do so at the same time.
+func PerComm(hosts, ranks int) []Term {
+	on, fuller := ranks/hosts, ranks%hosts // so many hosts have a rank more
+	most := on + min(fuller, 1)
+	of := func(on int) int { return dataHead + padded(room(hosts, ranks, most, on)) }
+	rounds := roundsOf(hosts)
+	// All slots together have each other host's contribution twice; all messages to send have as many contributions, but
+	// those of the next hosts again and again.
+	proposals := 3*rounds*(proposalsHead+proposalBytes) + 2*((hosts-1-fuller)*of(on)+fuller*of(on+1)) + (hosts-1)*of(most)
+	return []Term{
+		{"proposals, with contributions and records", proposals},
+		{"reports", (rounds + 2) * reportBytes},
+		{"links", partners(hosts) * (linkBytes + places*placeBytes)},
+		{"tables of hosts and ranks", hosts*(24+24+8+8+8) + ranks*(8+4)},
+		{"itself", 7 << 10},
+	}
+}
+
+// MemoryText says how much memory hosts cost a rank, on one line.
+func MemoryText(hosts, ranks int) string {
+	rank, comm := Sum(PerRank(hosts, ranks)), Sum(PerComm(hosts, ranks))
+	return fmt.Sprintf("between %s: %.1f MiB a rank that leads its host, %d KiB for each further communicator",
+		plural.Count(hosts, "host"), float64(rank+comm)/(1<<20), (comm+1<<9)>>10)
+}
