@@ -19,6 +19,7 @@ import (
 // after it, bring the slices to their owners and the results to all.
 
 var (
+	acrossFoldPath  = team.Path{Name: "exchange", Offer: offerToLeader, Contribute: contribute, Folds: true, Conclude: conclude, Run: takeOutcome}
 	acrossSmallPath = team.Path{Name: "exchange", Offer: offerToLeader, Contribute: contribute, Conclude: conclude, Run: takeOutcome}
 	acrossPaths     = [...]team.Path{schedule.Ring: acrossPath(schedule.Ring), schedule.Doubling: acrossPath(schedule.Doubling),
 		schedule.Halving: acrossPath(schedule.Halving), schedule.Chain: acrossPath(schedule.Chain), schedule.Tree: acrossPath(schedule.Tree)}
@@ -39,7 +40,9 @@ func chooseAcross(t *team.Team, w *team.Work) {
 	h, bytes := t.Hosts, w.Count*w.Type.Size()
 	switch {
 	case bytes <= h.Contribution():
-		w.Path = &acrossSmallPath
+		if w.Path = &acrossSmallPath; w.Kind == team.KindAllReduce {
+			w.Path = &acrossFoldPath
+		}
 		if bytes > team.PayloadSize && t.Size() > 1 {
 			w.Eager.Bytes = bytes
 		}

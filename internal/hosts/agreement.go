@@ -21,7 +21,8 @@ import (
 // and how often, does not depend on the operation: hosts that want different ones still find each other.
 //
 // Contributions, the data of small operations, travel with the proposals: before round k a host has those of 2^k hosts,
-// see first, and sends them. In dissemination this is Bruck's all-gather (Bruck, Ho, Kipnis, Upfal and Weathersby,
+// see first, and sends them. Between pairs, those of reductions are folded: a host sends one combination of them all
+// (recursive doubling), since no host's data come twice. In dissemination this is Bruck's all-gather (Bruck, Ho, Kipnis, Upfal and Weathersby,
 // "Efficient algorithms for all-to-all communications in multiport message-passing systems", 1997), where a host leaves
 // out, in the last round, what the other host has.
 //
@@ -30,7 +31,8 @@ import (
 type agreement struct {
 	hosts, me int
 	ranks     int   // of all hosts
-	room      []int // most bytes of each host's contribution
+	room      []int // most bytes of each host's contribution, if all contribute
+	lone      int   // the same if one alone does, or contributions are folded
 	rounds    int   // of proposals
 	pairs     bool  // the hosts exchange in pairs
 	to, from  []int // by round: whom this host tells, and hears
@@ -40,6 +42,9 @@ type agreement struct {
 	sum  proposals
 	data [][]byte // contributions, by host; nil: none
 	some bool     // data has some
+	// folds says that contributions are folded. Then data has this host's fold, and theirs is the fold that was heard last.
+	folds  bool
+	theirs []byte
 
 	bad     uint64 // counts the operations on which hosts did not agree: numbers the reports
 	tally   team.Tally
@@ -87,9 +92,9 @@ func (c *proposals) add(d proposals) {
 // same reports whether all want the same, and nobody refuses.
 func (c *proposals) same() bool { return c.refuser == 0 && c.least == c.greatest }
 
-func newAgreement(hosts, me, ranks int, room []int) *agreement {
-	a := &agreement{hosts: hosts, me: me, ranks: ranks, room: room, rounds: roundsOf(hosts), data: make([][]byte, hosts)}
-	a.pairs = hosts == 1<<a.rounds
+func newAgreement(hosts, me, ranks int, room []int, lone int) *agreement {
+	a := &agreement{hosts: hosts, me: me, ranks: ranks, room: room, lone: lone, rounds: roundsOf(hosts), data: make([][]byte, hosts)}
+	a.pairs = inPairs(hosts)
 	for k := range a.rounds {
 		to, from := (me-1<<k+hosts)%hosts, (me+1<<k)%hosts
 		if a.pairs {
@@ -107,6 +112,9 @@ func newAgreement(hosts, me, ranks int, room []int) *agreement {
 	return a
 }
 
+// inPairs reports whether so many hosts exchange their proposals in pairs.
+func inPairs(hosts int) bool { return hosts == 1<<roundsOf(hosts) }
+
 // roundsOf is how many rounds it takes to hear from all hosts.
 func roundsOf(hosts int) int { return bits.Len(uint(hosts - 1)) }
 
@@ -120,7 +128,7 @@ func (a *agreement) begin(seq uint64, call team.Call) {
 	c.least.seq, c.least.call = seq, call
 	c.greatest.seq, c.greatest.call = seq, call
 	c.refuser = 0
-	a.seq, a.gathers, a.at = seq, false, 0
+	a.seq, a.gathers, a.folds, a.theirs, a.at = seq, false, false, nil, 0
 	if a.some {
 		clear(a.data)
 		a.some = false
@@ -132,6 +140,12 @@ func (a *agreement) differs(c proposals) { a.sum = c }
 
 // offer adds this host's contribution. It is the caller's until the operation ends.
 func (a *agreement) offer(data []byte) { a.data[a.me], a.some = data, true }
+
+// fold offers data that are to be folded, and later what has come of folding them.
+func (a *agreement) fold(data []byte) {
+	a.offer(data)
+	a.folds, a.theirs = true, nil
+}
 
 // report begins the second exchange, with what this host's ranks have published.
 func (a *agreement) report(y team.Tally) {
@@ -258,11 +272,11 @@ func (a *agreement) size(round, host int) int {
 	if round == a.rounds {
 		return reportBytes
 	}
-	n := proposalsHead + proposalBytes
+	n := 0
 	for i := range a.count(round) {
 		n += dataHead + padded(a.room[a.behind(a.first(host, round), i)])
 	}
-	return n
+	return proposalsHead + proposalBytes + max(n, dataHead+padded(a.lone))
 }
 
 // write writes the message that d sends to b. It returns its length.
@@ -282,6 +296,9 @@ func (a *agreement) write(d transfer, b []byte) int {
 	for i := 0; a.some && i < a.count(d.round); i++ {
 		h := a.behind(a.first(a.me, d.round), i)
 		data := a.data[h]
+		if a.folds {
+			data, i = a.data[a.me], a.hosts // the only one
+		}
 		if data == nil {
 			continue
 		}
@@ -323,11 +340,15 @@ func errProposals(host int) error {
 	return fmt.Errorf("what host %d proposes is damaged: %w", host, fault.ErrMismatch)
 }
 
-// own is where the data of this host's contribution lie in the message of the first round: written there, they need
-// not be copied.
+// own is where the data of this host's contribution lie in the message of the first round, and those of its fold in any
+// round: written there, they need not be copied.
 func (a *agreement) own(b []byte) []byte {
-	return b[proposalsHead+dataHead:][:a.room[a.me]:a.room[a.me]]
+	n := a.most(a.me)
+	return b[proposalsHead+dataHead:][:n:n]
 }
+
+// most is the most bytes of a host's contribution.
+func (a *agreement) most(h int) int { return max(a.room[h], a.lone) }
 
 // read takes in the message b that d receives. Contributions are used where they are.
 func (a *agreement) read(d transfer, b []byte) error {
@@ -354,6 +375,12 @@ func (a *agreement) read(d transfer, b []byte) error {
 		}
 		a.sum.add(c)
 	}
+	if !a.sum.same() {
+		return nil // nobody uses the contributions, which may be of several operations
+	}
+	if a.folds {
+		return a.readFold(d, b[n:], items)
+	}
 	for ; items > 0; items-- {
 		if len(b)-n < dataHead {
 			return fmt.Errorf("a contribution from host %d is cut short: %w", d.host, fault.ErrMismatch)
@@ -363,8 +390,8 @@ func (a *agreement) read(d transfer, b []byte) error {
 		switch {
 		case h >= a.hosts || a.before(a.first(d.host, d.round), h) >= a.count(d.round) || a.data[h] != nil:
 			return fmt.Errorf("host %d has sent a contribution of host %d, which is not its to send: %w", d.host, h, fault.ErrMismatch)
-		case bytes > a.room[h]:
-			return fmt.Errorf("the contribution of host %d has %d bytes, and %d are the most: %w", h, bytes, a.room[h], fault.ErrMismatch)
+		case bytes > a.most(h):
+			return fmt.Errorf("the contribution of host %d has %d bytes, and %d are the most: %w", h, bytes, a.most(h), fault.ErrMismatch)
 		case padded(bytes) > len(b)-n:
 			return fmt.Errorf("the contribution of host %d, %d bytes, is cut short: %w", h, bytes, fault.ErrMismatch)
 		}
@@ -374,6 +401,16 @@ func (a *agreement) read(d transfer, b []byte) error {
 	if n != len(b) {
 		return errProposals(d.host)
 	}
+	return nil
+}
+
+// readFold takes in a peer's fold.
+func (a *agreement) readFold(d transfer, b []byte, items int) error {
+	n, le := len(a.data[a.me]), binary.LittleEndian
+	if items != 1 || len(b) != dataHead+padded(n) || int(le.Uint32(b)) != a.first(d.host, d.round) || int(le.Uint32(b[4:])) != n {
+		return errProposals(d.host)
+	}
+	a.theirs = b[dataHead:][:n:n]
 	return nil
 }
 

@@ -1,6 +1,7 @@
 package hosts
 
 import (
+	"encoding/binary"
 	"fmt"
 	"slices"
 	"strconv"
@@ -27,14 +28,15 @@ type crowd struct {
 	bytes int                    // of the longest message
 	said  func(s string)         // gets what happens, or is nil
 	known map[team.Call]string   // for said
+	folds map[int][8]byte        // by host: what has come of folding, which is the first host and how many
 	draw  func(n int) (pick int) // which of n hosts goes on next
 }
 
 func newCrowd(hosts, room int) *crowd {
 	c := &crowd{mail: map[mailKey][][]byte{}, todo: make([]*transfer, hosts), over: make([]bool, hosts), known: map[team.Call]string{},
-		draw: func(int) int { return 0 }}
+		folds: map[int][8]byte{}, draw: func(int) int { return 0 }}
 	for me := range hosts {
-		c.all = append(c.all, newAgreement(hosts, me, hosts, slices.Repeat([]int{room}, hosts)))
+		c.all = append(c.all, newAgreement(hosts, me, hosts, slices.Repeat([]int{room}, hosts), 0))
 	}
 	return c
 }
@@ -95,7 +97,29 @@ func (c *crowd) do(h int) error {
 	k := key(d.host, h, d)
 	b := c.mail[k][0]
 	c.mail[k] = c.mail[k][1:]
-	return a.read(*d, b)
+	if err := a.read(*d, b); err != nil || a.theirs == nil {
+		return err
+	}
+	return c.fold(a, d)
+}
+
+// fold folds what a host has and what it has heard.
+func (c *crowd) fold(a *agreement, d *transfer) error {
+	x, y, le := a.data[a.me], a.theirs, binary.LittleEndian
+	if le.Uint32(y) < le.Uint32(x) {
+		x, y = y, x
+	}
+	var sum [8]byte
+	le.PutUint32(sum[:], le.Uint32(x))
+	le.PutUint32(sum[4:], le.Uint32(x[4:])+le.Uint32(y[4:]))
+	if le.Uint32(x)+le.Uint32(x[4:]) != le.Uint32(y) {
+		return fmt.Errorf("host %d folds %v and %v", a.me, x, y)
+	}
+	if c.folds[a.me] = sum; d.round < a.rounds-1 {
+		a.fold(sum[:])
+	}
+	a.theirs = nil
+	return nil
 }
 
 // show describes a message that a sends.
@@ -269,7 +293,10 @@ func TestAgreement(t *testing.T) {
 				want.add(x)
 				a.begin(seq+1, call)
 				a.differs(x)
-				if r.IntN(3) > 0 {
+				switch {
+				case a.pairs && kinds == 1 && seq == 0:
+					a.fold(binary.LittleEndian.AppendUint32(binary.LittleEndian.AppendUint32(nil, uint32(h)), 1))
+				case r.IntN(3) > 0:
 					a.offer([]byte(fmt.Sprintf("of %d in %d", h, seq)[:5+r.IntN(4)]))
 					contribute = append(contribute, h)
 				}
@@ -282,6 +309,13 @@ func TestAgreement(t *testing.T) {
 			require.Equal(t, refuser, want.refuser)
 			for h, a := range c.all {
 				require.Equal(t, want, a.sum, "host %d of %d", h, n)
+				if a.folds {
+					require.Equal(t, [8]byte{4: byte(n)}, c.folds[h])
+					continue
+				}
+				if !want.same() {
+					continue // nobody uses what was contributed
+				}
 				var have []int
 				for from, data := range a.data {
 					if data != nil {
@@ -330,7 +364,7 @@ func TestAgreementOf4096(t *testing.T) {
 		span := slices.Repeat([]int{1}, n) // host h has heard from span[h] hosts from its first one on, around
 		all := make([]*agreement, n)
 		for h := range all {
-			all[h] = newAgreement(n, h, n, make([]int, n))
+			all[h] = newAgreement(n, h, n, make([]int, n), 0)
 		}
 		for k := range roundsOf(n) {
 			after := make([]int, n)
@@ -376,7 +410,7 @@ func childrenOf(p *agreement) (hosts []int) {
 func TestProposalBytes(t *testing.T) {
 	const frame = 32 // tcp.HeaderSize
 	for _, n := range []int{2, 64, 512, 4095} {
-		a := newAgreement(n, 0, n, slices.Repeat([]int{recordBytes(n)}, n))
+		a := newAgreement(n, 0, n, slices.Repeat([]int{recordBytes(n)}, n), 0)
 		a.begin(1, barrier)
 		sent := 0
 		for {
@@ -400,7 +434,7 @@ func TestProposalBytes(t *testing.T) {
 // An agreement costs no allocation: it is on the way of the smallest operations.
 func TestAgreementAllocs(t *testing.T) {
 	testkit.SkipRace(t)
-	a, b := newAgreement(2, 0, 2, []int{64, 64}), newAgreement(2, 1, 2, []int{64, 64})
+	a, b := newAgreement(2, 0, 2, []int{64, 64}, 0), newAgreement(2, 1, 2, []int{64, 64}, 0)
 	out := make([]byte, a.size(0, 0))
 	require.Zero(t, testing.AllocsPerRun(100, func() {
 		for _, x := range []*agreement{a, b} {
@@ -420,13 +454,13 @@ func TestAgreementAllocs(t *testing.T) {
 
 func FuzzProposals(f *testing.F) {
 	room := []int{8, 8, 8, 8, 8}
-	a := newAgreement(5, 2, 5, room)
+	a := newAgreement(5, 2, 5, room, 0)
 	a.begin(7, barrier)
 	a.offer([]byte("data"))
 	b := make([]byte, a.size(1, 2))
 	f.Add(b[:a.write(transfer{sends: true, round: 1}, b)], 1)
 	f.Fuzz(func(t *testing.T, b []byte, round int) {
-		a := newAgreement(5, 0, 5, room)
+		a := newAgreement(5, 0, 5, room, 0)
 		a.begin(7, barrier)
 		d := a.heard((round%2+2)%2, 7)
 		if a.read(d, b) != nil {
@@ -465,7 +499,7 @@ func FuzzReport(f *testing.F) {
 // BenchmarkAgreement is what agreeing costs a host by itself, beside the messages, with two hosts and 8 bytes.
 func BenchmarkAgreement(b *testing.B) {
 	room := []int{1 << 10, 1 << 10}
-	x, y := newAgreement(2, 0, 2, room), newAgreement(2, 1, 2, room)
+	x, y := newAgreement(2, 0, 2, room, 0), newAgreement(2, 1, 2, room, 0)
 	ours, theirs := make([]byte, x.size(0, 0)), make([]byte, y.size(0, 1))
 	call := (&team.Work{Kind: team.KindAllReduce, Type: dtype.Float32, Red: team.Sum, Count: 2}).Call()
 	y.begin(1, call)

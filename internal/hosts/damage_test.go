@@ -43,7 +43,7 @@ func TestDamagedProposals(t *testing.T) {
 	} {
 		t.Run(k.name, func(t *testing.T) {
 			room := []int{20, 20, 20, 20, 20}
-			sender, a := newAgreement(5, 2, 5, room), newAgreement(5, 0, 5, room)
+			sender, a := newAgreement(5, 2, 5, room, 0), newAgreement(5, 0, 5, room, 0)
 			for _, x := range []*agreement{sender, a} {
 				x.begin(7, barrier)
 			}

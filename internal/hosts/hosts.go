@@ -69,6 +69,7 @@ type Stage struct {
 
 	srcs   []unsafe.Pointer      // see Scratch
 	dataOf func(host int) []byte // contributions
+	folded *team.Work            // the operation whose contributions are folded
 
 	ending  sync.Mutex // held by Close, and by users of links outside of the communicator's turn
 	closed  bool
@@ -119,7 +120,7 @@ func Open(ctx context.Context, c Config) (*Stage, error) {
 		s.mover.local = make([]unsafe.Pointer, c.Team.Size())
 	}
 	if s.leads {
-		s.agreement = newAgreement(s.n, s.me, s.ranks, s.rooms())
+		s.agreement = newAgreement(s.n, s.me, s.ranks, s.rooms(), s.Contribution())
 		s.meet()
 		s.lay()
 	}
@@ -242,7 +243,7 @@ func (s *Stage) post(e transport.Endpoint, d transfer) {
 // Contribution implements team.Hosts.
 func (s *Stage) Contribution() int { return contribution(s.n, s.most) }
 
-// rooms is the most bytes that each host may contribute.
+// rooms is the most bytes that each host may contribute if all do.
 func (s *Stage) rooms() []int {
 	all := make([]int, s.n)
 	for h := range all {

@@ -13,28 +13,38 @@ import (
 // communicators, and what each communicator has. TestMemory compares that with what is allocated.
 
 const (
-	smallBytes = 64 << 10 // what the other hosts may contribute to an operation together
-	fewerBytes = 32 << 10 // the same if there are many: exchanging more takes longer than a way with more messages
+	smallBytes = 64 << 10 // what the messages of all rounds may contribute to an operation together
+	fewerBytes = 32 << 10 // the same where contributions are not folded and hosts are many: exchanging more takes longer than a way with more messages
 	mostSmall  = 64       // hosts are not many
 )
 
-// contribution is how many bytes of data each host may contribute. A message has the contributions of n-1 hosts at most,
-// those that its receiver lacks, so that is what takes memory.
+// contribution is how many bytes of data each host may contribute, if that is folded, or no other host does. Where hosts
+// agree in pairs each message has one contribution, or one fold of several. Otherwise the messages have those of n-1
+// hosts, all that their receiver lacks.
 func contribution(hosts, most int) int {
 	n := smallBytes
-	if hosts > mostSmall {
-		n = fewerBytes
+	switch {
+	case inPairs(hosts):
+		n /= roundsOf(hosts)
+	case hosts > mostSmall:
+		n = fewerBytes / (hosts - 1)
+	default:
+		n /= hosts - 1
 	}
-	n /= hosts - 1
 	if most > 1 {
 		n = min(n, team.PartialBytes)
 	}
 	return n
 }
 
-// room is how many bytes a host with on ranks may contribute, data or records.
+// room is how many bytes a host with on ranks may contribute if all hosts do, data or records. Between pairs it is
+// records, since data are folded.
 func room(hosts, ranks, most, on int) int {
-	return max(contribution(hosts, most), on*recordBytes(ranks))
+	records := on * recordBytes(ranks)
+	if inPairs(hosts) {
+		return records
+	}
+	return max(contribution(hosts, most), records)
 }
 
 // cut makes memory of several sizes as one piece, because Go rounds the size of each. Sizes of messages are multiples of
@@ -74,7 +84,8 @@ const (
 )
 
 // partners is how many other hosts a host exchanges data with, at most: to agree, and by recursive doubling, which numbers
-// the hosts anew unless there are 2^k of them. The other ways use neighbours.
+// the hosts anew unless there are 2^k of them. Rings and broadcasts add what they need when they first do: those 1, 2, 4
+// and so on before and behind.
 func partners(hosts int) (most int) {
 	for me := range hosts {
 		var all []int
@@ -84,6 +95,10 @@ func partners(hosts int) (most int) {
 			}
 		}
 		for k := range roundsOf(hosts) {
+			if inPairs(hosts) {
+				add(me ^ 1<<k)
+				continue
+			}
 			add((me + 1<<k) % hosts)
 			add((me - 1<<k + hosts) % hosts)
 		}
@@ -115,6 +130,13 @@ func PerComm(hosts, ranks int) []Term {
 	// All slots together have each other host's contribution twice; all messages to send have as many contributions, but
 	// those of the next hosts again and again.
 	proposals := 3*rounds*(proposalsHead+proposalBytes) + 2*((hosts-1-fuller)*of(on)+fuller*of(on+1)) + (hosts-1)*of(most)
+	if inPairs(hosts) { // what is larger has a place in each message: one fold, or the records of half of the hosts
+		lone := dataHead + padded(contribution(hosts, most))
+		proposals = 3 * rounds * (proposalsHead + proposalBytes)
+		for k := range rounds {
+			proposals += 3 * max(lone, 1<<k*of(most))
+		}
+	}
 	return []Term{
 		{"proposals, with contributions and records", proposals},
 		{"reports", (rounds + 2) * reportBytes},

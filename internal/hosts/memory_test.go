@@ -29,7 +29,7 @@ func TestMemoryOfMessages(t *testing.T) {
 		{200, 300}, {256, 256}, {512, 4095}, {4095, 4095}} {
 		t.Run(fmt.Sprintf("%d hosts, %d ranks", k.hosts, k.ranks), func(t *testing.T) {
 			s := &Stage{Config: Config{Hosts: spread(k.hosts, k.ranks)}, n: k.hosts, ranks: k.ranks, most: (k.ranks + k.hosts - 1) / k.hosts}
-			s.agreement = newAgreement(s.n, 0, s.ranks, s.rooms())
+			s.agreement = newAgreement(s.n, 0, s.ranks, s.rooms(), s.Contribution())
 			s.lay()
 			got := 0
 			for _, b := range append(s.out, s.slots...) {
@@ -70,14 +70,14 @@ func TestMemoryLimits(t *testing.T) {
 }
 
 func TestMemoryText(t *testing.T) {
-	require.Equal(t, "between 64 hosts: 2.5 MiB a rank that leads its host, 240 KiB for each further communicator", MemoryText(64, 64))
+	require.Equal(t, "between 64 hosts: 2.4 MiB a rank that leads its host, 243 KiB for each further communicator", MemoryText(64, 64))
 }
 
-// Two hosts may contribute as much as one message carries, 64 KiB each; many hosts half as much together. Hosts of several
-// ranks are limited by what their teams share.
+// Two hosts may contribute 64 KiB each, and other powers of two as much in all rounds. What is not folded has as much for
+// all hosts together, or, if they are many, half as much. Hosts of several ranks are limited by what their teams share.
 func TestContribution(t *testing.T) {
 	for _, k := range []struct{ hosts, most, want int }{
-		{2, 1, 65536}, {3, 1, 32768}, {5, 1, 16384}, {64, 1, 1040}, {65, 1, 512}, {512, 1, 64}, {4095, 1, 8}, {2, 2, 8192}, {64, 8, 1040},
+		{2, 1, 65536}, {3, 1, 32768}, {4, 1, 32768}, {5, 1, 16384}, {8, 1, 21845}, {63, 1, 1057}, {64, 1, 10922}, {65, 1, 512}, {512, 1, 7281}, {4095, 1, 8}, {2, 2, 8192}, {64, 8, 8192}, {63, 8, 1057},
 	} {
 		require.Equal(t, k.want, contribution(k.hosts, k.most), "%d hosts of %d", k.hosts, k.most)
 	}
@@ -95,14 +95,14 @@ func TestRecordsFit(t *testing.T) {
 // are two operations apart.
 func TestPlaces(t *testing.T) {
 	for hosts := 2; hosts <= 200; hosts++ {
-		a := newAgreement(hosts, hosts/3, hosts, nil)
+		a := newAgreement(hosts, hosts/3, hosts, nil, 0)
 		heard := map[int]bool{}
 		for _, h := range a.from {
 			require.False(t, heard[h], "%d hosts: host %d is heard twice", hosts, h)
 			heard[h] = true
 		}
 	}
-	a := newAgreement(5, 1, 5, nil)
+	a := newAgreement(5, 1, 5, nil, 0)
 	seen := map[int]bool{}
 	for _, d := range []transfer{a.heard(0, 6), a.heard(0, 7), a.reported(2, 6), a.reported(2, 7)} {
 		require.Less(t, a.place(d), agreementPlaces)

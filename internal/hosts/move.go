@@ -345,23 +345,27 @@ func (m *mover) hand(p unsafe.Pointer, off, n int) {
 }
 
 // combine combines n elements that have landed with this host's own.
-//
-// Averages of half types travel as fractions of the sum: see cpu.Fraction.
 func (s *Stage) combine(k *schedule.Step, out, in, own unsafe.Pointer, n int) {
-	w := s.mover.x.Work
 	a, b, as, bs := in, own, k.In, k.Own
 	if k.OwnFirst {
 		a, b, as, bs = b, a, bs, as
 	}
+	s.add(s.mover.x.Work, out, a, b, as, bs, n, k.Last)
+}
+
+// add combines n elements of some hosts. last says that these are all hosts.
+//
+// Averages of half types travel as fractions of the sum: see cpu.Fraction.
+func (s *Stage) add(w *team.Work, out, a, b unsafe.Pointer, as, bs schedule.Span, n int, last bool) {
 	switch {
 	case w.HalfAverage():
 		x, y := s.ranksOf(as), s.ranksOf(bs)
 		div := cpu.Fraction(x + y)
-		if k.Last {
+		if last {
 			div = s.ranks
 		}
 		cpu.AddFractions(w.Type, out, a, b, n, x, y, div)
-	case w.Red == team.Avg && k.Last:
+	case w.Red == team.Avg && last:
 		srcs := [2]unsafe.Pointer{a, b}
 		cpu.ReduceN(w.Type, cpu.Sum, out, srcs[:], n, s.ranks, false)
 	default:

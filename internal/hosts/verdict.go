@@ -8,6 +8,7 @@ import (
 	"github.com/ubcoll/ubcoll/fault"
 	"github.com/ubcoll/ubcoll/hw/cpu/spin"
 	"github.com/ubcoll/ubcoll/internal/reason"
+	"github.com/ubcoll/ubcoll/internal/schedule"
 	"github.com/ubcoll/ubcoll/internal/team"
 )
 
@@ -49,7 +50,11 @@ func (s *Stage) lead(ctx context.Context, w *team.Work, differ bool) error {
 		a.differs(s.proposed())
 	} else if w.Path.Contribute != nil {
 		b := a.own(s.out[0])
-		if n := w.Path.Contribute(t, w, b); n > 0 {
+		switch n := w.Path.Contribute(t, w, b); {
+		case n > 0 && a.pairs && w.Path.Folds:
+			a.fold(b[:n:n])
+			s.folded = w
+		case n > 0:
 			a.offer(b[:n:n])
 		}
 	}
@@ -61,7 +66,7 @@ func (s *Stage) lead(ctx context.Context, w *team.Work, differ bool) error {
 		return err
 	}
 	if a.sum.same() {
-		if w.Path.Conclude != nil {
+		if w.Path.Conclude != nil && !a.folds {
 			if err := w.Path.Conclude(t, w, s.dataOf); err != nil {
 				return s.comm(t.Name(t.Rank()), err)
 			}
@@ -188,11 +193,40 @@ func (s *Stage) proceed(ctx context.Context) (over bool, err error) {
 		if err := a.read(d, s.slot(d)[:p.link.Landed(place)]); err != nil {
 			return false, s.comm(p.rank, err)
 		}
-		if report {
+		switch {
+		case report:
 			d.seq++
 			s.post(p.link, d)
+		case a.theirs != nil:
+			s.fold(d.round)
 		}
 	}
+}
+
+// fold combines what this host has with what it has heard in a round, which is of neighbouring hosts: in the message of
+// the next round, or at the end in the result.
+func (s *Stage) fold(round int) {
+	t, w, a := s.Team, s.folded, s.agreement
+	bytes, last := len(a.data[s.me]), round == a.rounds-1
+	x, y := unsafe.Pointer(&a.data[s.me][0]), unsafe.Pointer(&a.theirs[0])
+	of := func(host int) schedule.Span { return schedule.Span{First: a.first(host, round), N: 1 << round} }
+	xs, ys := of(s.me), of(a.from[round])
+	if ys.First < xs.First {
+		x, y, xs, ys = y, x, ys, xs
+	}
+	var into unsafe.Pointer
+	switch {
+	case !last:
+		next := a.own(s.out[round+1])[:bytes:bytes]
+		a.fold(next)
+		into = unsafe.Pointer(&next[0])
+	case t.Size() > 1:
+		into = t.Outcome(bytes)
+	default:
+		into = w.Dst.Ptr
+	}
+	a.theirs = nil
+	s.add(w, into, x, y, xs, ys, bytes/w.Type.Size(), last)
 }
 
 // free lets the slots of the running operation be used by the operation after the next.

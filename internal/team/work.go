@@ -218,6 +218,10 @@ type Path struct {
 	// Contribute runs on the first rank of a team that has agreed. It writes to b what the other hosts need from the
 	// team, up to Hosts.Contribution bytes, and returns how many. It cannot fail.
 	Contribute func(t *Team, w *Work, b []byte) int
+	// Folds says that contributions are to be combined by the work's reduction, element by element. Where hosts agree in
+	// pairs, that is done as they come; the result is then where Conclude would put it, at Outcome, or in the destination
+	// of a team of one rank, and Conclude is not called.
+	Folds bool
 	// Exchange is the first exchange of this rank, whose lane is used: other hosts may send what it receives from then
 	// on, while the hosts agree. A rank that is alone on its host moves its data then, too. Of the exchange's memory, only
 	// Destination is used before Run, unless the rank is alone.
