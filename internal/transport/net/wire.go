@@ -372,15 +372,16 @@ func (s sink) Place(h tcp.Header) (unsafe.Pointer, bool, error) {
 	if h.Length == 0 {
 		return nil, true, nil
 	}
+	came := x.cameOf(h.Seq)
 	switch g := x.granted.Load(); {
 	case h.Seq < g:
 		return nil, false, nil
 	case h.Seq > g:
 		return nil, false, tcp.Refused(h, fmt.Sprintf("sequence %d is granted", g))
-	case h.Length > uint64(x.n):
-		return nil, false, tcp.Refused(h, fmt.Sprintf("%d bytes are granted", x.n))
+	case h.Length > uint64(x.n-came):
+		return nil, false, tcp.Refused(h, fmt.Sprintf("%d bytes are granted, of which %d have come", x.n, came))
 	}
-	return x.p, true, nil
+	return unsafe.Add(x.p, came), true, nil
 }
 
 // Landed implements tcp.Sink.
@@ -393,8 +394,13 @@ func (s sink) Landed(h tcp.Header) {
 		return
 	}
 	x := &l.places[h.Place]
+	came := x.cameOf(h.Seq) + int(h.Length)
+	if h.Kind == tcp.Part {
+		x.part, x.came = h.Seq, came
+		return
+	}
 	x.done = h.Seq
-	x.landed.Store(int64(h.Length))
+	x.landed.Store(int64(came))
 	x.word.Store(h.Seq)
 }
 
