@@ -329,7 +329,7 @@ func (l *Link) Poll() {
 	}
 }
 
-// Close implements transport.Endpoint. A put that has begun is completed from a copy. What comes for the communicator
+// Close implements transport.Endpoint. A frame that has begun is completed from a copy. What comes for the communicator
 // later is read and dropped, until the peer says that it has closed its side, as Close tells the peer now.
 func (l *Link) Close() {
 	l.ending.Lock()

@@ -145,9 +145,9 @@ func (w *Wire) close() {
 func (w *Wire) Err() *transport.Down { return w.down.Load() }
 
 // tell sends m on the control connection. It never blocks: messages that the peer has not read yet are kept here. If
-// the peer leaves 80 KiB unread, m is dropped, and the log says so. After Err it does nothing.
+// the peer leaves 80 KiB unread and m may be lost, it is, and the log says so. After Err it does nothing.
 func (w *Wire) tell(m transport.Message) {
-	if !w.control.tell(controlTell, encodeMessage(m)) {
+	if !w.control.tell(controlTell, encodeMessage(m), m.MayBeLost) {
 		w.node.config.Log.Warn("network: a message was dropped: the peer reads none", "peer", w.peer, "kind", m.Kind)
 	}
 }
@@ -279,7 +279,7 @@ func (w *Wire) finish(kind transport.DownKind, err error) {
 	}
 	if kind == transport.Broken && errors.Is(err, tcp.ErrFrame) {
 		text := err.Error()
-		w.control.tell(controlBroken, []byte(text[:min(len(text), transport.MaxText)]))
+		w.control.tell(controlBroken, []byte(text[:min(len(text), transport.MaxText)]), false)
 	}
 	if kind == transport.Died || kind == transport.Cut {
 		for i := range w.data { // data that came before the end still lands
@@ -314,7 +314,7 @@ func (w *Wire) leave() bool {
 		for i := range w.data {
 			w.data[i].Shut()
 		}
-		w.control.tell(controlBye, nil)
+		w.control.tell(controlBye, nil, false)
 		w.shut.data = true
 	}
 	if !w.shut.control && w.control.drained() {
