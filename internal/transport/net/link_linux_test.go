@@ -2,6 +2,7 @@ package net
 
 import (
 	"bytes"
+	"errors"
 	"github.com/ubcoll/ubcoll/internal/transport"
 	"math/rand/v2"
 	"sync"
@@ -317,13 +318,15 @@ func TestUnsent(t *testing.T) {
 	p.b.poll.moving.Lock() // reads nothing
 	p.lb.Grant(0, 1, at(to), len(to))
 	p.la.Put(0, 1, at(from), len(from))
+	most, errs := 0, []error(nil)
 	for range 100 {
 		p.la.Poll()
 		n, err := unix.IoctlGetInt(p.ab.data[0].end.fd, unix.SIOCOUTQNSD)
-		require.NoError(t, err)
-		require.LessOrEqual(t, n, 2*unsent) // it takes whole packets
+		most, errs = max(most, n), append(errs, err)
 	}
 	p.b.poll.moving.Unlock()
+	require.NoError(t, errors.Join(errs...))
+	require.LessOrEqual(t, most, 2*unsent) // it takes whole packets
 	p.lb.until(t, 0, 1)
 	p.close(t)
 }
