@@ -235,7 +235,7 @@ func (c *Conn) Stop(f func(h Header) (drop bool)) {
 // After Close, Put does nothing.
 func (c *Conn) Put(h Header, p unsafe.Pointer, sent *atomic.Uint64) {
 	var direct bool
-	if h.payload() <= inline && c.queued.Load() == 0 && c.sending.TryLock() {
+	if h.payload() <= MaxPayload && c.queued.Load() == 0 && c.sending.TryLock() {
 		if direct = c.queued.Load() == 0; direct {
 			c.put(h, p, sent)
 		}
@@ -251,26 +251,43 @@ func (c *Conn) Put(h Header, p unsafe.Pointer, sent *atomic.Uint64) {
 	}
 }
 
-// put sends a word. Nothing is queued before it.
+// put sends what is one frame. Nothing is queued before it.
 func (c *Conn) put(h Header, p unsafe.Pointer, sent *atomic.Uint64) {
 	if c.fd < 0 {
 		return
 	}
 	n := h.payload()
 	h.Encode(c.out[:])
-	if n > 0 {
-		copy(c.out[HeaderSize:], unsafe.Slice((*byte)(p), n))
+	var done int
+	var e syscall.Errno
+	if n <= inline {
+		if n > 0 {
+			copy(c.out[HeaderSize:], unsafe.Slice((*byte)(p), n))
+		}
+		done, e = send(c.fd, c.out[:HeaderSize+n])
+	} else {
+		c.from[0], c.from[1] = element(unsafe.Pointer(&c.out[0]), HeaderSize), element(p, n)
+		done, e = c.message.send(c.fd, c.from[:2])
+		c.from[1] = iovec{}
 	}
-	whole := c.out[:HeaderSize+n]
-	done, e := send(c.fd, whole)
 	if e != 0 {
 		done = 0 // EAGAIN, or an error that Receive will report
 	}
-	if done < len(whole) {
-		c.mu.Lock()
-		c.first(whole[done:])
-		c.mu.Unlock()
+	if done < HeaderSize+n {
 		c.wants(true)
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		if n > inline { // before what was put meanwhile
+			x := c.wait(h, p, sent)
+			x.begun = done
+			if i := c.turn(h.Comm); i >= 0 {
+				x.next = c.turns[i]
+				c.turns = slices.Delete(c.turns, i, i+1)
+			}
+			c.turns = slices.Insert(c.turns, 0, x)
+			return
+		}
+		c.first(c.out[done : HeaderSize+n])
 	}
 	if sent != nil {
 		sent.Add(1)
@@ -290,7 +307,6 @@ func (c *Conn) Queue(h Header) { c.enqueue(h, nil, nil) }
 func (c *Conn) enqueue(h Header, p unsafe.Pointer, sent *atomic.Uint64) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.queued.Add(1)
 	n := h.payload()
 	behind := n > inline
 	i := c.turn(h.Comm)
@@ -310,6 +326,7 @@ func (c *Conn) enqueue(h Header, p unsafe.Pointer, sent *atomic.Uint64) {
 		h.Encode(c.words[at:])
 		copy(c.words[at+HeaderSize:], unsafe.Slice((*byte)(p), n))
 		c.frames++
+		c.queued.Add(1)
 		switch {
 		case sent == nil:
 		case last == nil:
@@ -319,6 +336,16 @@ func (c *Conn) enqueue(h Header, p unsafe.Pointer, sent *atomic.Uint64) {
 		}
 		return
 	}
+	x := c.wait(h, p, sent)
+	if last != nil {
+		last.next = x
+	} else {
+		c.turns = append(c.turns, x)
+	}
+}
+
+// wait makes a put that waits for its turns.
+func (c *Conn) wait(h Header, p unsafe.Pointer, sent *atomic.Uint64) *put {
 	x := c.spare
 	if x == nil {
 		x = new(put)
@@ -326,11 +353,8 @@ func (c *Conn) enqueue(h Header, p unsafe.Pointer, sent *atomic.Uint64) {
 		c.spare = x.next
 	}
 	*x = put{h: h, p: p, sent: sent, counts: 1}
-	if last != nil {
-		last.next = x
-	} else {
-		c.turns = append(c.turns, x)
-	}
+	c.queued.Add(1)
+	return x
 }
 
 // turn is the index of a communicator in turns, or -1.
@@ -374,11 +398,11 @@ func (c *Conn) flush() (full bool) {
 			c.forget()
 			return true
 		}
-		v, words, want := c.plan()
-		if want == 0 {
+		if c.queued.Load() == 0 {
 			c.wants(false)
 			return false
 		}
+		v, words, want := c.plan()
 		n, e := c.message.send(c.fd, v)
 		clear(v)
 		if e == interrupted {

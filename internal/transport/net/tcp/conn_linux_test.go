@@ -3,6 +3,7 @@ package tcp
 import (
 	"bytes"
 	"errors"
+	"fmt"
 	"io"
 	"runtime"
 	"slices"
@@ -332,6 +333,48 @@ func (c *Conn) fill(t *testing.T, h Header, sent *atomic.Uint64) (begun int, mem
 	require.Equal(t, 1, c.Queued())
 	require.Positive(t, c.turns[0].begun, "the socket got full between frames, which its buffers' sizes do not allow")
 	return c.turns[0].off / MaxPayload, memory
+}
+
+// A frame that the socket does not take, or takes in part, goes before those that come meanwhile.
+func TestTakenInPart(t *testing.T) {
+	for _, n := range []int{0, 8, inline, inline + 1, MaxPayload} {
+		t.Run(fmt.Sprint(n), func(t *testing.T) {
+			c, fd, wanted := full(t)
+			before := 0 // bytes of others; the largest frame is too large anyway
+			for n < MaxPayload {
+				k, err := unix.Write(c.fd, make([]byte, 10<<10))
+				if err != nil {
+					break
+				}
+				before += k
+			}
+			h := frame(1, 1, 1, n)
+			b, other := pattern(h), make([]byte, 5000)
+			var sent atomic.Uint64
+			for _, h := range []Header{frame(2, 0, 1, 5000), frame(1, 2, 1, 5000), frame(2, 1, 1, 8)} { // while it is being sent
+				c.enqueue(h, unsafe.Pointer(&other[0]), &sent)
+			}
+			c.put(h, unsafe.Pointer(&b[0]), &sent)
+			require.True(t, *wanted)
+			require.Len(t, c.turns, 2)
+			for before > 0 {
+				k, err := unix.Read(fd, make([]byte, min(before, 10<<10)))
+				if !errors.Is(err, syscall.EAGAIN) {
+					require.NoError(t, err)
+					before -= k
+				}
+			}
+			frames, got := drain(t, c, fd)
+			require.Len(t, frames, 4)
+			if n == inline+1 { // it has not begun
+				require.Equal(t, frame(2, 1, 1, 8), frames[0])
+				frames = frames[1:]
+			}
+			require.Equal(t, h, frames[0])
+			require.True(t, bytes.Equal(b[:n], got[Header{Comm: 1, Place: 1, Seq: 1}]))
+			require.EqualValues(t, 4, sent.Load())
+		})
+	}
 }
 
 // A word waits for the frame that has begun, and for no other.
