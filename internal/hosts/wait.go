@@ -117,7 +117,7 @@ func (s *Stage) awaitLong(ctx context.Context, p, other *peer, over func() bool,
 		}
 		if waited-asked > askEvery && answered { // a peer that does not read is not asked again
 			asked, answered = waited, false
-			p.link.Tell(transport.Message{Comm: s.ID, Kind: kindAsk, Code: uint8(number)})
+			p.link.Tell(transport.Message{Comm: s.ID, Kind: kindAsk, Code: uint8(number), MayBeLost: true})
 		}
 		if m := p.misses.Swap(0); m != 0 {
 			answered = true

@@ -51,7 +51,8 @@ func (s *Stage) heard(from int, m transport.Message) *fault.Error {
 		if about < 0 {
 			about = s.Team.Name(s.Team.Rank())
 		}
-		p.link.Tell(transport.Message{Comm: s.ID, Kind: kindMiss, Code: m.Code, About: int32(about)})
+		p.link.Tell(transport.Message{Comm: s.ID, Kind: kindMiss, Code: m.Code, About: int32(about),
+			MayBeLost: true})
 	case kindMiss:
 		if m.About >= 0 && int(m.About) < s.ranks && uint32(m.Code) == p.asks.Load()&0xff {
 			p.misses.Store(m.About + 1)

@@ -11,6 +11,8 @@
 //     order; puts to different places may land in any order.
 //   - What came before a peer's death lands before the endpoint's Err says so.
 //   - Nothing waits for a peer but Ready, Wait and Node.Close.
+//   - What is short (grants, revocations, puts of a few KiB) does not wait for the whole of a long put of another
+//     communicator, nor do two long ones for each other: they share the wire in parts.
 //
 // Some fabrics move nothing without their user: who waits calls Poll, Progress or Wait again and again.
 package transport
@@ -114,8 +116,9 @@ type Endpoint interface {
 	Granted(place int) *atomic.Uint64
 	Room(place int) int
 	// Revoke takes back what was posted or granted for sequences up to seq at a place. It is done, and Revoking has
-	// counted down, once the peer has acknowledged: it puts no more of these, and what it has put before has landed. Err
-	// and either side's Close end it, too. Until then the memory may be written to.
+	// counted down, once the peer has acknowledged: it puts no more of these, and what it has put before has landed. A put
+	// that was under way may have ended in the middle: some of the memory is written, and the word is not raised. Err and
+	// either side's Close end it, too. Until then the memory may be written to.
 	Revoke(place int, seq uint64)
 	// Revoking is how many revocations are not done.
 	Revoking() int
@@ -131,8 +134,8 @@ type Endpoint interface {
 	Word(place int) *atomic.Uint64
 	Landed(place int) int
 
-	// Tell sends a message to the peer's Config.Heard, beside the puts. Messages arrive in order. One that finds no room
-	// for it because the peer does not read is dropped, and the log says so.
+	// Tell sends a message to the peer's Config.Heard, beside the puts. Messages arrive in order. One that may be lost is,
+	// if the peer does not read and leaves no room for it, and the log says so. All others wait for the peer.
 	Tell(m Message)
 	// Poll moves this endpoint's data, without waiting. A wait for this peer calls it in a loop.
 	Poll()
@@ -140,7 +143,8 @@ type Endpoint interface {
 	// to granted memory or reads that of puts any more.
 	Err() *Down
 	// Close ends the endpoint's grants and puts. Once it returns, nothing writes to its places or reads its puts, which
-	// all count as sent. Puts that have not begun are dropped. The peer learns of it by Config.Heard's messages alone.
+	// all count as sent. Puts that were not counted before may be dropped, those under way in the middle: their words are
+	// not raised. The peer learns of it by Config.Heard's messages alone.
 	Close()
 }
 
@@ -172,6 +176,10 @@ type Message struct {
 	Code  uint8
 	About int32  // usually a rank
 	Text  string // cut to MaxText bytes
+
+	// MayBeLost is for messages of which there can be any number. It does not travel. All others are kept until the peer
+	// reads them: a few for each communicator.
+	MayBeLost bool
 }
 
 // MaxText is the longest text of a Message.

@@ -42,7 +42,7 @@ func TestOrder(t *testing.T) {
 	}
 	for _, bad := range []string{"0", "2 -ranks 1", "2 -ranks 1,2,3", "2 -map round", "2 -mpi none -name UPPER",
 		"2 -ranks 0,0", "2 -set bogus", "2 -set c:X=1", "2 -set b:=1", "2 -set b:X", "2 -resolve zz=1", "2 -resolve b=1",
-		"2 -resolve c=10.77.0.9", "2 -delay -1ms", "2 -rate fast", "2 -rate 1", "2 -rate -1gbit"} {
+		"2 -resolve c=10.77.0.9", "2 -delay -1ms", "2 -rate fast", "2 -rate 1", "2 -rate -1gbit", "2 -queue 0s"} {
 		_, err := parse(append(strings.Fields(bad), "--", "true"), io.Discard)
 		require.Error(t, err, bad)
 	}

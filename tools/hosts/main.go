@@ -50,6 +50,7 @@ type plan struct {
 	Cyclic  bool
 	Nets    int
 	Rate    string
+	Queue   time.Duration
 	Delay   time.Duration
 	Loss    float64
 	MTU     int
@@ -135,6 +136,7 @@ func parse(args []string, help io.Writer) (*plan, error) {
 	mapping := f.String("map", "block", "block: the first host's ranks come first; or cyclic")
 	f.IntVar(&p.Nets, "nets", 1, "how many networks each host is on: eth0, eth1")
 	f.StringVar(&p.Rate, "rate", "", "of each link and direction, as tc has it: `1gbit`")
+	f.DurationVar(&p.Queue, "queue", 50*time.Millisecond, "how long a packet waits at most for what -rate lets through; others are lost")
 	f.DurationVar(&p.Delay, "delay", 0, "of each link and direction")
 	f.Float64Var(&p.Loss, "loss", 0, "the share of frames that each link and direction loses")
 	f.IntVar(&p.MTU, "mtu", 1500, "of every link")
@@ -201,6 +203,8 @@ func parse(args []string, help io.Writer) (*plan, error) {
 		return nil, fmt.Errorf("-nets %d: want 1 to 4", p.Nets)
 	case p.Rate != "" && bitsPerSecond(p.Rate) <= 0:
 		return nil, fmt.Errorf("-rate %s: want a number and kbit, mbit or gbit", p.Rate)
+	case p.Queue < time.Millisecond:
+		return nil, fmt.Errorf("-queue %v: want 1ms or more", p.Queue)
 	case p.Delay < 0:
 		return nil, fmt.Errorf("-delay %v: want 0 or more", p.Delay)
 	case p.Loss < 0 || p.Loss > 1:

@@ -98,7 +98,7 @@ func (n *node) makeLink(net, h int) error {
 	if err != nil || n.Rate == "" {
 		return err
 	}
-	shape := append([]string{"root", "tbf", "rate", n.Rate, "latency", "50ms", "burst"}, burst(n.Rate))
+	shape := append([]string{"root", "tbf", "rate", n.Rate, "latency", fmt.Sprintf("%dus", n.Queue.Microseconds()), "burst"}, burst(n.Rate))
 	if err := tc(exec.Command("tc", append([]string{"qdisc", "replace", "dev", port(net, h)}, shape...)...)); err != nil {
 		return err
 	}

@@ -30,6 +30,7 @@ var suites = map[string]conform.Suite{
 	"steady-small":    measures.SteadySmall,
 	"pauses":          measures.Pauses,
 	"first-use":       measures.FirstUse,
+	"beside":          measures.Beside,
 	"exit-early":      endings.ExitEarly,
 	"ends-wait":       endings.EndsWait,
 	"ends-swallow":    endings.EndsSwallow,

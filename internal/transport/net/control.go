@@ -27,7 +27,7 @@ const (
 	maxControl    = controlHeader + tellFixed + transport.MaxText
 
 	window = 16 << 10 // most bytes of messages that the peer has not read: they fit its socket, so its kernel acknowledges them
-	held   = 64 << 10 // most bytes that wait for the window
+	held   = 64 << 10 // bytes that wait for the window, beyond which what may be lost is; all else has few of them by its nature
 	taken  = window / 4
 )
 
@@ -97,8 +97,8 @@ func parseControl(b []byte) (kind byte, body []byte, size int, err error) {
 	return kind, b[controlHeader:size], size, nil
 }
 
-// tell queues a message, sends what it can, and reports whether there was room.
-func (c *control) tell(kind byte, body []byte) bool {
+// tell queues a message, sends what it can, and reports whether there was room. Only what may be lost needs room.
+func (c *control) tell(kind byte, body []byte, mayBeLost bool) bool {
 	c.sending.Lock()
 	defer c.sending.Unlock()
 	if c.fd < 0 || c.said {
@@ -111,7 +111,7 @@ func (c *control) tell(kind byte, body []byte) bool {
 	case len(c.held) == 0 && c.unread+size <= window:
 		c.unread += size
 		c.out = encodeControl(c.out, kind, body)
-	case len(c.held)+size <= held || kind == controlBye:
+	case !mayBeLost || len(c.held)+size <= held:
 		c.held = encodeControl(c.held, kind, body)
 	default:
 		return false

@@ -47,11 +47,12 @@ func TestTell(t *testing.T) {
 	require.Len(t, p.toldA.messages(), 100)
 }
 
-// If a peer reads nothing, only a few bytes of messages are sent; the rest waits, and what is too much is dropped.
+// If a peer reads nothing, only a few bytes of messages are sent; the rest waits. Of those that may be lost, what is too
+// much is dropped; all others come, in order.
 func TestTellWindow(t *testing.T) {
 	p := newPair(t, 1)
 	p.ba.control.receiving.Lock() // reads nothing
-	m := transport.Message{Text: strings.Repeat("x", transport.MaxText)}
+	m := transport.Message{Text: strings.Repeat("x", transport.MaxText), MayBeLost: true}
 	for range 200 {
 		p.ab.tell(m)
 	}
@@ -59,10 +60,21 @@ func TestTellWindow(t *testing.T) {
 	require.LessOrEqual(t, p.ab.control.unread, window)
 	require.LessOrEqual(t, len(p.ab.control.held), held)
 	p.ab.control.sending.Unlock()
+	m.MayBeLost = false
+	for i := range 100 {
+		m.About = int32(i)
+		p.ab.tell(m)
+	}
+	p.ab.tell(transport.Message{About: -1, MayBeLost: true}) // has no room, however short
 	p.ba.control.receiving.Unlock()
 	testkit.Eventually(t, p.ab.control.drained)
 	p.close(t)
-	require.Len(t, p.toldB.messages(), window/(controlHeader+tellFixed+transport.MaxText)+held/(controlHeader+tellFixed+transport.MaxText))
+	got := p.toldB.messages()
+	const size = controlHeader + tellFixed + transport.MaxText
+	require.Len(t, got, window/size+held/size+100)
+	for i, h := range got[len(got)-100:] {
+		require.EqualValues(t, i, h.About)
+	}
 }
 
 // A process that ends without a bye has died. This is reported once, after its messages, and every link has the error.
@@ -102,7 +114,7 @@ func TestDeath(t *testing.T) {
 // Data that a process sent before it died lands.
 func TestDeathAfterPut(t *testing.T) {
 	p := newPair(t, 1)
-	from, to := bytes.Repeat([]byte("x"), 1<<20), make([]byte, 1<<20)
+	from, to := bytes.Repeat([]byte("x"), 100<<10), make([]byte, 100<<10) // which the kernel takes though nobody reads
 	p.lb.Post(0, 1, at(to), len(to))
 	p.b.poll.moving.Lock() // does not look before the end
 	p.la.Put(0, 1, at(from), len(from))
@@ -145,7 +157,7 @@ func TestDeathBesideReader(t *testing.T) {
 // A peer that has said bye has left, even if its kernel resets the connections since it has not read everything.
 func TestLeftByReset(t *testing.T) {
 	p := newPair(t, 1)
-	p.ab.control.tell(controlBye, nil)
+	p.ab.control.tell(controlBye, nil, false)
 	testkit.Eventually(t, func() bool { c := &p.ba.control; c.receiving.Lock(); defer c.receiving.Unlock(); return c.bye })
 	p.ab.ended.Store(true)
 	for _, e := range p.ab.sockets() {
@@ -255,17 +267,20 @@ func TestViolations(t *testing.T) {
 	}
 	le := binary.LittleEndian
 	for name, b := range map[string][]byte{
-		"magic":        edit(func(b []byte) { b[0]++ }),
-		"kind":         edit(func(b []byte) { b[2]++ }),
-		"zero":         edit(func(b []byte) { b[3]++ }),
-		"place":        edit(func(b []byte) { le.PutUint32(b[4:], 2) }),
-		"large place":  edit(func(b []byte) { le.PutUint32(b[4:], 1<<31) }),
-		"not granted":  edit(func(b []byte) { le.PutUint32(b[4:], 0) }),
-		"communicator": edit(func(b []byte) { b[8]++ }),
-		"sequence":     edit(func(b []byte) { le.PutUint64(b[16:], 6) }),
-		"sequence 0":   edit(func(b []byte) { le.PutUint64(b[16:], 0) }),
-		"length":       edit(func(b []byte) { le.PutUint64(b[24:], 9) }),
-		"large length": edit(func(b []byte) { le.PutUint64(b[24:], 1<<63) }),
+		"magic":            edit(func(b []byte) { b[0]++ }),
+		"kind":             edit(func(b []byte) { b[2]++ }),
+		"zero":             edit(func(b []byte) { b[3]++ }),
+		"place":            edit(func(b []byte) { le.PutUint32(b[4:], 2) }),
+		"large place":      edit(func(b []byte) { le.PutUint32(b[4:], 1<<31) }),
+		"not granted":      edit(func(b []byte) { le.PutUint32(b[4:], 0) }),
+		"communicator":     edit(func(b []byte) { b[8]++ }),
+		"sequence":         edit(func(b []byte) { le.PutUint64(b[16:], 6) }),
+		"sequence 0":       edit(func(b []byte) { le.PutUint64(b[16:], 0) }),
+		"length":           edit(func(b []byte) { le.PutUint64(b[24:], 9) }),
+		"large length":     edit(func(b []byte) { le.PutUint64(b[24:], 1<<63) }),
+		"large part":       edit(func(b []byte) { b[2] = byte(tcp.Part); le.PutUint64(b[24:], 9) }),
+		"empty part":       edit(func(b []byte) { b[2] = byte(tcp.Part); le.PutUint64(b[24:], 0) }),
+		"part not granted": edit(func(b []byte) { b[2] = byte(tcp.Part); le.PutUint32(b[4:], 0) }),
 	} {
 		t.Run(name, func(t *testing.T) {
 			p := newPair(t, 2)
@@ -313,6 +328,81 @@ func TestViolations(t *testing.T) {
 		testkit.Eventually(t, func() bool { return p.lb.Err() != nil && p.la.Err() != nil })
 		require.Equal(t, transport.Broken, p.lb.Err().Kind)
 		p.close(t)
+	})
+}
+
+// Parts land behind each other, and what follows breaks the protocol where it does not fit: nothing is written beyond
+// the grant. Parts of a sequence that was revoked, or has landed, are forgotten.
+func TestParts(t *testing.T) {
+	const room = 8
+	frame := func(kind tcp.Kind, place uint32, seq uint64, text string) []byte {
+		b := make([]byte, tcp.HeaderSize, tcp.HeaderSize+len(text))
+		tcp.Header{Kind: kind, Place: place, Comm: commID, Seq: seq, Length: uint64(len(text))}.Encode(b)
+		return append(b, text...)
+	}
+	part := func(seq uint64, text string) []byte { return frame(tcp.Part, 0, seq, text) }
+	put := func(seq uint64, text string) []byte { return frame(tcp.Put, 0, seq, text) }
+	for _, k := range []struct {
+		name   string
+		frames [][]byte // for sequence 5 of place 0; the last one raises place 1's word
+		want   string   // at place 0
+		landed int      // of sequence 5; 0: it does not
+		broken string
+	}{
+		{"a part and the rest", [][]byte{part(5, "abc"), put(5, "de")}, "abcde", 5, ""},
+		{"parts to the last byte", [][]byte{part(5, "abc"), part(5, "defg"), put(5, "h")}, "abcdefgh", 8, ""},
+		{"others in between", [][]byte{part(5, "abc"), frame(tcp.Put, 2, 1, "xyz"), part(5, "d"), frame(tcp.Put, 3, 1, ""), put(5, "e")}, "abcde", 5, ""},
+		{"a part alone", [][]byte{part(5, "abc")}, "abc", 0, ""},
+		{"an empty end", [][]byte{part(5, "abc"), put(5, "")}, "abc", 3, ""},
+		{"older parts", [][]byte{part(4, "wxyz"), part(5, "abc"), part(3, "w"), put(4, "w"), put(5, "d")}, "abcd", 4, ""},
+		{"parts after the end", [][]byte{part(5, "abc"), put(5, "d"), part(5, "wxyz"), put(5, "w")}, "abcd", 4, ""},
+		{"a part beyond the grant", [][]byte{part(5, "abcde"), part(5, "wxyz")}, "abcde", 0, "8 bytes are granted, of which 5 have come"},
+		{"a put beyond the grant", [][]byte{part(5, "abcdefgh"), put(5, "w")}, "abcdefgh", 0, "8 bytes are granted, of which 8 have come"},
+		{"another sequence's put", [][]byte{part(5, "abc"), put(6, "w")}, "abc", 0, "sequence 5 is granted"},
+		{"another sequence's part", [][]byte{part(5, "abc"), part(6, "w")}, "abc", 0, "sequence 5 is granted"},
+	} {
+		t.Run(k.name, func(t *testing.T) {
+			p := newPair(t, 4)
+			to, other := make([]byte, 2*room), make([]byte, room)
+			p.lb.Post(0, 5, at(to), room)
+			p.lb.Post(2, 1, at(other), room)
+			_, err := unix.Write(p.ab.data[0].end.fd, bytes.Join(append(k.frames, frame(tcp.Put, 1, 1, "")), nil))
+			require.NoError(t, err)
+			testkit.Eventually(t, func() bool { return p.lb.Word(1).Load() == 1 || p.lb.Err() != nil })
+			require.Equal(t, k.want+strings.Repeat("\x00", 2*room-len(k.want)), string(to))
+			require.Equal(t, k.landed > 0, p.lb.Word(0).Load() == 5)
+			require.Equal(t, k.landed, p.lb.Landed(0))
+			if k.broken == "" {
+				require.Nil(t, p.lb.Err())
+			} else {
+				require.Equal(t, transport.Broken, p.lb.Err().Kind)
+				require.ErrorContains(t, p.lb.Err(), k.broken)
+			}
+			p.close(t)
+		})
+	}
+	t.Run("revoked in between", func(t *testing.T) {
+		p := newPair(t, 2)
+		to := make([]byte, room)
+		write := func(b []byte) {
+			_, err := unix.Write(p.ab.data[0].end.fd, b)
+			require.NoError(t, err)
+		}
+		p.lb.Post(0, 5, at(to), room)
+		write(part(5, "abc"))
+		write(frame(tcp.Put, 1, 1, ""))
+		p.lb.until(t, 1, 1)
+		p.lb.Revoke(0, 5)
+		testkit.Eventually(t, func() bool { p.lb.Poll(); return p.lb.Revoking() == 0 })
+		write(part(5, "wxyz"))
+		p.lb.Post(0, 6, at(to), room)
+		write(part(6, "de"))
+		write(put(6, "f"))
+		p.lb.until(t, 0, 6)
+		require.Equal(t, "def\x00\x00\x00\x00\x00", string(to))
+		require.Equal(t, 3, p.lb.Landed(0))
+		p.close(t)
+		require.Empty(t, p.toldB.downs())
 	})
 }
 

@@ -53,8 +53,9 @@ type place struct {
 	granted atomic.Uint64
 	p       unsafe.Pointer // set by the grant; the receiving goroutine reads it after granted
 	n       int
-	done    uint64 // sequences up to this have landed or were revoked; for the receiving goroutine
-	_       [16]byte
+	done    uint64 // sequences up to this have landed or were revoked; this and the next two are the receiving goroutine's
+	part    uint64 // the last sequence of which parts have landed
+	came    int    // how many bytes
 
 	theirs struct {
 		granted atomic.Uint64
@@ -62,6 +63,14 @@ type place struct {
 		revoked uint64 // up to here; held by putting
 		_       [40]byte
 	}
+}
+
+// cameOf is how many bytes of a sequence have come in parts. Those of one that was revoked before its end are forgotten.
+func (x *place) cameOf(seq uint64) int {
+	if x.part != seq {
+		return 0
+	}
+	return x.came
 }
 
 // link makes the communicator's link to a peer; both are locked.
@@ -320,7 +329,7 @@ func (l *Link) Poll() {
 	}
 }
 
-// Close implements transport.Endpoint. A put that has begun is completed from a copy. What comes for the communicator
+// Close implements transport.Endpoint. A frame that has begun is completed from a copy. What comes for the communicator
 // later is read and dropped, until the peer says that it has closed its side, as Close tells the peer now.
 func (l *Link) Close() {
 	l.ending.Lock()

@@ -180,7 +180,11 @@ func adopt(c syscall.Conn) (fd int, err error) {
 	return fd, err
 }
 
-// watch sets after how long without acknowledgements a control connection ends. Data connections never end so.
+// unsent is how much a data connection's kernel takes that it has not sent: what is short waits for that much.
+const unsent = 128 << 10
+
+// watch sets after how long without acknowledgements a control connection ends. Data connections never end so, and take
+// little that cannot be sent yet.
 func watch(fd int, control bool, timeout time.Duration) (err error) {
 	set := func(level, option, value int) {
 		if err == nil {
@@ -196,6 +200,7 @@ func watch(fd int, control bool, timeout time.Duration) (err error) {
 	} else { // a peer that is stopped and reads nothing is alive
 		set(unix.SOL_SOCKET, unix.SO_KEEPALIVE, 0)
 		set(unix.IPPROTO_TCP, unix.TCP_USER_TIMEOUT, 0)
+		set(unix.IPPROTO_TCP, unix.TCP_NOTSENT_LOWAT, unsent)
 	}
 	return err
 }

@@ -146,9 +146,9 @@ func (w *Wire) close() {
 func (w *Wire) Err() *transport.Down { return w.down.Load() }
 
 // tell sends m on the control connection. It never blocks: messages that the peer has not read yet are kept here. If
-// the peer leaves 80 KiB unread, m is dropped, and the log says so. After Err it does nothing.
+// the peer leaves 80 KiB unread and m may be lost, it is, and the log says so. After Err it does nothing.
 func (w *Wire) tell(m transport.Message) {
-	if !w.control.tell(controlTell, encodeMessage(m)) {
+	if !w.control.tell(controlTell, encodeMessage(m), m.MayBeLost) {
 		w.node.config.Log.Warn("network: a message was dropped: the peer reads none", "peer", w.peer, "kind", m.Kind)
 	}
 }
@@ -280,7 +280,7 @@ func (w *Wire) finish(kind transport.DownKind, err error) {
 	}
 	if kind == transport.Broken && errors.Is(err, tcp.ErrFrame) {
 		text := err.Error()
-		w.control.tell(controlBroken, []byte(text[:min(len(text), transport.MaxText)]))
+		w.control.tell(controlBroken, []byte(text[:min(len(text), transport.MaxText)]), false)
 	}
 	if kind == transport.Died || kind == transport.Cut {
 		for i := range w.data { // data that came before the end still lands
@@ -315,7 +315,7 @@ func (w *Wire) leave() bool {
 		for i := range w.data {
 			w.data[i].Shut()
 		}
-		w.control.tell(controlBye, nil)
+		w.control.tell(controlBye, nil, false)
 		w.shut.data = true
 	}
 	if !w.shut.control && w.control.drained() {
@@ -373,15 +373,16 @@ func (s sink) Place(h tcp.Header) (unsafe.Pointer, bool, error) {
 	if h.Length == 0 {
 		return nil, true, nil
 	}
+	came := x.cameOf(h.Seq)
 	switch g := x.granted.Load(); {
 	case h.Seq < g:
 		return nil, false, nil
 	case h.Seq > g:
 		return nil, false, tcp.Refused(h, fmt.Sprintf("sequence %d is granted", g))
-	case h.Length > uint64(x.n):
-		return nil, false, tcp.Refused(h, fmt.Sprintf("%d bytes are granted", x.n))
+	case h.Length > uint64(x.n-came):
+		return nil, false, tcp.Refused(h, fmt.Sprintf("%d bytes are granted, of which %d have come", x.n, came))
 	}
-	return x.p, true, nil
+	return unsafe.Add(x.p, came), true, nil
 }
 
 // Landed implements tcp.Sink.
@@ -394,8 +395,13 @@ func (s sink) Landed(h tcp.Header) {
 		return
 	}
 	x := &l.places[h.Place]
+	came := x.cameOf(h.Seq) + int(h.Length)
+	if h.Kind == tcp.Part {
+		x.part, x.came = h.Seq, came
+		return
+	}
 	x.done = h.Seq
-	x.landed.Store(int64(h.Length))
+	x.landed.Store(int64(came))
 	x.word.Store(h.Seq)
 }
 

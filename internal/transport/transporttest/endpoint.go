@@ -282,11 +282,11 @@ func (e *endpoint) Tell(m transport.Message) {
 			unread++
 		}
 	}
-	if unread >= mostTold {
+	if m.MayBeLost && unread >= mostTold {
 		n.config.Log.Warn("transport: a message was dropped: the peer reads none", "peer", e.s.peer, "kind", m.Kind)
 		return
 	}
-	m.Text = m.Text[:min(len(m.Text), transport.MaxText)]
+	m.Text, m.MayBeLost = m.Text[:min(len(m.Text), transport.MaxText)], false
 	e.s.send(&message{kind: tell, told: m})
 }
 
@@ -417,6 +417,7 @@ func (e *endpoint) land(m *message) bool {
 		if f.o.TwoSided {
 			e.list(x, true)
 		}
+		n = min(n, frame)
 		if f.o.Delays && n > 64 {
 			n = 1 + f.random.IntN(n)
 		}

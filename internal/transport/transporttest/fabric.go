@@ -32,7 +32,13 @@ type Options struct {
 // send might be left for what the peer waits for.
 const most = 16
 
-// mostTold is how many messages may be on their way between two nodes before more are dropped.
+// frame is how much of a put lands before what is shorter does, batch about how much lands in one call.
+const (
+	frame = 256 << 10
+	batch = 1 << 20
+)
+
+// mostTold is how many messages may be on their way between two nodes before more that may be lost are dropped.
 const mostTold = 80
 
 const (
@@ -275,10 +281,12 @@ func (m *message) channel() channel {
 	return channel{kind: m.kind}
 }
 
-// next takes the first message off the queue that has arrived and that hold does not hold back, or returns nil.
+// next takes the first message off the queue that has arrived and that hold does not hold back, or returns nil. Puts of
+// more than a frame come last.
 func (s *side) next(now time.Time, hold func(m *message) bool) *message {
 	blocked := map[channel]bool{}
 	others := false // messages other than opens are before this
+	long := -1
 	for i, m := range s.in {
 		c := m.channel()
 		after := blocked[c] || m.kind < tell && blocked[channel{kind: open, comm: m.comm}]
@@ -290,8 +298,24 @@ func (s *side) next(now time.Time, hold func(m *message) bool) *message {
 			others = others || m.kind != open || m.at.After(now)
 			continue
 		}
-		s.in = append(s.in[:i:i], s.in[i+1:]...)
-		return m
+		if m.rest[1]-m.rest[0] > frame {
+			blocked[c], others = true, true
+			if long < 0 {
+				long = i
+			}
+			continue
+		}
+		return s.pick(i)
+	}
+	if long >= 0 {
+		return s.pick(long)
 	}
 	return nil
+}
+
+// pick takes a message off the queue.
+func (s *side) pick(i int) *message {
+	m := s.in[i]
+	s.in = append(s.in[:i:i], s.in[i+1:]...)
+	return m
 }

@@ -307,7 +307,7 @@ func (n *node) move(s *side, ends bool) (moved bool) {
 	} else {
 		n.announce(s)
 	}
-	for !rests() {
+	for left := batch; !rests() && left > 0; {
 		if !ends {
 			moved = s.flush() || moved
 		}
@@ -316,6 +316,9 @@ func (n *node) move(s *side, ends bool) (moved bool) {
 			break
 		}
 		moved = true
+		if m.kind == put {
+			left -= min(m.n, frame)
+		}
 		n.take(s, m)
 	}
 	return moved

@@ -44,6 +44,7 @@ func Suite(t *testing.T, network func(t testing.TB, configs []transport.Config) 
 		{"posts", testPosts},
 		{"words", testWords},
 		{"traffic", testTraffic},
+		{"small beside large", testSmallBesideLarge},
 		{"nobody polls", testNobodyPolls},
 		{"wait", testWait},
 		{"traffic counts", testCounts},

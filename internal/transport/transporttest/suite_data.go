@@ -247,6 +247,36 @@ func testTraffic(t *testing.T, s *suite) {
 	j.healthy()
 }
 
+// A small put lands before a large one of another communicator that was put before it and is under way. Now and then the
+// large one is over by then.
+func testSmallBesideLarge(t *testing.T, s *suite) {
+	const n = 32 << 20
+	j := s.job(t, 2)
+	a, b := j.pair(comm, 1)
+	j.join(8, 1, nil)
+	oa, ob := j.endpoints(8, 0, 1)
+	from, to, small, there := filled(n, 1), make([]byte, n), filled(8, 2), make([]byte, 8)
+	overtaken := false
+	for seq := uint64(1); !overtaken; seq++ {
+		require.LessOrEqual(t, seq, uint64(20), "it never does")
+		clear(there)
+		b.Post(0, seq, at(to), n)
+		ob.Post(0, seq, at(there), len(there))
+		a.Put(0, seq, at(from), n)
+		oa.Put(0, seq, at(small), len(small))
+		j.must("both land", func() bool {
+			landed := ob.Word(0).Load() == seq
+			overtaken = overtaken || landed && b.Word(0).Load() < seq
+			return landed && b.Word(0).Load() == seq
+		})
+		require.Equal(t, small, there)
+	}
+	require.True(t, bytes.Equal(from, to))
+	j.sent(a)
+	j.sent(oa)
+	j.healthy()
+}
+
 // Data lands for a rank that does something else.
 func testNobodyPolls(t *testing.T, s *suite) {
 	j := s.job(t, 2)

@@ -3,13 +3,15 @@ package tcp
 import (
 	"fmt"
 	"io"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"syscall"
 	"unsafe"
 )
 
-// inline is the largest payload that is copied behind its header, so that one call sends or receives both.
+// inline is the largest payload that is copied behind its header, so that one call sends or receives both. A put of up
+// to that many bytes is a word.
 const inline = 4 << 10
 
 // ahead is how much is read together with a header. Copying some of it to its place is cheaper than another call.
@@ -22,17 +24,23 @@ const batch = 1 << 20
 // Sink receives frames. Its methods are called by one goroutine at a time, and may call the connection's Put, Queue and
 // Withdraw alone.
 type Sink interface {
-	// Place returns where the payload goes. If not ok, it is read and dropped. An error ends the connection.
+	// Place returns where the payload of a put or a part goes. If not ok, it is read and dropped. An error ends the
+	// connection.
 	Place(h Header) (p unsafe.Pointer, ok bool, err error)
 	// Landed is called once all of a frame is where Place said.
 	Landed(h Header)
-	// Told is called for every frame that is no put. An error ends the connection.
+	// Told is called for every frame without a payload. An error ends the connection.
 	Told(h Header) error
 }
 
 // Conn is one data connection. Its methods are local and safe for concurrent use. None waits for the peer.
+//
+// What the socket does not take at once waits in a queue, from which goes first what is short: words, and frames without
+// a payload, in the order in which they were put. Then communicators take turns with their other puts. A turn is a frame
+// of up to MaxPayload, or more of them up to about as much. So what is short waits for one frame at most, and for what
+// the kernel has taken. Puts to one place stay in order.
 type Conn struct {
-	fd   int // -1 once closed; written under both locks
+	fd   int // -1 once closed; written under receiving and sending
 	sink Sink
 	want func(room bool) // tells whether the connection wants to know when the socket takes more
 
@@ -47,19 +55,19 @@ type Conn struct {
 	end       error
 	into      [2]iovec
 
-	sending sync.Mutex
-	queue   []put
-	head    int
+	sending sync.Mutex // held by the goroutine that sends, or takes puts out of the queue
 	wanted  bool
 	out     [HeaderSize + inline]byte
-	from    [2 * together]iovec
+	heads   [together][HeaderSize]byte
+	from    [1 + 2*together]iovec
 	message scatter
 
-	inbox struct { // puts that came while another goroutine was sending
-		sync.Mutex
-		puts []put
-	}
-	queued atomic.Int64 // puts in queue and inbox
+	mu     sync.Mutex // guards the queue
+	words  []byte     // frames that go first: their payloads are copied
+	frames int        // that words has had since it was empty
+	turns  []*put     // each communicator's first put, in the order of their turns; only of turns[0] may a frame have begun
+	spare  *put
+	queued atomic.Int64 // puts in turns, and frames
 }
 
 const (
@@ -67,13 +75,26 @@ const (
 	most     = 512 << 10 // bytes of puts and payloads that one call moves: see the system calls
 )
 
-// put is a frame under way.
+// put is one that waits for its turns.
 type put struct {
-	header  [HeaderSize]byte
-	p       unsafe.Pointer
-	n, done int // n: size of the payload; done: bytes sent, including the header
-	h       Header
-	sent    *atomic.Uint64 // nil: nobody counts
+	h      Header // of the whole put
+	p      unsafe.Pointer
+	off    int            // bytes of the payload whose frames have been sent
+	begun  int            // bytes of the next frame that have been sent, with its head
+	sent   *atomic.Uint64 // nil: nobody counts
+	counts uint64         // how many puts count as sent with this one: words go before it, and count in order
+	next   *put           // of the communicator
+}
+
+// frame is the head of the put's next frame.
+func (x *put) frame() Header {
+	h := x.h
+	if left := int(h.Length) - x.off; left > MaxPayload {
+		h.Kind, h.Length = Part, MaxPayload
+	} else {
+		h.Length = uint64(left)
+	}
+	return h
 }
 
 // New makes a connection of a non-blocking socket, and owns it from now on. want tells whether the connection wants
@@ -173,7 +194,7 @@ func (c *Conn) arrived(n int) error {
 		if err != nil {
 			return err
 		}
-		if h.Kind != Put {
+		if h.Kind != Put && h.Kind != Part {
 			if err := c.sink.Told(h); err != nil {
 				return err
 			}
@@ -184,7 +205,9 @@ func (c *Conn) arrived(n int) error {
 		if err != nil {
 			return err
 		}
-		c.counts.putsReceived.Add(1)
+		if h.Kind == Put {
+			c.counts.putsReceived.Add(1)
+		}
 		c.at += HeaderSize
 		k := int(min(h.Length, uint64(c.have-c.at)))
 		if ok && k > 0 {
@@ -213,18 +236,22 @@ func (c *Conn) Stop(f func(h Header) (drop bool)) {
 	}
 }
 
-// Put sends a frame as far as the kernel takes it at once, and queues the rest. p is in use until sent is raised by 1,
-// or Drop or Close has returned. sent may be nil. After Close, Put does nothing.
+// Put sends a frame, or a put of any length, as far as the kernel takes it at once, and queues the rest. p is in use
+// until sent is raised by 1, or Drop or Close has returned. sent is the same for all puts of a communicator, or nil.
+// After Close, Put does nothing.
 func (c *Conn) Put(h Header, p unsafe.Pointer, sent *atomic.Uint64) {
+	if h.Kind == Put {
+		c.counts.putsSent.Add(1)
+	}
 	var direct bool
-	if c.queued.Load() == 0 && c.sending.TryLock() {
+	if h.payload() <= MaxPayload && c.queued.Load() == 0 && c.sending.TryLock() {
 		if direct = c.queued.Load() == 0; direct {
 			c.put(h, p, sent)
 		}
 		c.sending.Unlock()
 	}
 	if !direct {
-		c.enqueue(newPut(h, p, sent))
+		c.enqueue(h, p, sent)
 	}
 	// Goroutines that put meanwhile found this one sending, so send for them. If the socket is full, a later Flush
 	// does.
@@ -233,71 +260,135 @@ func (c *Conn) Put(h Header, p unsafe.Pointer, sent *atomic.Uint64) {
 	}
 }
 
-// Queue puts a frame without payload, which leaves together with the next Put, or at the next Flush.
-func (c *Conn) Queue(h Header) { c.enqueue(newPut(h, nil, nil)) }
-
-func (c *Conn) enqueue(x put) {
-	c.inbox.Lock()
-	c.inbox.puts = append(c.inbox.puts, x)
-	c.queued.Add(1)
-	c.inbox.Unlock()
-}
-
-func newPut(h Header, p unsafe.Pointer, sent *atomic.Uint64) put {
-	x := put{p: p, n: h.payload(), h: h, sent: sent}
-	h.Encode(x.header[:])
-	return x
-}
-
-// count counts a put whose memory is free again.
-func (x *put) count() {
-	if x.sent != nil {
-		x.sent.Add(1)
-	}
-}
-
-// put sends a frame. Nothing is queued before it.
+// put sends what is one frame. Nothing is queued before it.
 func (c *Conn) put(h Header, p unsafe.Pointer, sent *atomic.Uint64) {
 	if c.fd < 0 {
 		return
 	}
 	n := h.payload()
 	h.Encode(c.out[:])
-	var done, asked int
+	var done int
 	var e syscall.Errno
 	if n <= inline {
 		if n > 0 {
 			copy(c.out[HeaderSize:], unsafe.Slice((*byte)(p), n))
 		}
-		asked = HeaderSize + n
-		done, e = send(c.fd, c.out[:asked])
+		done, e = send(c.fd, c.out[:HeaderSize+n])
 	} else {
-		k := min(n, most)
-		asked = HeaderSize + k
-		c.from[0], c.from[1] = element(unsafe.Pointer(&c.out[0]), HeaderSize), element(p, k)
+		c.from[0], c.from[1] = element(unsafe.Pointer(&c.out[0]), HeaderSize), element(p, n)
 		done, e = c.message.send(c.fd, c.from[:2])
 		c.from[1] = iovec{}
 	}
 	if e == 0 {
 		c.counts.sent.Add(uint64(done))
 	}
-	if e == 0 && done == HeaderSize+n {
-		c.counted(&h)
-		if sent != nil {
-			sent.Add(1)
-		}
-		return
-	}
 	if e != 0 {
 		done = 0 // EAGAIN, or an error that Receive will report
 	}
-	x := newPut(h, p, sent)
-	x.done = done
-	c.queue = append(c.queue, x)
-	c.queued.Add(1)
-	if done < asked {
+	if done < HeaderSize+n {
 		c.wants(true)
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		if n > inline { // before what was put meanwhile
+			x := c.wait(h, p, sent)
+			x.begun = done
+			if i := c.turn(h.Comm); i >= 0 {
+				x.next = c.turns[i]
+				c.turns = slices.Delete(c.turns, i, i+1)
+			}
+			c.turns = slices.Insert(c.turns, 0, x)
+			return
+		}
+		c.first(c.out[done : HeaderSize+n])
 	}
+	if sent != nil {
+		sent.Add(1)
+	}
+}
+
+// first puts the rest of a frame that has begun before all others. The caller holds mu.
+func (c *Conn) first(rest []byte) {
+	c.words = slices.Insert(c.words, 0, rest...)
+	c.frames++
+	c.queued.Add(1)
+}
+
+// Queue puts a frame without payload, which leaves together with the next Put, or at the next Flush.
+func (c *Conn) Queue(h Header) { c.enqueue(h, nil, nil) }
+
+func (c *Conn) enqueue(h Header, p unsafe.Pointer, sent *atomic.Uint64) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	n := h.payload()
+	behind := n > inline
+	i := c.turn(h.Comm)
+	var last *put
+	if i >= 0 {
+		for last = c.turns[i]; ; last = last.next {
+			behind = behind || h.Kind == Put && last.h.Place == h.Place
+			if last.next == nil {
+				break
+			}
+		}
+	}
+	if !behind {
+		c.words = slices.Grow(c.words, HeaderSize+n)
+		at := len(c.words)
+		c.words = c.words[:at+HeaderSize+n]
+		h.Encode(c.words[at:])
+		copy(c.words[at+HeaderSize:], unsafe.Slice((*byte)(p), n))
+		c.frames++
+		c.queued.Add(1)
+		switch {
+		case sent == nil:
+		case last == nil:
+			sent.Add(1)
+		default:
+			last.counts++
+		}
+		return
+	}
+	x := c.wait(h, p, sent)
+	if last != nil {
+		last.next = x
+	} else {
+		c.turns = append(c.turns, x)
+	}
+}
+
+// wait makes a put that waits for its turns.
+func (c *Conn) wait(h Header, p unsafe.Pointer, sent *atomic.Uint64) *put {
+	x := c.spare
+	if x == nil {
+		x = new(put)
+	} else {
+		c.spare = x.next
+	}
+	*x = put{h: h, p: p, sent: sent, counts: 1}
+	c.queued.Add(1)
+	return x
+}
+
+// turn is the index of a communicator in turns, or -1.
+func (c *Conn) turn(comm uint64) int {
+	for i, x := range c.turns {
+		if x.h.Comm == comm {
+			return i
+		}
+	}
+	return -1
+}
+
+// done forgets a put whose memory is free again, and returns the next one of its communicator.
+func (c *Conn) done(x *put) (next *put) {
+	if x.sent != nil {
+		x.sent.Add(x.counts)
+	}
+	c.queued.Add(-1)
+	next = x.next
+	*x = put{next: c.spare}
+	c.spare = x
+	return next
 }
 
 // Flush sends what is queued as far as the kernel takes it. It does nothing while another goroutine sends, which will
@@ -315,34 +406,15 @@ func (c *Conn) Flush() {
 // flush returns true if the socket takes no more, or has taken enough for one call.
 func (c *Conn) flush() (full bool) {
 	for left := batch; ; {
-		c.collect()
 		if c.fd < 0 {
 			c.forget()
 			return true
 		}
-		if c.head == len(c.queue) {
+		if c.queued.Load() == 0 {
 			c.wants(false)
 			return false
 		}
-		want, v := 0, c.from[:0]
-		const limit = HeaderSize + most
-		for i := c.head; i < len(c.queue) && i < c.head+together && want < limit; i++ {
-			x := &c.queue[i]
-			if x.done < HeaderSize {
-				v = append(v, element(unsafe.Pointer(&x.header[x.done]), HeaderSize-x.done))
-				want += HeaderSize - x.done
-			}
-			done := max(x.done-HeaderSize, 0)
-			if done == x.n {
-				continue
-			}
-			k := min(x.n-done, limit-want)
-			if k <= 0 {
-				break
-			}
-			v = append(v, element(unsafe.Add(x.p, done), k))
-			want += k
-		}
+		v, words, want := c.plan()
 		n, e := c.message.send(c.fd, v)
 		clear(v)
 		if e == interrupted {
@@ -352,41 +424,87 @@ func (c *Conn) flush() (full bool) {
 			c.wants(true)
 			return true
 		}
+		c.took(n, words)
 		left -= n
 		c.counts.sent.Add(uint64(n))
-		short := n < want
-		for n > 0 {
-			x := &c.queue[c.head]
-			k := min(n, HeaderSize+x.n-x.done)
-			x.done += k
-			n -= k
-			if x.done == HeaderSize+x.n {
-				c.counted(&x.h)
-				x.count()
-				*x = put{}
-				c.head++
-				c.queued.Add(-1)
-			}
-		}
-		if short || left <= 0 && c.head < len(c.queue) {
+		if n < want || left <= 0 && c.queued.Load() > 0 {
 			c.wants(true)
 			return true
 		}
 	}
 }
 
-// collect moves puts from the inbox into the queue.
-func (c *Conn) collect() {
-	c.inbox.Lock()
-	if c.head > len(c.queue)/2 { // so that a queue that is never empty does not grow forever
-		k := copy(c.queue, c.queue[c.head:])
-		clear(c.queue[k:])
-		c.queue, c.head = c.queue[:k], 0
+// plan returns what one call sends: the rest of the frame that has begun; or else words, and the first communicator's
+// turn. It is want bytes, of which words come first.
+func (c *Conn) plan() (v []iovec, words, want int) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	v = c.from[:0]
+	var x *put
+	if len(c.turns) > 0 {
+		x = c.turns[0]
 	}
-	c.queue = append(c.queue, c.inbox.puts...)
-	clear(c.inbox.puts)
-	c.inbox.puts = c.inbox.puts[:0]
-	c.inbox.Unlock()
+	frames := together
+	if x != nil && x.begun > 0 {
+		frames = 1
+	} else if words = min(len(c.words), MaxPayload); words > 0 {
+		v = append(v, element(unsafe.Pointer(&c.words[0]), words))
+		want = words
+		if words < len(c.words) {
+			frames = 0
+		}
+	}
+	for i, size := 0, 0; x != nil && i < frames && size < MaxPayload; x, i = x.next, i+1 {
+		h := x.frame()
+		n := int(h.Length)
+		size += n
+		h.Encode(c.heads[i][:])
+		if x.begun < HeaderSize {
+			v = append(v, element(unsafe.Pointer(&c.heads[i][x.begun]), HeaderSize-x.begun))
+		}
+		if done := max(x.begun-HeaderSize, 0); done < n {
+			v = append(v, element(unsafe.Add(x.p, x.off+done), n-done))
+		}
+		want += HeaderSize + n - x.begun
+	}
+	return v, words, want
+}
+
+// took takes n bytes that were sent out of the queue, as plan has laid them out.
+func (c *Conn) took(n, words int) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if words = min(words, n); words > 0 {
+		c.words = c.words[:copy(c.words, c.words[words:])]
+		if len(c.words) == 0 {
+			c.queued.Add(int64(-c.frames))
+			c.frames = 0
+		}
+	}
+	if n -= words; n == 0 {
+		return
+	}
+	x := c.turns[0]
+	for n > 0 {
+		h := x.frame()
+		k := min(n, HeaderSize+int(h.Length)-x.begun)
+		n -= k
+		if x.begun += k; x.begun < HeaderSize+int(h.Length) {
+			break
+		}
+		x.off, x.begun = x.off+int(h.Length), 0
+		if h.Kind == Put {
+			x = c.done(x)
+		}
+	}
+	if c.turns[0] = x; x != nil && x.begun > 0 {
+		return
+	}
+	copy(c.turns, c.turns[1:])
+	c.turns[len(c.turns)-1] = x
+	if x == nil {
+		c.turns = c.turns[:len(c.turns)-1]
+	}
 }
 
 func (c *Conn) wants(room bool) {
@@ -396,54 +514,54 @@ func (c *Conn) wants(room bool) {
 	}
 }
 
-// Drop forgets the puts of a communicator. Those that have not begun are not sent. The rest of one that has begun
-// (there is at most one) is copied and sent from the copy, so that the peer sees a whole put. Once Drop returns, the
-// puts' memory is not read any more, and all count as sent.
-func (c *Conn) Drop(comm uint64) {
-	c.alone(func() {
-		c.keep(func(x *put) bool {
-			if x.h.Comm != comm {
-				return true
-			}
-			x.count()
-			if x.done == 0 {
-				return false
-			}
-			x.own()
-			return true
-		})
-	})
-}
+// Drop forgets the puts of a communicator that have waited for a turn. A frame that has begun (there is at most one) is
+// completed from a copy. Once Drop returns, the puts' memory is not read any more, and all count as sent.
+func (c *Conn) Drop(comm uint64) { c.remove(comm, func(*put) bool { return true }) }
 
-// Withdraw forgets the puts to a communicator's place up to a sequence that have not begun: they count as sent.
+// Withdraw does the same for a communicator's puts to a place, up to a sequence. What is put afterwards is sent after
+// the last frame of these.
 func (c *Conn) Withdraw(comm uint64, place uint32, seq uint64) {
+	c.remove(comm, func(x *put) bool { return x.h.Place == place && x.h.Seq <= seq })
+}
+
+// remove takes puts out of the communicator's turns.
+func (c *Conn) remove(comm uint64, which func(x *put) bool) {
 	c.alone(func() {
-		c.keep(func(x *put) bool {
-			if x.h.Kind != Put || x.h.Comm != comm || x.h.Place != place || x.h.Seq > seq || x.done > 0 {
-				return true
+		c.mu.Lock()
+		if i := c.turn(comm); i >= 0 {
+			var before *put
+			for at := &c.turns[i]; *at != nil; {
+				x := *at
+				if !which(x) {
+					before, at = x, &x.next
+					continue
+				}
+				if x.begun > 0 {
+					c.first(x.left())
+				}
+				if before != nil { // counts first
+					before.counts += x.counts
+					x.counts = 0
+				}
+				*at = c.done(x)
 			}
-			x.count()
-			return false
-		})
+			if c.turns[i] == nil {
+				c.turns = slices.Delete(c.turns, i, i+1)
+			}
+		}
+		c.mu.Unlock()
+		if c.queued.Load() == 0 { // nobody flushes an empty queue, so a writable socket would wake waiters again and again
+			c.wants(false)
+		}
 	})
 }
 
-// keep forgets the queued puts that f does not want.
-func (c *Conn) keep(f func(x *put) bool) {
-	c.collect()
-	kept := c.queue[:0]
-	for _, x := range c.queue[c.head:] {
-		if f(&x) {
-			kept = append(kept, x)
-		} else {
-			c.queued.Add(-1)
-		}
-	}
-	clear(c.queue[len(kept):])
-	c.queue, c.head = kept, 0
-	if len(kept) == 0 { // nobody flushes an empty queue, so a writable socket would wake waiters again and again
-		c.wants(false)
-	}
+// left is a copy of what is left of the frame that has begun.
+func (x *put) left() []byte {
+	h := x.frame()
+	b := make([]byte, HeaderSize, HeaderSize+int(h.Length))
+	h.Encode(b)
+	return append(b, unsafe.Slice((*byte)(unsafe.Add(x.p, x.off)), int(h.Length))...)[x.begun:]
 }
 
 // alone runs f while nobody sends. Then it sends what was put meanwhile by goroutines that found this one sending.
@@ -452,16 +570,6 @@ func (c *Conn) alone(f func()) {
 	f()
 	c.sending.Unlock()
 	c.Flush()
-}
-
-// own copies what is left of a put that has begun.
-func (x *put) own() {
-	done := max(x.done-HeaderSize, 0)
-	b := make([]byte, x.n-done)
-	if len(b) > 0 {
-		copy(b, unsafe.Slice((*byte)(unsafe.Add(x.p, done)), len(b)))
-	}
-	x.p, x.n, x.done, x.sent = unsafe.Pointer(unsafe.SliceData(b)), len(b), x.done-done, nil
 }
 
 // Queued is how many puts the kernel has not taken completely.
@@ -485,16 +593,17 @@ func (c *Conn) Close() {
 			c.look()
 			closeFd(c.fd)
 			c.fd, c.base = -1, nil
-			c.collect()
 			c.forget()
 		}
 	})
 }
 
-// forget drops all puts that are in the queue.
+// forget drops all that is queued.
 func (c *Conn) forget() {
-	c.queued.Add(int64(c.head - len(c.queue)))
-	c.queue, c.head = nil, 0
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.words, c.frames, c.turns, c.spare = nil, 0, nil, nil
+	c.queued.Store(0)
 }
 
 // Refused is the error of a Sink about a frame.

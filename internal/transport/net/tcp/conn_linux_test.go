@@ -2,10 +2,11 @@ package tcp
 
 import (
 	"bytes"
-	"encoding/binary"
 	"errors"
+	"fmt"
 	"io"
 	"runtime"
+	"slices"
 	"sync/atomic"
 	"syscall"
 	"testing"
@@ -13,11 +14,15 @@ import (
 
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
+
+	"github.com/ubcoll/ubcoll/internal/race"
 )
 
-// model takes frames for places 0 to 3 into memory of 64 bytes each, drops those for 4 to 7, and refuses all others.
+// model takes frames for places 0 to 3 into memory of 64 bytes each, parts behind each other, drops those for 4 to 7,
+// and refuses all others.
 type model struct {
 	memory [4][64]byte
+	came   [4]uint64 // bytes of parts
 	placed int
 	landed []Header
 	told   []Header
@@ -26,15 +31,20 @@ type model struct {
 func (m *model) Place(h Header) (unsafe.Pointer, bool, error) {
 	m.placed++
 	switch {
-	case h.Place >= 8 || h.Place < 4 && h.Length > 64:
+	case h.Place >= 8 || h.Place < 4 && m.came[h.Place]+h.Length > 64:
 		return nil, false, Refused(h, "no such place")
 	case h.Place >= 4:
 		return nil, false, nil
 	}
-	return unsafe.Pointer(&m.memory[h.Place]), true, nil
+	return unsafe.Add(unsafe.Pointer(&m.memory[h.Place]), m.came[h.Place]), true, nil
 }
 
-func (m *model) Landed(h Header) { m.landed = append(m.landed, h) }
+func (m *model) Landed(h Header) {
+	m.landed = append(m.landed, h)
+	if m.came[h.Place] += h.Length; h.Kind == Put {
+		m.came[h.Place] = 0
+	}
+}
 
 func (m *model) Told(h Header) error {
 	if h.Comm > 8 {
@@ -66,9 +76,10 @@ func pair(t testing.TB) (fds [2]int) {
 // FuzzFrames: whatever arrives, in whatever pieces, frames land as a plain reader would take them, up to the first that
 // breaks the protocol.
 func FuzzFrames(f *testing.F) {
+	kind := Put
 	frame := func(place uint32, length int) []byte {
 		b := make([]byte, HeaderSize+length)
-		Header{Kind: Put, Place: place, Comm: 1, Seq: 1, Length: uint64(length)}.Encode(b)
+		Header{Kind: kind, Place: place, Comm: 1, Seq: 1, Length: uint64(length)}.Encode(b)
 		for i := range length {
 			b[HeaderSize+i] = byte(i + 1)
 		}
@@ -81,6 +92,12 @@ func FuzzFrames(f *testing.F) {
 	Header{Kind: Over, Comm: 8}.Encode(over)
 	Header{Kind: Revoke, Place: 3, Comm: 9, Seq: 5}.Encode(over[HeaderSize:])
 	f.Add(append(frame(2, 64), over...), uint16(40))
+	kind = Part
+	part := frame(2, 30)
+	f.Add(append(append(part, frame(3, 64)...), frame(2, 34)...), uint16(20))
+	f.Add(append(append(part, frame(2, 30)...), frame(2, 5)...), uint16(90))
+	kind = Put
+	f.Add(append(append(part, frame(1, 64)...), frame(2, 34)...), uint16(50))
 	f.Add([]byte("garbage that is longer than a header is"), uint16(1))
 	f.Fuzz(func(t *testing.T, b []byte, piece uint16) {
 		if len(b) > 32<<10 {
@@ -100,7 +117,7 @@ func FuzzFrames(f *testing.F) {
 			var p unsafe.Pointer
 			var ok bool
 			switch {
-			case err == nil && h.Kind != Put:
+			case err == nil && h.Kind != Put && h.Kind != Part:
 				err = want.Told(h)
 				h.Length = 0
 			case err == nil:
@@ -155,78 +172,322 @@ func FuzzFrames(f *testing.F) {
 	})
 }
 
-// Puts that find the socket full are sent later, in order. A dropped put is not sent if it had not begun. If it had,
-// the peer gets the bytes that were put, whatever happens to their memory.
-func TestQueue(t *testing.T) {
+// full is a connection whose socket soon takes no more, and the other end.
+func full(t *testing.T) (c *Conn, fd int, wanted *bool) {
 	fds := pair(t)
 	// The kernel would let buffers grow, now and then until all of it fits.
 	require.NoError(t, unix.SetsockoptInt(fds[0], unix.SOL_SOCKET, unix.SO_SNDBUF, 64<<10))
 	require.NoError(t, unix.SetsockoptInt(fds[1], unix.SOL_SOCKET, unix.SO_RCVBUF, 64<<10))
-	room := false
-	c := New(fds[0], &model{}, func(r bool) { room = r })
-	var sent atomic.Uint64
-	large := make([]byte, 4<<20)
-	for i := range large {
-		large[i] = 1
-	}
-	put := func(comm uint64, n int) {
-		c.Put(Header{Kind: Put, Comm: comm, Seq: 1, Length: uint64(n)}, unsafe.Pointer(&large[0]), &sent)
-	}
-	put(1, len(large)) // begins
-	put(1, 10)
-	put(2, 20)
-	for range 50 {
-		put(3, 30)
-	}
-	require.True(t, room)
-	require.Zero(t, sent.Load())
-	require.Equal(t, 53, c.Queued())
-	c.Drop(1)
-	require.Equal(t, 52, c.Queued())
-	require.EqualValues(t, 2, sent.Load())
-	clear(large)
+	wanted = new(bool)
+	c = New(fds[0], &model{}, func(room bool) { *wanted = room })
+	t.Cleanup(func() { c.Close(); require.NoError(t, unix.Close(fds[1])) })
+	return c, fds[1], wanted
+}
 
+// drain sends all that is queued, shuts, and returns the frames that came and, of each place's sequence, the bytes.
+func drain(t *testing.T, c *Conn, fd int) (frames []Header, bytes map[Header][]byte) {
 	var got []byte
 	buf := make([]byte, 1<<20)
-	for c.Queued() > 0 || len(got) < HeaderSize+len(large)+HeaderSize+20+50*(HeaderSize+30) {
-		n, err := unix.Read(fds[1], buf)
+	end := 0 // of the frames that are whole
+	bytes = map[Header][]byte{}
+	for shut := false; ; {
+		if !shut && c.Queued() == 0 {
+			c.Shut()
+			shut = true
+		}
+		n, err := unix.Read(fd, buf)
 		if errors.Is(err, syscall.EAGAIN) {
 			c.Flush()
 			continue
 		}
 		require.NoError(t, err)
+		if n == 0 {
+			require.Equal(t, len(got), end, "a frame is not whole")
+			return frames, bytes
+		}
 		got = append(got, buf[:n]...)
+		for len(got)-end >= HeaderSize {
+			h, err := Decode(got[end:])
+			require.NoError(t, err)
+			next := end + HeaderSize + h.payload()
+			if next > len(got) {
+				break
+			}
+			frames = append(frames, h)
+			of := Header{Comm: h.Comm, Place: h.Place, Seq: h.Seq}
+			bytes[of] = append(bytes[of], got[end+HeaderSize:next]...)
+			end = next
+		}
 	}
-	require.False(t, room)
-	require.EqualValues(t, 53, sent.Load())
-	require.Equal(t, len(large), bytes.Count(got[HeaderSize:HeaderSize+len(large)], []byte{1}))
-	rest := got[HeaderSize+len(large):]
-	require.EqualValues(t, 2, binary.LittleEndian.Uint64(rest[8:]))
-	require.EqualValues(t, 3, binary.LittleEndian.Uint64(rest[HeaderSize+20+8:]))
-	c.Close()
-	require.NoError(t, unix.Close(fds[1]))
-	put(1, 1)
-	c.Flush()
-	require.EqualValues(t, 53, sent.Load())
 }
 
-// A put that has begun is sent whole even if it is dropped, wherever the socket got full: within its header, after it,
-// or in its payload.
+// What tables of puts and frames consist of.
+func frame(comm uint64, place uint32, seq uint64, n int) Header {
+	return Header{Kind: Put, Comm: comm, Place: place, Seq: seq, Length: uint64(n)}
+}
+
+func part(comm uint64, place uint32, seq uint64) Header {
+	return Header{Kind: Part, Comm: comm, Place: place, Seq: seq, Length: MaxPayload}
+}
+
+func note(kind Kind, comm uint64, place uint32) Header {
+	return Header{Kind: kind, Comm: comm, Place: place, Seq: 1}
+}
+
+// pattern is the memory of a put.
+func pattern(h Header) []byte {
+	b := make([]byte, h.Length+1)
+	for i := range b {
+		b[i] = byte(i>>8) ^ byte(i)*31 ^ byte(h.Comm<<6|uint64(h.Place)<<3|h.Seq)
+	}
+	return b
+}
+
+// What is queued leaves in this order, wherever the socket gets full, and each put's bytes are its own.
+func TestQueueOrder(t *testing.T) {
+	const most = MaxPayload
+	for _, k := range []struct {
+		name string
+		puts []Header
+		want []Header
+	}{
+		{"parts", []Header{frame(1, 0, 1, 2*most+5000)}, []Header{part(1, 0, 1), part(1, 0, 1), frame(1, 0, 1, 5000)}},
+		{"one frame", []Header{frame(1, 0, 1, most)}, []Header{frame(1, 0, 1, most)}},
+		{"one more byte", []Header{frame(1, 0, 1, most+1)}, []Header{part(1, 0, 1), frame(1, 0, 1, 1)}},
+		{"two whole frames", []Header{frame(1, 0, 1, 2*most)}, []Header{part(1, 0, 1), frame(1, 0, 1, most)}},
+		{"turns", []Header{frame(1, 0, 1, 3*most), frame(2, 0, 1, 2*most), frame(1, 1, 1, 5000), frame(3, 0, 1, 5000)},
+			[]Header{part(1, 0, 1), part(2, 0, 1), frame(3, 0, 1, 5000), part(1, 0, 1), frame(2, 0, 1, most),
+				frame(1, 0, 1, most), frame(1, 1, 1, 5000)}},
+		{"a turn has few frames", []Header{frame(1, 0, 1, 5000), frame(1, 1, 1, 5000), frame(1, 2, 1, 5000), frame(1, 3, 1, 5000), frame(1, 4, 1, 5000),
+			frame(1, 5, 1, 5000), frame(1, 6, 1, 5000), frame(1, 7, 1, 5000), frame(1, 8, 1, 5000), frame(2, 0, 1, 5000)},
+			[]Header{frame(1, 0, 1, 5000), frame(1, 1, 1, 5000), frame(1, 2, 1, 5000), frame(1, 3, 1, 5000), frame(1, 4, 1, 5000),
+				frame(1, 5, 1, 5000), frame(1, 6, 1, 5000), frame(1, 7, 1, 5000), frame(2, 0, 1, 5000), frame(1, 8, 1, 5000)}},
+		{"words first", []Header{frame(1, 0, 1, 2*most), frame(2, 0, 1, 8), note(Grant, 1, 0), frame(1, 1, 1, inline), note(Revoked, 2, 0),
+			frame(1, 2, 1, 0), frame(1, 3, 1, inline+1)},
+			[]Header{frame(2, 0, 1, 8), note(Grant, 1, 0), frame(1, 1, 1, inline), note(Revoked, 2, 0), frame(1, 2, 1, 0), part(1, 0, 1),
+				frame(1, 0, 1, most), frame(1, 3, 1, inline+1)}},
+		{"a word behind its place", []Header{frame(1, 0, 1, most+1), frame(1, 0, 2, 8), frame(1, 0, 3, 0), frame(2, 0, 1, 8), frame(1, 1, 1, 8)},
+			[]Header{frame(2, 0, 1, 8), frame(1, 1, 1, 8), part(1, 0, 1), frame(1, 0, 1, 1), frame(1, 0, 2, 8), frame(1, 0, 3, 0)}},
+	} {
+		t.Run(k.name, func(t *testing.T) {
+			c, fd, _ := full(t)
+			memory := map[Header][]byte{}
+			var sent [4]atomic.Uint64
+			counts := [4]uint64{}
+			c.sending.Lock() // so that all is queued
+			for _, h := range k.puts {
+				if h.Kind != Put {
+					c.Queue(h)
+					continue
+				}
+				b := pattern(h)
+				memory[Header{Comm: h.Comm, Place: h.Place, Seq: h.Seq}] = b[:h.Length]
+				c.Put(h, unsafe.Pointer(&b[0]), &sent[h.Comm])
+				counts[h.Comm]++
+			}
+			require.Equal(t, len(k.puts), c.Queued())
+			c.sending.Unlock()
+			frames, got := drain(t, c, fd)
+			require.Equal(t, k.want, frames)
+			for of, b := range memory {
+				require.True(t, bytes.Equal(b, got[of]), "%+v", of)
+			}
+			for i, n := range counts {
+				require.Equal(t, n, sent[i].Load(), "communicator %d", i)
+			}
+			require.Empty(t, c.turns)
+		})
+	}
+}
+
+// One call sends no more than a turn, and words of about as much.
+func TestCallLength(t *testing.T) {
+	for _, k := range []struct {
+		name        string
+		puts        []Header
+		words, want int
+	}{
+		{"words and a turn", []Header{frame(1, 0, 1, 3*MaxPayload), frame(2, 0, 1, 8), frame(2, 1, 1, MaxPayload)}, HeaderSize + 8,
+			2*HeaderSize + 8 + MaxPayload},
+		{"a turn of several puts", []Header{frame(1, 0, 1, 100<<10), frame(1, 1, 1, 100<<10), frame(1, 2, 1, 100<<10), frame(1, 3, 1, 100<<10)}, 0,
+			3 * (HeaderSize + 100<<10)},
+		{"many words", append(slices.Repeat([]Header{frame(2, 0, 1, inline)}, MaxPayload/inline), frame(1, 0, 1, 5000)), MaxPayload, MaxPayload},
+	} {
+		t.Run(k.name, func(t *testing.T) {
+			c, _, _ := full(t)
+			b := make([]byte, MaxPayload)
+			for _, h := range k.puts {
+				c.enqueue(h, unsafe.Pointer(&b[0]), nil)
+			}
+			_, words, want := c.plan()
+			require.Equal(t, k.words, words)
+			require.Equal(t, k.want, want)
+		})
+	}
+}
+
+// fill puts until a frame has begun that the socket does not take, and returns its index and the memory.
+func (c *Conn) fill(t *testing.T, h Header, sent *atomic.Uint64) (begun int, memory []byte) {
+	memory = pattern(h)
+	c.Put(h, unsafe.Pointer(&memory[0]), sent)
+	require.Equal(t, 1, c.Queued())
+	require.Positive(t, c.turns[0].begun, "the socket got full between frames, which its buffers' sizes do not allow")
+	return c.turns[0].off / MaxPayload, memory
+}
+
+// A frame that the socket does not take, or takes in part, goes before those that come meanwhile.
+func TestTakenInPart(t *testing.T) {
+	for _, n := range []int{0, 8, inline, inline + 1, MaxPayload} {
+		t.Run(fmt.Sprint(n), func(t *testing.T) {
+			c, fd, wanted := full(t)
+			before := 0 // bytes of others; the largest frame is too large anyway
+			for n < MaxPayload {
+				k, err := unix.Write(c.fd, make([]byte, 10<<10))
+				if err != nil {
+					break
+				}
+				before += k
+			}
+			h := frame(1, 1, 1, n)
+			b, other := pattern(h), make([]byte, 5000)
+			var sent atomic.Uint64
+			for _, h := range []Header{frame(2, 0, 1, 5000), frame(1, 2, 1, 5000), frame(2, 1, 1, 8)} { // while it is being sent
+				c.enqueue(h, unsafe.Pointer(&other[0]), &sent)
+			}
+			c.put(h, unsafe.Pointer(&b[0]), &sent)
+			require.True(t, *wanted)
+			require.Len(t, c.turns, 2)
+			for before > 0 {
+				k, err := unix.Read(fd, make([]byte, min(before, 10<<10)))
+				if !errors.Is(err, syscall.EAGAIN) {
+					require.NoError(t, err)
+					before -= k
+				}
+			}
+			frames, got := drain(t, c, fd)
+			require.Len(t, frames, 4)
+			if n == inline+1 { // it has not begun
+				require.Equal(t, frame(2, 1, 1, 8), frames[0])
+				frames = frames[1:]
+			}
+			require.Equal(t, h, frames[0])
+			require.True(t, bytes.Equal(b[:n], got[Header{Comm: 1, Place: 1, Seq: 1}]))
+			require.EqualValues(t, 4, sent.Load())
+		})
+	}
+}
+
+// A word waits for the frame that has begun, and for no other.
+func TestWordBeside(t *testing.T) {
+	c, fd, wanted := full(t)
+	var sent, other atomic.Uint64
+	h := frame(1, 0, 1, 4<<20)
+	begun, memory := c.fill(t, h, &sent)
+	require.True(t, *wanted)
+	word := pattern(frame(2, 0, 1, 8))
+	c.Put(frame(2, 0, 1, 8), unsafe.Pointer(&word[0]), &other)
+	require.EqualValues(t, 1, other.Load())
+	clear(word) // it is a copy that waits
+	frames, got := drain(t, c, fd)
+	require.Equal(t, frame(2, 0, 1, 8), frames[begun+1])
+	require.Len(t, frames, 4<<20/MaxPayload+1)
+	require.True(t, bytes.Equal(memory[:h.Length], got[Header{Comm: 1, Seq: 1}]))
+	require.Equal(t, pattern(frame(2, 0, 1, 8))[:8], got[Header{Comm: 2, Seq: 1}])
+	require.False(t, *wanted)
+	require.EqualValues(t, 1, sent.Load())
+}
+
+// Words that go before others of their communicator count as sent after these: who counts knows whose memory is free.
+func TestSentInOrder(t *testing.T) {
+	c, fd, _ := full(t)
+	var sent atomic.Uint64
+	_, memory := c.fill(t, frame(1, 0, 1, 4<<20), &sent)
+	for i, n := range []int{8, 5000, 8, 8} {
+		c.Put(frame(1, uint32(i+1), 1, n), unsafe.Pointer(&memory[0]), &sent)
+	}
+	require.Zero(t, sent.Load())
+	buf := make([]byte, 4<<10)
+	for c.Queued() > 0 {
+		if _, err := unix.Read(fd, buf); err != nil {
+			require.ErrorIs(t, err, syscall.EAGAIN)
+			c.Flush()
+		}
+		want := uint64(5)
+		if len(c.turns) > 0 {
+			want = map[uint32]uint64{0: 0, 2: 2}[c.turns[0].h.Place]
+		}
+		require.Equal(t, want, sent.Load())
+	}
+	require.EqualValues(t, 5, sent.Load())
+}
+
+// Drop and Withdraw in the middle of a put complete the frame that has begun, and no more of it; what is put afterwards
+// comes then. The memory is not read any more, and all that is taken back counts as sent. Others' puts go on.
+func TestTakeBack(t *testing.T) {
+	for _, k := range []struct {
+		name string
+		take func(c *Conn)
+		left []Header // of those after the large one
+		sent uint64
+	}{
+		{"drop", func(c *Conn) { c.Drop(1) }, []Header{frame(2, 0, 1, 5000)}, 4},
+		{"withdraw", func(c *Conn) { c.Withdraw(1, 0, 7) }, []Header{frame(1, 1, 5, 5000), frame(1, 0, 9, 5000), frame(2, 0, 1, 5000)}, 1},
+		{"withdraw earlier ones", func(c *Conn) { c.Withdraw(1, 0, 4) }, nil, 0},
+		{"withdraw from another place", func(c *Conn) { c.Withdraw(1, 1, 4) }, nil, 0},
+		{"withdraw another communicator's", func(c *Conn) { c.Withdraw(2, 0, 1) }, nil, 0},
+	} {
+		t.Run(k.name, func(t *testing.T) {
+			c, fd, wanted := full(t)
+			var sent, other atomic.Uint64
+			large := frame(1, 0, 5, 4<<20)
+			_, memory := c.fill(t, large, &sent)
+			want := bytes.Clone(memory)
+			small := make([]byte, 5000)
+			for _, h := range []Header{frame(1, 1, 5, 5000), frame(1, 0, 6, 5000), frame(1, 0, 9, 5000)} {
+				c.Put(h, unsafe.Pointer(&small[0]), &sent)
+			}
+			c.Put(frame(2, 0, 1, 5000), unsafe.Pointer(&small[0]), &other)
+			c.Queue(note(Grant, 2, 0))
+			x := c.turns[c.turn(1)]
+			n := (x.off + min(x.begun, 1) + MaxPayload - 1) / MaxPayload // frames; the kernel may have taken more meanwhile
+			k.take(c)
+			require.True(t, *wanted)
+			require.Equal(t, k.sent, sent.Load())
+			c.Put(note(Revoked, 1, 0), nil, nil)
+			if k.left != nil {
+				clear(memory)
+			}
+			frames, got := drain(t, c, fd)
+			if k.left == nil {
+				require.Contains(t, frames, note(Revoked, 1, 0))
+				require.True(t, bytes.Equal(want[:large.Length], got[Header{Comm: 1, Seq: 5}]))
+			} else {
+				require.Equal(t, append(slices.Repeat([]Header{part(1, 0, 5)}, n), note(Grant, 2, 0), note(Revoked, 1, 0)), frames[:n+2])
+				require.Equal(t, k.left, frames[n+2:])
+				require.True(t, bytes.Equal(want[:n*MaxPayload], got[Header{Comm: 1, Seq: 5}]))
+			}
+			require.EqualValues(t, 4, sent.Load())
+			require.False(t, *wanted)
+		})
+	}
+}
+
+// A frame that has begun is sent whole even if its put is dropped, wherever the socket got full: within its header, after
+// it, or in its payload.
 func TestDropAnywhere(t *testing.T) {
-	const n = 1000
-	for done := 1; done < HeaderSize+n; done += 13 {
+	for done := 1; done < HeaderSize+5000; done += 61 {
 		fds := pair(t)
 		c := New(fds[0], &model{}, func(bool) {})
 		var sent atomic.Uint64
-		from := bytes.Repeat([]byte{7}, n)
-		x := newPut(Header{Kind: Put, Comm: 1, Seq: 1, Length: n}, unsafe.Pointer(&from[0]), &sent)
-		Header{Kind: Put, Comm: 1, Seq: 1, Length: n}.Encode(x.header[:])
-		whole := append(x.header[:], from...)
+		h := frame(1, 0, 1, 5000)
+		from := pattern(h)
+		whole := make([]byte, HeaderSize)
+		h.Encode(whole)
+		whole = append(whole, from[:5000]...)
+		c.enqueue(h, unsafe.Pointer(&from[0]), &sent)
 		_, err := unix.Write(fds[0], whole[:done])
 		require.NoError(t, err)
-		x.done = done
-		c.queue, c.wanted = append(c.queue, x), true
-		c.queued.Add(1)
+		c.turns[0].begun = done
 		c.Drop(1)
 		clear(from)
 		got := make([]byte, 2*len(whole))
@@ -252,15 +513,19 @@ func TestDropAll(t *testing.T) {
 	fds := pair(t)
 	wanted := true
 	c := New(fds[0], &model{}, func(room bool) { wanted = room })
+	c.wanted = true
 	var sent atomic.Uint64
-	x := newPut(Header{Kind: Put, Comm: 1, Seq: 1}, nil, &sent)
-	c.queue, c.wanted = append(c.queue, x), true
-	c.queued.Add(1)
+	large := make([]byte, 5000)
+	c.enqueue(frame(1, 0, 1, 5000), unsafe.Pointer(&large[0]), &sent)
 	c.Drop(1)
 	require.False(t, wanted)
 	require.Zero(t, c.Queued())
 	require.EqualValues(t, 1, sent.Load())
 	c.Close()
+	c.Put(frame(1, 0, 2, 5000), unsafe.Pointer(&large[0]), &sent)
+	c.Put(frame(1, 0, 3, 8), unsafe.Pointer(&large[0]), &sent)
+	require.Zero(t, c.Queued())
+	require.EqualValues(t, 1, sent.Load())
 	require.NoError(t, unix.Close(fds[1]))
 }
 
@@ -270,32 +535,60 @@ func TestPutMeanwhile(t *testing.T) {
 	c := New(fds[0], &model{}, func(bool) {})
 	var sent atomic.Uint64
 	b := make([]byte, 8)
-	send := func() { c.Put(Header{Kind: Put, Comm: 1, Seq: 1, Length: 8}, unsafe.Pointer(&b[0]), &sent) }
-	c.alone(send)
+	c.alone(func() { c.Put(frame(1, 0, 1, 8), unsafe.Pointer(&b[0]), &sent) })
 	require.Zero(t, c.Queued())
-	require.EqualValues(t, 1, sent.Load())
 
-	// Drop has the lock and is about to look into the inbox.
-	c.inbox.Lock()
+	// Drop has the lock and is about to look into the queue.
+	c.mu.Lock()
 	dropped := make(chan struct{})
 	go func() { c.Drop(99); close(dropped) }()
 	for c.sending.TryLock() {
 		c.sending.Unlock()
 		runtime.Gosched()
 	}
-	x := newPut(Header{Kind: Put, Comm: 1, Seq: 1, Length: 8}, unsafe.Pointer(&b[0]), &sent)
-	c.inbox.puts = append(c.inbox.puts, x)
+	h := frame(1, 0, 2, 0)
+	c.words = append(c.words, make([]byte, HeaderSize)...)
+	h.Encode(c.words)
+	c.frames++
 	c.queued.Add(1)
 	c.Flush() // as Put does; it cannot send
 	require.Equal(t, 1, c.Queued())
-	c.inbox.Unlock()
+	c.mu.Unlock()
 	<-dropped
 	require.Zero(t, c.Queued())
-	require.EqualValues(t, 2, sent.Load())
+	frames, _ := drain(t, c, fds[1])
+	require.Equal(t, []Header{frame(1, 0, 1, 8), h}, frames)
 	c.Close()
-	c.alone(send)
-	require.Zero(t, c.Queued())
-	require.EqualValues(t, 2, sent.Load())
+	require.NoError(t, unix.Close(fds[1]))
+}
+
+// Puts that find a queue allocate nothing, once it has been as long before.
+func TestQueueAllocations(t *testing.T) {
+	if race.Enabled {
+		t.Skip("the race detector allocates")
+	}
+	fds := pair(t)
+	c := New(fds[0], &model{}, func(bool) {})
+	var sent atomic.Uint64
+	large := make([]byte, 2*MaxPayload)
+	sink := make([]byte, 1<<20)
+	trip := func() {
+		c.sending.Lock()
+		for comm := range uint64(3) {
+			c.Put(frame(comm, 0, 1, 2*MaxPayload), unsafe.Pointer(&large[0]), &sent)
+			c.Put(frame(comm, 1, 1, 8), unsafe.Pointer(&large[0]), &sent)
+			c.Put(frame(comm, 2, 1, 5000), unsafe.Pointer(&large[0]), &sent)
+			c.Queue(note(Grant, comm, 1))
+		}
+		c.sending.Unlock()
+		for c.Queued() > 0 {
+			c.Flush()
+			_, _ = unix.Read(fds[1], sink)
+		}
+	}
+	trip()
+	require.Zero(t, testing.AllocsPerRun(20, trip))
+	c.Close()
 	require.NoError(t, unix.Close(fds[1]))
 }
 
@@ -358,42 +651,4 @@ func TestQueuedFrames(t *testing.T) {
 		require.NoError(t, err)
 	}
 	require.Zero(t, a.Queued())
-}
-
-// Withdraw counts puts of the place and sequences as sent, if they have not begun, and leaves all others.
-func TestWithdraw(t *testing.T) {
-	fds := pair(t)
-	wanted := false
-	c := New(fds[0], &model{}, func(room bool) { wanted = room })
-	var sent atomic.Uint64
-	data := make([]byte, 4)
-	add := func(h Header, done int) {
-		x := newPut(h, unsafe.Pointer(&data[0]), &sent)
-		x.done = done
-		c.queue, c.wanted, wanted = append(c.queue, x), true, true
-		c.queued.Add(1)
-	}
-	add(Header{Kind: Put, Comm: 1, Place: 2, Seq: 3, Length: 4}, 1) // has begun
-	for _, h := range []Header{
-		{Kind: Put, Comm: 1, Place: 2, Seq: 4, Length: 4},
-		{Kind: Put, Comm: 1, Place: 2, Seq: 5, Length: 4},
-		{Kind: Put, Comm: 1, Place: 2, Seq: 6, Length: 4},   // a later sequence
-		{Kind: Put, Comm: 1, Place: 3, Seq: 4, Length: 4},   // another place
-		{Kind: Put, Comm: 2, Place: 2, Seq: 4, Length: 4},   // another communicator
-		{Kind: Grant, Comm: 1, Place: 2, Seq: 4, Length: 4}, // no put
-	} {
-		add(h, 0)
-	}
-	require.NoError(t, unix.Shutdown(fds[0], unix.SHUT_WR)) // so that nothing is sent
-	c.Withdraw(1, 2, 5)
-	require.EqualValues(t, 2, sent.Load())
-	var left []uint64
-	for _, x := range c.queue[c.head:] {
-		left = append(left, uint64(x.h.Kind)<<32|x.h.Comm<<16|uint64(x.h.Place)<<8|x.h.Seq)
-	}
-	require.Equal(t, []uint64{1<<32 | 1<<16 | 2<<8 | 3, 1<<32 | 1<<16 | 2<<8 | 6, 1<<32 | 1<<16 | 3<<8 | 4,
-		1<<32 | 2<<16 | 2<<8 | 4, 5<<32 | 1<<16 | 2<<8 | 4}, left)
-	require.True(t, wanted)
-	c.Close()
-	require.NoError(t, unix.Close(fds[1]))
 }

@@ -9,15 +9,8 @@ import (
 // counts is what a connection has carried. It is read without the connection's locks.
 type counts struct {
 	sent, received         atomic.Uint64 // bytes
-	putsSent, putsReceived atomic.Uint64
+	putsSent, putsReceived atomic.Uint64 // sent: also those in the queue, and those that were taken back there
 	retries                atomic.Uint64 // as of the last Look
-}
-
-// counted counts a frame that the kernel has taken as a whole, if it is a put.
-func (c *Conn) counted(h *Header) {
-	if h.Kind == Put {
-		c.counts.putsSent.Add(1)
-	}
 }
 
 // Look asks the kernel what Add adds as retries.

@@ -8,9 +8,11 @@ import (
 	"fmt"
 )
 
-// HeaderSize is the size of a frame's header, MaxLength the largest payload, in bytes.
+// In bytes: HeaderSize is the size of a frame's header, MaxPayload the most that follows it, MaxLength the largest grant.
+// A longer payload waits for others' frames in between: see Conn.
 const (
 	HeaderSize = 32
+	MaxPayload = 256 << 10
 	MaxLength  = 1 << 40
 )
 
@@ -19,15 +21,16 @@ const magic = 0x4255 // "UB"
 // Kind is what a frame is for.
 type Kind uint8
 
-// The kinds of frames. All but puts are heads alone.
+// The kinds of frames. All but puts and parts are heads alone.
 const (
-	Put     Kind = iota + 1 // Length bytes of payload for a place
+	Put     Kind = iota + 1 // Length bytes of payload for a place, behind those of the parts of this sequence
 	Over                    // the peer sends nothing more of the communicator on this connection
 	Open                    // the peer has made its side of a link, with Place places
 	Refuse                  // the peer has closed the communicator, of which it has no link
 	Grant                   // the peer grants a place to Length bytes
 	Revoke                  // the peer takes back what it granted for a place, up to Seq
-	Revoked                 // the answer: no put of these follows
+	Revoked                 // the answer: no put of these follows, and a put whose parts have come never ends
+	Part                    // Length bytes of a put, of which more follows
 )
 
 // ErrFrame says that a frame broke the protocol, which ends its connection.
@@ -40,7 +43,7 @@ type Header struct {
 	Place  uint32
 	Comm   uint64
 	Seq    uint64 // over 0, where the kind has one
-	Length uint64 // of a put's payload, where 0 only raises the place's word
+	Length uint64 // of the payload; a put of 0 bytes only raises the place's word
 }
 
 // Encode writes h to the first HeaderSize bytes of b.
@@ -60,7 +63,7 @@ func Decode(b []byte) (Header, error) {
 	h := Header{Kind(b[2]), binary.LittleEndian.Uint32(b[4:]), binary.LittleEndian.Uint64(b[8:]),
 		binary.LittleEndian.Uint64(b[16:]), binary.LittleEndian.Uint64(b[24:])}
 	// The first four bytes of a put, at once, since puts are what matters for speed.
-	if binary.LittleEndian.Uint32(b) == magic|uint32(Put)<<16 && h.Seq > 0 && h.Length <= MaxLength {
+	if binary.LittleEndian.Uint32(b) == magic|uint32(Put)<<16 && h.Seq > 0 && h.Length <= MaxPayload {
 		return h, nil
 	}
 	if binary.LittleEndian.Uint16(b) != magic || b[3] != 0 || !h.valid() {
@@ -71,7 +74,11 @@ func Decode(b []byte) (Header, error) {
 
 func (h *Header) valid() bool {
 	switch h.Kind {
-	case Put, Grant:
+	case Put:
+		return h.Seq > 0 && h.Length <= MaxPayload
+	case Part:
+		return h.Seq > 0 && 0 < h.Length && h.Length <= MaxPayload
+	case Grant:
 		return h.Seq > 0 && h.Length <= MaxLength
 	case Revoke, Revoked:
 		return h.Seq > 0 && h.Length == 0
@@ -85,7 +92,7 @@ func (h *Header) valid() bool {
 
 // payload is how many bytes follow the head.
 func (h *Header) payload() int {
-	if h.Kind == Put {
+	if h.Kind == Put || h.Kind == Part {
 		return int(h.Length)
 	}
 	return 0

@@ -10,17 +10,19 @@ import (
 // Heads of every kind travel as they are; what a kind does not allow is an error.
 func TestHeader(t *testing.T) {
 	for _, k := range []struct {
-		name               string
-		h                  Header
-		place, seq, length bool // whether the kind has these
+		name       string
+		h          Header
+		place, seq bool   // whether the kind has these
+		length     uint64 // the most
 	}{
-		{"put", Header{Kind: Put, Place: 1 << 31, Comm: 1 << 63, Seq: 1, Length: MaxLength}, true, true, true},
-		{"grant", Header{Kind: Grant, Place: 1 << 31, Comm: 1 << 63, Seq: 1 << 63, Length: 5}, true, true, true},
-		{"revoke", Header{Kind: Revoke, Place: 7, Comm: 1 << 63, Seq: 9}, true, true, false},
-		{"revoked", Header{Kind: Revoked, Place: 7, Comm: 1 << 63, Seq: 9}, true, true, false},
-		{"open", Header{Kind: Open, Place: 7, Comm: 1 << 63}, true, false, false},
-		{"over", Header{Kind: Over, Comm: 1 << 63}, false, false, false},
-		{"refuse", Header{Kind: Refuse, Comm: 1 << 63}, false, false, false},
+		{"put", Header{Kind: Put, Place: 1 << 31, Comm: 1 << 63, Seq: 1, Length: MaxPayload}, true, true, MaxPayload},
+		{"part", Header{Kind: Part, Place: 1 << 31, Comm: 1 << 63, Seq: 1, Length: 1}, true, true, MaxPayload},
+		{"grant", Header{Kind: Grant, Place: 1 << 31, Comm: 1 << 63, Seq: 1 << 63, Length: 5}, true, true, MaxLength},
+		{"revoke", Header{Kind: Revoke, Place: 7, Comm: 1 << 63, Seq: 9}, true, true, 0},
+		{"revoked", Header{Kind: Revoked, Place: 7, Comm: 1 << 63, Seq: 9}, true, true, 0},
+		{"open", Header{Kind: Open, Place: 7, Comm: 1 << 63}, true, false, 0},
+		{"over", Header{Kind: Over, Comm: 1 << 63}, false, false, 0},
+		{"refuse", Header{Kind: Refuse, Comm: 1 << 63}, false, false, 0},
 	} {
 		t.Run(k.name, func(t *testing.T) {
 			var b [HeaderSize]byte
@@ -44,9 +46,11 @@ func TestHeader(t *testing.T) {
 			with(4, 3, k.place)
 			with(16, 3, k.seq)
 			with(16, 0, !k.seq)
-			with(24, 3, k.length)
-			with(24, MaxLength+1, false)
-			for i, v := range map[int]byte{1: b[1] ^ 1, 2: byte(Revoked) + 1, 3: 1} {
+			with(24, 0, k.h.Kind != Part)
+			with(24, min(k.length, 3), true)
+			with(24, k.length, k.h.Kind != Part || k.length > 0)
+			with(24, k.length+1, false)
+			for i, v := range map[int]byte{1: b[1] ^ 1, 2: byte(Part) + 1, 3: 1} {
 				c := b
 				c[i] = v
 				_, err := Decode(c[:])
