@@ -400,6 +400,9 @@ func (s sink) Landed(h tcp.Header) {
 		x.part, x.came = h.Seq, came
 		return
 	}
+	if came > 0 { // it was granted: else p may be another grant's
+		x.p = nil // it would keep the caller's memory alive
+	}
 	x.done = h.Seq
 	x.landed.Store(int64(came))
 	x.word.Store(h.Seq)
