@@ -37,7 +37,7 @@ type Sink interface {
 //
 // What the socket does not take at once waits in a queue, from which goes first what is short: words, and frames without
 // a payload, in the order in which they were put. Then communicators take turns with their other puts. A turn is a frame
-// of up to MaxPayload, or more of them up to about as much. So what is short waits for one frame at most, and for what
+// of up to MaxPayload, or more of them up to about as much, or twice as much while no other communicator waits. So what is short waits for one frame at most, and for what
 // the kernel has taken. Puts to one place stay in order.
 type Conn struct {
 	fd   int // -1 once closed; written under receiving and sending
@@ -86,10 +86,10 @@ type put struct {
 	next   *put           // of the communicator
 }
 
-// frame is the head of the put's next frame.
-func (x *put) frame() Header {
+// frame is the head of the put's frame that begins at off.
+func (x *put) frame(off int) Header {
 	h := x.h
-	if left := int(h.Length) - x.off; left > MaxPayload {
+	if left := int(h.Length) - off; left > MaxPayload {
 		h.Kind, h.Length = Part, MaxPayload
 	} else {
 		h.Length = uint64(left)
@@ -444,9 +444,14 @@ func (c *Conn) plan() (v []iovec, words, want int) {
 	if len(c.turns) > 0 {
 		x = c.turns[0]
 	}
-	frames := together
+	frames, limit := together, MaxPayload
+	if len(c.turns) == 1 { // nobody waits for the end of this turn
+		limit = most
+	}
 	if x != nil && x.begun > 0 {
-		frames = 1
+		if len(c.words) > 0 {
+			frames = 1
+		}
 	} else if words = min(len(c.words), MaxPayload); words > 0 {
 		v = append(v, element(unsafe.Pointer(&c.words[0]), words))
 		want = words
@@ -454,18 +459,28 @@ func (c *Conn) plan() (v []iovec, words, want int) {
 			frames = 0
 		}
 	}
-	for i, size := 0, 0; x != nil && i < frames && size < MaxPayload; x, i = x.next, i+1 {
-		h := x.frame()
+	if x == nil {
+		return v, words, want
+	}
+	off, begun := x.off, x.begun
+	for i, size := 0, 0; x != nil && i < frames && size < limit; i++ {
+		h := x.frame(off)
 		n := int(h.Length)
-		size += n
+		if size += n; size > most {
+			break
+		}
 		h.Encode(c.heads[i][:])
-		if x.begun < HeaderSize {
-			v = append(v, element(unsafe.Pointer(&c.heads[i][x.begun]), HeaderSize-x.begun))
+		if begun < HeaderSize {
+			v = append(v, element(unsafe.Pointer(&c.heads[i][begun]), HeaderSize-begun))
 		}
-		if done := max(x.begun-HeaderSize, 0); done < n {
-			v = append(v, element(unsafe.Add(x.p, x.off+done), n-done))
+		if done := max(begun-HeaderSize, 0); done < n {
+			v = append(v, element(unsafe.Add(x.p, off+done), n-done))
 		}
-		want += HeaderSize + n - x.begun
+		want += HeaderSize + n - begun
+		off, begun = off+n, 0
+		if h.Kind == Put {
+			x, off = x.next, 0
+		}
 	}
 	return v, words, want
 }
@@ -486,7 +501,7 @@ func (c *Conn) took(n, words int) {
 	}
 	x := c.turns[0]
 	for n > 0 {
-		h := x.frame()
+		h := x.frame(x.off)
 		k := min(n, HeaderSize+int(h.Length)-x.begun)
 		n -= k
 		if x.begun += k; x.begun < HeaderSize+int(h.Length) {
@@ -558,7 +573,7 @@ func (c *Conn) remove(comm uint64, which func(x *put) bool) {
 
 // left is a copy of what is left of the frame that has begun.
 func (x *put) left() []byte {
-	h := x.frame()
+	h := x.frame(x.off)
 	b := make([]byte, HeaderSize, HeaderSize+int(h.Length))
 	h.Encode(b)
 	return append(b, unsafe.Slice((*byte)(unsafe.Add(x.p, x.off)), int(h.Length))...)[x.begun:]

@@ -309,8 +309,10 @@ func TestCallLength(t *testing.T) {
 	}{
 		{"words and a turn", []Header{frame(1, 0, 1, 3*MaxPayload), frame(2, 0, 1, 8), frame(2, 1, 1, MaxPayload)}, HeaderSize + 8,
 			2*HeaderSize + 8 + MaxPayload},
-		{"a turn of several puts", []Header{frame(1, 0, 1, 100<<10), frame(1, 1, 1, 100<<10), frame(1, 2, 1, 100<<10), frame(1, 3, 1, 100<<10)}, 0,
-			3 * (HeaderSize + 100<<10)},
+		{"a turn of several puts", []Header{frame(1, 0, 1, 100<<10), frame(1, 1, 1, 100<<10), frame(1, 2, 1, 100<<10), frame(1, 3, 1, 100<<10),
+			frame(2, 0, 1, 5000)}, 0, 3 * (HeaderSize + 100<<10)},
+		{"puts that nobody waits for", slices.Repeat([]Header{frame(1, 0, 1, 100<<10)}, 7), 0, 5 * (HeaderSize + 100<<10)},
+		{"frames that nobody waits for", []Header{frame(1, 0, 1, 3*MaxPayload)}, 0, 2 * (HeaderSize + MaxPayload)},
 		{"many words", append(slices.Repeat([]Header{frame(2, 0, 1, inline)}, MaxPayload/inline), frame(1, 0, 1, 5000)), MaxPayload, MaxPayload},
 	} {
 		t.Run(k.name, func(t *testing.T) {
