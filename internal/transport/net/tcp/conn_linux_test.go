@@ -317,7 +317,7 @@ func TestCallLength(t *testing.T) {
 	} {
 		t.Run(k.name, func(t *testing.T) {
 			c, _, _ := full(t)
-			b := make([]byte, MaxPayload)
+			b := make([]byte, 3*MaxPayload)
 			for _, h := range k.puts {
 				c.enqueue(h, unsafe.Pointer(&b[0]), nil)
 			}
