@@ -164,7 +164,7 @@ func (c *Conn) receive() (moved bool, err error) {
 		default:
 			moved = true
 			left -= n
-			c.counts.received.Add(uint64(n))
+			c.counts.received += uint64(n)
 			c.end = c.arrived(n)
 			if n < asked && c.end == nil {
 				return moved, nil
@@ -206,7 +206,7 @@ func (c *Conn) arrived(n int) error {
 			return err
 		}
 		if h.Kind == Put {
-			c.counts.putsReceived.Add(1)
+			c.counts.putsReceived++
 		}
 		c.at += HeaderSize
 		k := int(min(h.Length, uint64(c.have-c.at)))
@@ -240,12 +240,12 @@ func (c *Conn) Stop(f func(h Header) (drop bool)) {
 // until sent is raised by 1, or Drop or Close has returned. sent is the same for all puts of a communicator, or nil.
 // After Close, Put does nothing.
 func (c *Conn) Put(h Header, p unsafe.Pointer, sent *atomic.Uint64) {
-	if h.Kind == Put {
-		c.counts.putsSent.Add(1)
-	}
 	var direct bool
 	if h.payload() <= MaxPayload && c.queued.Load() == 0 && c.sending.TryLock() {
 		if direct = c.queued.Load() == 0; direct {
+			if h.Kind == Put {
+				c.counts.direct++
+			}
 			c.put(h, p, sent)
 		}
 		c.sending.Unlock()
@@ -279,12 +279,10 @@ func (c *Conn) put(h Header, p unsafe.Pointer, sent *atomic.Uint64) {
 		done, e = c.message.send(c.fd, c.from[:2])
 		c.from[1] = iovec{}
 	}
-	if e == 0 {
-		c.counts.sent.Add(uint64(done))
-	}
 	if e != 0 {
 		done = 0 // EAGAIN, or an error that Receive will report
 	}
+	c.counts.sent += uint64(done)
 	if done < HeaderSize+n {
 		c.wants(true)
 		c.mu.Lock()
@@ -319,6 +317,9 @@ func (c *Conn) Queue(h Header) { c.enqueue(h, nil, nil) }
 func (c *Conn) enqueue(h Header, p unsafe.Pointer, sent *atomic.Uint64) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	if h.Kind == Put {
+		c.counts.waited++
+	}
 	n := h.payload()
 	behind := n > inline
 	i := c.turn(h.Comm)
@@ -426,7 +427,7 @@ func (c *Conn) flush() (full bool) {
 		}
 		c.took(n, words)
 		left -= n
-		c.counts.sent.Add(uint64(n))
+		c.counts.sent += uint64(n)
 		if n < want || left <= 0 && c.queued.Load() > 0 {
 			c.wants(true)
 			return true

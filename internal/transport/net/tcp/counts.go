@@ -6,10 +6,12 @@ import (
 	"github.com/ubcoll/ubcoll/internal/transport"
 )
 
-// counts is what a connection has carried. It is read without the connection's locks.
+// counts is what a connection has carried. Puts count as sent when they are put: also those in the queue, and those that
+// were taken back there.
 type counts struct {
-	sent, received         atomic.Uint64 // bytes
-	putsSent, putsReceived atomic.Uint64 // sent: also those in the queue, and those that were taken back there
+	sent, direct           uint64        // bytes, and puts that did not wait; guarded by sending
+	waited                 uint64        // puts that did; guarded by mu
+	received, putsReceived uint64        // bytes, and puts; guarded by receiving
 	retries                atomic.Uint64 // as of the last Look
 }
 
@@ -28,6 +30,13 @@ func (c *Conn) look() {
 
 // Add adds what the connection has carried to t. It may be called at any time, also after Close.
 func (c *Conn) Add(t *transport.Traffic) {
-	t.Add(transport.Traffic{SentBytes: c.counts.sent.Load(), ReceivedBytes: c.counts.received.Load(),
-		SentPuts: c.counts.putsSent.Load(), ReceivedPuts: c.counts.putsReceived.Load(), Retries: c.counts.retries.Load()})
+	x := &c.counts
+	c.receiving.Lock()
+	t.Add(transport.Traffic{ReceivedBytes: x.received, ReceivedPuts: x.putsReceived, Retries: x.retries.Load()})
+	c.receiving.Unlock()
+	c.alone(func() {
+		c.mu.Lock()
+		t.Add(transport.Traffic{SentBytes: x.sent, SentPuts: x.direct + x.waited})
+		c.mu.Unlock()
+	})
 }
