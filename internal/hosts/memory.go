@@ -15,7 +15,7 @@ import (
 
 const (
 	smallBytes = 64 << 10 // what the messages of all rounds may contribute to an operation together
-	fewerBytes = 32 << 10 // the same where contributions are not folded and hosts are many: exchanging more takes longer than a way with more messages
+	fewerBytes = 32 << 10 // the same if hosts are many: their records need room, too, and what is not folded takes longer than ways with more messages
 	mostSmall  = 64       // hosts are not many
 )
 
@@ -24,12 +24,12 @@ const (
 // hosts, all that their receiver lacks.
 func contribution(hosts, most int) int {
 	n := smallBytes
-	switch {
-	case inPairs(hosts):
+	if hosts > mostSmall {
+		n = fewerBytes
+	}
+	if inPairs(hosts) {
 		n /= roundsOf(hosts)
-	case hosts > mostSmall:
-		n = fewerBytes / (hosts - 1)
-	default:
+	} else {
 		n /= hosts - 1
 	}
 	if most > 1 {

@@ -2,6 +2,7 @@ package hosts
 
 import (
 	"fmt"
+	"math/bits"
 	"testing"
 	"unsafe"
 
@@ -52,7 +53,11 @@ func TestMemoryLimits(t *testing.T) {
 	if testkit.Full() {
 		step = 512
 	}
+	var all []int
 	for hosts := 2; hosts <= team.MaxRanks; hosts += 1 + hosts/step {
+		all = append(all, hosts, min(1<<bits.Len(uint(hosts)), team.MaxRanks))
+	}
+	for _, hosts := range all {
 		limit := 8 << 20
 		if hosts > 512 {
 			limit = 16 << 20
@@ -77,7 +82,7 @@ func TestMemoryText(t *testing.T) {
 // all hosts together, or, if they are many, half as much. Hosts of several ranks are limited by what their teams share.
 func TestContribution(t *testing.T) {
 	for _, k := range []struct{ hosts, most, want int }{
-		{2, 1, 65536}, {3, 1, 32768}, {4, 1, 32768}, {5, 1, 16384}, {8, 1, 21845}, {63, 1, 1057}, {64, 1, 10922}, {65, 1, 512}, {512, 1, 7281}, {4095, 1, 8}, {2, 2, 8192}, {64, 8, 8192}, {63, 8, 1057},
+		{2, 1, 65536}, {3, 1, 32768}, {4, 1, 32768}, {5, 1, 16384}, {8, 1, 21845}, {63, 1, 1057}, {64, 1, 10922}, {65, 1, 512}, {512, 1, 3640}, {4095, 1, 8}, {2, 2, 8192}, {64, 8, 8192}, {63, 8, 1057},
 	} {
 		require.Equal(t, k.want, contribution(k.hosts, k.most), "%d hosts of %d", k.hosts, k.most)
 	}
