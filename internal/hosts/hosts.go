@@ -165,16 +165,11 @@ func (s *Stage) peer(host int) *peer {
 		return p
 	}
 	p := s.newPeer(host)
-	p.link = s.endpoint(p)
+	p.link = s.Network.node.Endpoint(s.ID, p.world, true)
 	s.peers[host] = p
 	all := append(slices.Clone(s.partners()), p)
 	s.known.Store(&all)
 	return p
-}
-
-func (s *Stage) endpoint(p *peer) transport.Endpoint {
-	s.Network.wired.Store(true)
-	return s.Network.node.Endpoint(s.ID, p.world, true)
 }
 
 // partners are the ranks that this one has links to. For any goroutine.
@@ -190,7 +185,7 @@ func (s *Stage) connect(ctx context.Context) error {
 	errs := make([]error, len(s.partners()))
 	var wg sync.WaitGroup
 	for i, p := range s.partners() {
-		p.link = s.endpoint(p)
+		p.link = s.Network.node.Endpoint(s.ID, p.world, true)
 		wg.Go(func() {
 			if err := p.link.Ready(ctx); err != nil {
 				errs[i] = reason.About(p.rank, fmt.Errorf("from host %s to host %s: %w", s.Name(s.me), s.Name(p.host), err))
@@ -315,9 +310,9 @@ func (s *Stage) Of(rank int) int {
 // On is how many ranks are on a host. Implements team.Hosts.
 func (s *Stage) On(host int) int { return len(s.Hosts[host]) }
 
-// Progress implements team.Hosts.
+// Progress implements team.Hosts. Before this rank has links, too: its peers may want some.
 func (s *Stage) Progress() {
-	if s.Network.wired.Load() {
+	if s.lane >= 0 {
 		s.Network.node.Progress()
 	}
 }

@@ -5,7 +5,6 @@ import (
 	"log/slog"
 	"slices"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/ubcoll/ubcoll/fault"
@@ -18,7 +17,6 @@ type Network struct {
 	node transport.Node
 	JobConfig
 	landing pool
-	wired   atomic.Bool // it has, or had, links
 
 	mu     sync.Mutex
 	stages map[uint64]*Stage // by communicator
