@@ -111,8 +111,8 @@ type Stats struct {
 }
 
 // HostStats counts what a rank has exchanged with another host, over all its connections to that host, those that have
-// ended included, for all of its communicators. Only ranks that are the first of their host in some communicator have
-// such connections. Frames count, not what TCP adds to them; nor do the few messages by which ranks tell each other that
+// ended included, for all of its communicators. Ranks that exchange their host's data have such connections: the first of
+// each host, and as many as Level.Lanes says. Frames count, not what TCP adds to them; nor do the few messages by which ranks tell each other that
 // a rank waits, fails, or leaves.
 type HostStats struct {
 	Host                           string // its name

@@ -201,7 +201,7 @@ func exchangeAcross(t *team.Team, w *team.Work) team.Exchange {
 	off, n := laneAcross(t, w, h.Lane())
 	p := schedule.Plan{Way: wayAcross(t, w), Hosts: h.Size(), Me: h.Host(), Root: h.Of(w.Root), Count: n, Line: 64 / size}
 	p.Item = max(schedule.Default.Item(p.Way, p.Hosts, n*size)/size, 1)
-	at := unsafe.Add(leadersData(w), off*size)
+	at := unsafe.Add(ownData(w), off*size)
 	x := team.Exchange{Plan: p, Work: w, Source: at, Destination: at}
 	if w.Kind != team.KindBroadcast && t.Size() == 1 {
 		x.Source = unsafe.Add(w.Src.Ptr, off*size)
@@ -358,8 +358,8 @@ func within(v team.Vec, off, n int) team.Vec {
 	return v
 }
 
-// leadersData is the leader's copy of the data of a broadcast.
-func leadersData(w *team.Work) unsafe.Pointer {
+// ownData is where this rank has the result, or, as a broadcast's root, the data.
+func ownData(w *team.Work) unsafe.Pointer {
 	if w.Dst.Ptr != nil {
 		return w.Dst.Ptr
 	}

@@ -126,7 +126,7 @@ var metrics = []struct {
 }
 
 // hostMetrics are the metrics of a rank and another host, whose name is the label peer. Only ranks that have connections to
-// other hosts have them: the first rank of each host. What a host sends to all others is their sum over peer.
+// other hosts have them. What a host sends to all others is their sum over its ranks and over peer.
 var hostMetrics = []struct {
 	name, help string
 	value      func(h *ubcoll.HostStats) uint64

@@ -96,10 +96,7 @@ func newAgreement(hosts, me, ranks int, room []int, lone int) *agreement {
 	a := &agreement{hosts: hosts, me: me, ranks: ranks, room: room, lone: lone, rounds: roundsOf(hosts), data: make([][]byte, hosts)}
 	a.pairs = inPairs(hosts)
 	for k := range a.rounds {
-		to, from := (me-1<<k+hosts)%hosts, (me+1<<k)%hosts
-		if a.pairs {
-			to, from = me^1<<k, me^1<<k
-		}
+		to, from := heardIn(hosts, me, k)
 		a.to, a.from = append(a.to, to), append(a.from, from)
 	}
 	below := hosts // how many hosts, from this one on, report through this one
@@ -114,6 +111,14 @@ func newAgreement(hosts, me, ranks int, room []int, lone int) *agreement {
 
 // inPairs reports whether so many hosts exchange their proposals in pairs.
 func inPairs(hosts int) bool { return hosts == 1<<roundsOf(hosts) }
+
+// heardIn is whom a host tells in a round, and whom it hears.
+func heardIn(hosts, me, round int) (to, from int) {
+	if inPairs(hosts) {
+		return me ^ 1<<round, me ^ 1<<round
+	}
+	return (me - 1<<round + hosts) % hosts, (me + 1<<round) % hosts
+}
 
 // roundsOf is how many rounds it takes to hear from all hosts.
 func roundsOf(hosts int) int { return bits.Len(uint(hosts - 1)) }

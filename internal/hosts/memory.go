@@ -54,7 +54,7 @@ const line = 64 // of a cache
 func lines(n int) int { return (n + line - 1) &^ (line - 1) }
 
 // cut makes memory of several sizes as one piece, because Go rounds the size of each to more. Each begins with a cache
-// line: small messages then lie in one, which two hosts feel.
+// line, so that none shares one with another, which is written at other times.
 func cut(sizes []int) (all [][]byte) {
 	n := line
 	for _, size := range sizes {
@@ -102,12 +102,9 @@ func partners(hosts int) (most int) {
 			}
 		}
 		for k := range roundsOf(hosts) {
-			if inPairs(hosts) {
-				add(me ^ 1<<k)
-				continue
-			}
-			add((me + 1<<k) % hosts)
-			add((me - 1<<k + hosts) % hosts)
+			to, from := heardIn(hosts, me, k)
+			add(to)
+			add(from)
 		}
 		c, step := schedule.Plan{Way: schedule.Doubling, Hosts: hosts, Me: me, Count: 1, Item: 1, Line: 1}.Begin(), schedule.Step{}
 		for c.Next(&step) {

@@ -75,28 +75,6 @@ const (
 	most     = 512 << 10 // bytes of puts and payloads that one call moves: see the system calls
 )
 
-// put is one that waits for its turns.
-type put struct {
-	h      Header // of the whole put
-	p      unsafe.Pointer
-	off    int            // bytes of the payload whose frames have been sent
-	begun  int            // bytes of the next frame that have been sent, with its head
-	sent   *atomic.Uint64 // nil: nobody counts
-	counts uint64         // how many puts count as sent with this one: words go before it, and count in order
-	next   *put           // of the communicator
-}
-
-// frame is the head of the put's frame that begins at off.
-func (x *put) frame(off int) Header {
-	h := x.h
-	if left := int(h.Length) - off; left > MaxPayload {
-		h.Kind, h.Length = Part, MaxPayload
-	} else {
-		h.Length = uint64(left)
-	}
-	return h
-}
-
 // New makes a connection of a non-blocking socket, and owns it from now on. want tells whether the connection wants
 // Flush to be called once the socket takes more.
 func New(fd int, sink Sink, want func(room bool)) *Conn { return &Conn{fd: fd, sink: sink, want: want} }
@@ -304,93 +282,8 @@ func (c *Conn) put(h Header, p unsafe.Pointer, sent *atomic.Uint64) {
 	}
 }
 
-// first puts the rest of a frame that has begun before all others. The caller holds mu.
-func (c *Conn) first(rest []byte) {
-	c.words = slices.Insert(c.words, 0, rest...)
-	c.frames++
-	c.queued.Add(1)
-}
-
 // Queue puts a frame without payload, which leaves together with the next Put, or at the next Flush.
 func (c *Conn) Queue(h Header) { c.enqueue(h, nil, nil) }
-
-func (c *Conn) enqueue(h Header, p unsafe.Pointer, sent *atomic.Uint64) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if h.Kind == Put {
-		c.counts.waited++
-	}
-	n := h.payload()
-	behind := n > inline
-	i := c.turn(h.Comm)
-	var last *put
-	if i >= 0 {
-		for last = c.turns[i]; ; last = last.next {
-			behind = behind || h.Kind == Put && last.h.Place == h.Place
-			if last.next == nil {
-				break
-			}
-		}
-	}
-	if !behind {
-		c.words = slices.Grow(c.words, HeaderSize+n)
-		at := len(c.words)
-		c.words = c.words[:at+HeaderSize+n]
-		h.Encode(c.words[at:])
-		copy(c.words[at+HeaderSize:], unsafe.Slice((*byte)(p), n))
-		c.frames++
-		c.queued.Add(1)
-		switch {
-		case sent == nil:
-		case last == nil:
-			sent.Add(1)
-		default:
-			last.counts++
-		}
-		return
-	}
-	x := c.wait(h, p, sent)
-	if last != nil {
-		last.next = x
-	} else {
-		c.turns = append(c.turns, x)
-	}
-}
-
-// wait makes a put that waits for its turns.
-func (c *Conn) wait(h Header, p unsafe.Pointer, sent *atomic.Uint64) *put {
-	x := c.spare
-	if x == nil {
-		x = new(put)
-	} else {
-		c.spare = x.next
-	}
-	*x = put{h: h, p: p, sent: sent, counts: 1}
-	c.queued.Add(1)
-	return x
-}
-
-// turn is the index of a communicator in turns, or -1.
-func (c *Conn) turn(comm uint64) int {
-	for i, x := range c.turns {
-		if x.h.Comm == comm {
-			return i
-		}
-	}
-	return -1
-}
-
-// done forgets a put whose memory is free again, and returns the next one of its communicator.
-func (c *Conn) done(x *put) (next *put) {
-	if x.sent != nil {
-		x.sent.Add(x.counts)
-	}
-	c.queued.Add(-1)
-	next = x.next
-	*x = put{next: c.spare}
-	c.spare = x
-	return next
-}
 
 // Flush sends what is queued as far as the kernel takes it. It does nothing while another goroutine sends, which will
 // look again.
@@ -435,149 +328,11 @@ func (c *Conn) flush() (full bool) {
 	}
 }
 
-// plan returns what one call sends: the rest of the frame that has begun; or else words, and the first communicator's
-// turn. It is want bytes, of which words come first.
-func (c *Conn) plan() (v []iovec, words, want int) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	v = c.from[:0]
-	var x *put
-	if len(c.turns) > 0 {
-		x = c.turns[0]
-	}
-	frames, limit := together, MaxPayload
-	if len(c.turns) == 1 { // nobody waits for the end of this turn
-		limit = most
-	}
-	if x != nil && x.begun > 0 {
-		if len(c.words) > 0 {
-			frames = 1
-		}
-	} else if words = min(len(c.words), MaxPayload); words > 0 {
-		v = append(v, element(unsafe.Pointer(&c.words[0]), words))
-		want = words
-		if words < len(c.words) {
-			frames = 0
-		}
-	}
-	if x == nil {
-		return v, words, want
-	}
-	off, begun := x.off, x.begun
-	for i, size := 0, 0; x != nil && i < frames && size < limit; i++ {
-		h := x.frame(off)
-		n := int(h.Length)
-		if size += n; size > most {
-			break
-		}
-		h.Encode(c.heads[i][:])
-		if begun < HeaderSize {
-			v = append(v, element(unsafe.Pointer(&c.heads[i][begun]), HeaderSize-begun))
-		}
-		if done := max(begun-HeaderSize, 0); done < n {
-			v = append(v, element(unsafe.Add(x.p, off+done), n-done))
-		}
-		want += HeaderSize + n - begun
-		off, begun = off+n, 0
-		if h.Kind == Put {
-			x, off = x.next, 0
-		}
-	}
-	return v, words, want
-}
-
-// took takes n bytes that were sent out of the queue, as plan has laid them out.
-func (c *Conn) took(n, words int) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if words = min(words, n); words > 0 {
-		c.words = c.words[:copy(c.words, c.words[words:])]
-		if len(c.words) == 0 {
-			c.queued.Add(int64(-c.frames))
-			c.frames = 0
-		}
-	}
-	if n -= words; n == 0 {
-		return
-	}
-	x := c.turns[0]
-	for n > 0 {
-		h := x.frame(x.off)
-		k := min(n, HeaderSize+int(h.Length)-x.begun)
-		n -= k
-		if x.begun += k; x.begun < HeaderSize+int(h.Length) {
-			break
-		}
-		x.off, x.begun = x.off+int(h.Length), 0
-		if h.Kind == Put {
-			x = c.done(x)
-		}
-	}
-	if c.turns[0] = x; x != nil && x.begun > 0 {
-		return
-	}
-	copy(c.turns, c.turns[1:])
-	c.turns[len(c.turns)-1] = x
-	if x == nil {
-		c.turns = c.turns[:len(c.turns)-1]
-	}
-}
-
 func (c *Conn) wants(room bool) {
 	if room != c.wanted && c.fd >= 0 {
 		c.wanted = room
 		c.want(room)
 	}
-}
-
-// Drop forgets the puts of a communicator that have waited for a turn. A frame that has begun (there is at most one) is
-// completed from a copy. Once Drop returns, the puts' memory is not read any more, and all count as sent.
-func (c *Conn) Drop(comm uint64) { c.remove(comm, func(*put) bool { return true }) }
-
-// Withdraw does the same for a communicator's puts to a place, up to a sequence. What is put afterwards is sent after
-// the last frame of these.
-func (c *Conn) Withdraw(comm uint64, place uint32, seq uint64) {
-	c.remove(comm, func(x *put) bool { return x.h.Place == place && x.h.Seq <= seq })
-}
-
-// remove takes puts out of the communicator's turns.
-func (c *Conn) remove(comm uint64, which func(x *put) bool) {
-	c.alone(func() {
-		c.mu.Lock()
-		if i := c.turn(comm); i >= 0 {
-			var before *put
-			for at := &c.turns[i]; *at != nil; {
-				x := *at
-				if !which(x) {
-					before, at = x, &x.next
-					continue
-				}
-				if x.begun > 0 {
-					c.first(x.left())
-				}
-				if before != nil { // counts first
-					before.counts += x.counts
-					x.counts = 0
-				}
-				*at = c.done(x)
-			}
-			if c.turns[i] == nil {
-				c.turns = slices.Delete(c.turns, i, i+1)
-			}
-		}
-		c.mu.Unlock()
-		if c.queued.Load() == 0 { // nobody flushes an empty queue, so a writable socket would wake waiters again and again
-			c.wants(false)
-		}
-	})
-}
-
-// left is a copy of what is left of the frame that has begun.
-func (x *put) left() []byte {
-	h := x.frame(x.off)
-	b := make([]byte, HeaderSize, HeaderSize+int(h.Length))
-	h.Encode(b)
-	return append(b, unsafe.Slice((*byte)(unsafe.Add(x.p, x.off)), int(h.Length))...)[x.begun:]
 }
 
 // alone runs f while nobody sends. Then it sends what was put meanwhile by goroutines that found this one sending.
@@ -587,9 +342,6 @@ func (c *Conn) alone(f func()) {
 	c.sending.Unlock()
 	c.Flush()
 }
-
-// Queued is how many puts the kernel has not taken completely.
-func (c *Conn) Queued() int { return int(c.queued.Load()) }
 
 // Shut says that nothing more is sent: after all data, the peer finds the end of the stream.
 func (c *Conn) Shut() {
@@ -612,14 +364,6 @@ func (c *Conn) Close() {
 			c.forget()
 		}
 	})
-}
-
-// forget drops all that is queued.
-func (c *Conn) forget() {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.words, c.frames, c.turns, c.spare = nil, 0, nil, nil
-	c.queued.Store(0)
 }
 
 // Refused is the error of a Sink about a frame.
