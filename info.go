@@ -46,14 +46,17 @@ type Level struct {
 	// exchanges the host's data.
 	Source, Destination BufferInfo
 	Why                 string // what the transport does to the data whatever the buffers are, as "copied by the kernel"
+	// Choice is what the algorithm was chosen by, where ubcoll tune could measure that, and has not: "default costs", those
+	// that the library assumes of moving data between hosts. Otherwise it is "".
+	Choice string
 }
 
-// String is one line: "between hosts ring, tcp eth0: copied by the kernel".
+// String is one line: "between hosts ring by default costs, tcp eth0: copied by the kernel".
 func (l Level) String() string { return l.team().String() }
 
 func (l Level) team() team.Level {
 	return team.Level{Where: l.Where, Algorithm: l.Algorithm, Transport: l.Transport, Lanes: l.Lanes,
-		Source: team.BufferInfo(l.Source), Destination: team.BufferInfo(l.Destination), Why: l.Why}
+		Source: team.BufferInfo(l.Source), Destination: team.BufferInfo(l.Destination), Why: l.Why, Choice: l.Choice}
 }
 
 // BufferInfo says whether peers read and wrote a buffer in place, and if not, why. A buffer that is Used, but neither
@@ -84,7 +87,7 @@ func newOpInfo(e *engine.OpInfo) OpInfo {
 	o.Src, o.Dst = BufferInfo(src), BufferInfo(dst)
 	for _, l := range e.Levels() {
 		o.Levels = append(o.Levels, Level{Where: l.Where, Algorithm: l.Algorithm, Transport: l.Transport, Lanes: l.Lanes,
-			Source: BufferInfo(l.Source), Destination: BufferInfo(l.Destination), Why: l.Why})
+			Source: BufferInfo(l.Source), Destination: BufferInfo(l.Destination), Why: l.Why, Choice: l.Choice})
 	}
 	if len(e.Members) > 0 {
 		o.Members = make([]OpInfo, len(e.Members))

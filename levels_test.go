@@ -19,8 +19,8 @@ import (
 // TestLevels checks what LastOp says about each level, on one host and on two: "direct" is what no level copied.
 func TestLevels(t *testing.T) {
 	const (
-		tcp  = `between hosts (exchange|halving|tree), tcp [^ :]+: copied by the kernel`
-		tcp2 = `between hosts halving, tcp [^ :]+, 2 lanes: copied by the kernel`
+		tcp  = `between hosts (exchange|(halving|tree) by default costs), tcp [^ :]+: copied by the kernel`
+		tcp2 = `between hosts halving by default costs, tcp [^ :]+, 2 lanes: copied by the kernel`
 	)
 	for _, k := range []struct {
 		name       string
@@ -53,10 +53,10 @@ func TestLevels(t *testing.T) {
 			"^its own rank alone", nil},
 		{"2 hosts of 2, registered", conform.Block(2, 2), true, 1 << 20, allReduce, `; in the host .*: direct; ` + tcp2,
 			[]string{"^in the host push, shared memory: direct$", tcp2}, false, "^copied by the kernel between hosts$",
-			[]string{"^in the host push, shared memory: direct$", `^between hosts halving, tcp, 2 lanes: copied by the kernel$`}},
+			[]string{"^in the host push, shared memory: direct$", `^between hosts halving by default costs, tcp, 2 lanes: copied by the kernel$`}},
 		{"2 hosts of 2, Go slice", conform.Block(2, 2), false, 1 << 20, allReduce, `; in the host .*: staged: Go or .*; ` + tcp2,
 			[]string{"^in the host .*: staged: Go or foreign memory is never registered$", tcp2}, false, "^Go or foreign",
-			[]string{"^in the host .*: staged: Go or foreign memory is never registered$", `^between hosts halving, tcp, 2 lanes: copied by the kernel$`}},
+			[]string{"^in the host .*: staged: Go or foreign memory is never registered$", `^between hosts halving by default costs, tcp, 2 lanes: copied by the kernel$`}},
 		{"2 hosts of 2, small", conform.Block(2, 2), true, 4, allReduce, `: exchange between hosts, 16 bytes; in the host eager, .*; ` + tcp,
 			[]string{"^in the host eager, shared memory: source staged: small enough", tcp}, false, "^its own rank alone", nil},
 		{"2 hosts, barrier", conform.Block(2, 1), true, 0, barrier, `^barrier #\d+: descriptors between hosts, 0 bytes; in the host `,

@@ -29,12 +29,6 @@ func acrossPath(way schedule.Way) team.Path {
 	return team.Path{Name: way.String(), Acquire: acquireAcross, Exchange: exchangeAcross, Run: runAcross}
 }
 
-// reducing and sending are the ways of all-reduces and broadcasts.
-var (
-	reducing = []schedule.Way{schedule.Doubling, schedule.Halving, schedule.Ring}
-	sending  = []schedule.Way{schedule.Tree, schedule.Chain}
-)
-
 // chooseAcross is choosePath between hosts: a pure function of the signature, the hosts, and how many ranks they have.
 func chooseAcross(t *team.Team, w *team.Work) {
 	h, bytes := t.Hosts, w.Count*w.Type.Size()
@@ -55,9 +49,9 @@ func chooseAcross(t *team.Team, w *team.Work) {
 
 // wayAcross is how data travel between hosts that do not travel with the proposals.
 func wayAcross(t *team.Team, w *team.Work) schedule.Way {
-	ways := reducing
+	ways := schedule.Reducing
 	if w.Kind == team.KindBroadcast {
-		ways = sending
+		ways = schedule.Sending
 	}
 	if asked := t.Algorithm(); asked != "" {
 		for _, way := range ways {
@@ -66,7 +60,7 @@ func wayAcross(t *team.Team, w *team.Work) schedule.Way {
 			}
 		}
 	}
-	return schedule.Default.Best(ways, t.Hosts.Size(), sliceAcross(t, w)*w.Type.Size())
+	return t.Tuning().Hosts.Best(ways, t.Hosts.Size(), sliceAcross(t, w)*w.Type.Size())
 }
 
 // sliceAcross is how many elements each lane moves, but for the last ones.
@@ -200,7 +194,7 @@ func exchangeAcross(t *team.Team, w *team.Work) team.Exchange {
 	h, size := t.Hosts, w.Type.Size()
 	off, n := laneAcross(t, w, h.Lane())
 	p := schedule.Plan{Way: wayAcross(t, w), Hosts: h.Size(), Me: h.Host(), Root: h.Of(w.Root), Count: n, Line: 64 / size}
-	p.Item = max(schedule.Default.Item(p.Way, p.Hosts, n*size)/size, 1)
+	p.Item = max(t.Tuning().Hosts.Item(p.Way, p.Hosts, n*size)/size, 1)
 	at := unsafe.Add(ownData(w), off*size)
 	x := team.Exchange{Plan: p, Work: w, Source: at, Destination: at}
 	if w.Kind != team.KindBroadcast && t.Size() == 1 {

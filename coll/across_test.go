@@ -221,7 +221,7 @@ func (s sending) wantPuts(kind string, root, bytes int) int {
 	levels := bits.Len(uint(hosts)) - 1
 	if kind == "broadcast" {
 		behind := (host - root + hosts) % hosts
-		switch schedule.Default.Best([]schedule.Way{schedule.Tree, schedule.Chain}, hosts, slice) {
+		switch schedule.Default.Best(schedule.Sending, hosts, slice) {
 		case schedule.Tree:
 			children := 0
 			for k := 1; (behind == 0 || k < behind&-behind) && behind+k < hosts; k *= 2 {
@@ -230,7 +230,7 @@ func (s sending) wantPuts(kind string, root, bytes int) int {
 			return rounds + children*items(n, 512<<10)
 		default:
 			item := n
-			if k := int(math.Sqrt(float64(hosts-2) * float64(n) / (64 << 10))); k > 1 {
+			if k := int(math.Sqrt(float64(hosts-2) * float64(n) * 0.375 / 16000)); k > 1 {
 				item /= k
 			}
 			if behind == hosts-1 {
@@ -239,7 +239,7 @@ func (s sending) wantPuts(kind string, root, bytes int) int {
 			return rounds + items(n, min((item+63)/64*64, 512<<10))
 		}
 	}
-	switch schedule.Default.Best([]schedule.Way{schedule.Doubling, schedule.Halving, schedule.Ring}, hosts, slice) {
+	switch schedule.Default.Best(schedule.Reducing, hosts, slice) {
 	case schedule.Doubling:
 		switch folded := hosts - 1<<levels; {
 		case host >= 2*folded:

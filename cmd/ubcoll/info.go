@@ -18,6 +18,7 @@ import (
 	"github.com/ubcoll/ubcoll/internal/env"
 	"github.com/ubcoll/ubcoll/internal/hosts"
 	"github.com/ubcoll/ubcoll/internal/plural"
+	"github.com/ubcoll/ubcoll/internal/tuning"
 )
 
 const infoUsage = `info [flags]
@@ -86,6 +87,14 @@ func facts(withEnv bool, m meeting) (lines []pair, err error) {
 		cpu.LastLevelCacheBytes()>>10)
 	for i, n := range []int{8, 64, 512} {
 		line([]string{"memory", "", ""}[i], "%s", hosts.MemoryText(n, n))
+	}
+	table, _, err := tuning.Load()
+	if err != nil {
+		return nil, err
+	}
+	line("tuning", "%s", table.Machine)
+	if table.Hosts.Assumed() {
+		line("", "default costs between hosts: ubcoll tune measures them in a job of several hosts")
 	}
 	line("instructions", "%s", cpu.Level())
 	if err := cpu.LevelError(); err != nil {

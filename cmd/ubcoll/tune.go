@@ -26,10 +26,11 @@ import (
 
 const tuneUsage = `tune [flags]
 
-Measures where algorithms cross over, on devices for jobs of as many ranks, and writes the table for UBCOLL_TUNING.`
+Measures where algorithms cross over, on devices for jobs of as many ranks, and writes the table for UBCOLL_TUNING. In a job of
+several hosts, measures what moving data between them costs instead.`
 
-// tune is the command tune. It measures where the algorithms of collectives cross over, and writes the file for
-// UBCOLL_TUNING.
+// tune is the command tune. It measures where the algorithms of collectives cross over, or what they cost between hosts, and
+// writes the file for UBCOLL_TUNING.
 func tune(args []string, out io.Writer) error {
 	fs := newFlags("tune")
 	name := fs.String("o", "ubcoll-tuning.json", "the table's file; of an existing one, what is not measured stays")
@@ -98,6 +99,16 @@ func (j *tuneJob) measure(ctx context.Context, c *ubcoll.Comm, progress io.Write
 	f = j.old
 	if a := (*inside.Comm)(c).View().Options().Algorithm; a != "" {
 		return f, fmt.Errorf("tune: %s asks for %s: unset it: %w", env.Algorithm.Name, a, ubcoll.ErrArgument)
+	}
+	if (*inside.Comm)(c).View().Team().Hosts != nil {
+		if j.device == measure.CUDA {
+			return f, fmt.Errorf("tune: devices are measured on one host, and these ranks are on several: %w", ubcoll.ErrArgument)
+		}
+		network, m, err := j.tunedHosts(ctx, c, progress)
+		if err == nil {
+			f.SetHosts(network, m)
+		}
+		return f, err
 	}
 	dev, err := measure.Place(ctx, c, j.device, c.Size() > 1)
 	if err != nil {

@@ -118,6 +118,7 @@ type Level struct {
 	Source      string `json:"source"` // as in Result
 	Destination string `json:"destination"`
 	Why         string `json:"why"`
+	Choice      string `json:"choice,omitempty"`
 	Text        string `json:"text"` // all of it in one line
 }
 
@@ -153,7 +154,7 @@ func levels(op ubcoll.OpInfo) []Level {
 	all := []Level{}
 	for _, l := range op.Levels {
 		all = append(all, Level{l.Where, l.Algorithm, l.Transport, l.Lanes, l.Source.String(), l.Destination.String(),
-			l.Why, l.String()})
+			l.Why, l.Choice, l.String()})
 	}
 	return all
 }

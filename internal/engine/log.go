@@ -32,7 +32,11 @@ func (c *Comm) logOpen(by string, start time.Time) {
 		"timeout", c.opts.Timeout, "tuning", c.team.Tuning().Machine, "instructions", cpu.Level(), "groups", c.team.Groups(),
 		"more_ranks_than_processors", c.team.Crowded, "took", time.Since(start).Round(time.Microsecond)}
 	if c.stage != nil {
-		args = append(args, "memory", hosts.MemoryText(c.stage.Size(), c.size))
+		costs := "measured"
+		if c.team.Tuning().Hosts.Assumed() {
+			costs = "default"
+		}
+		args = append(args, "costs_between_hosts", costs, "memory", hosts.MemoryText(c.stage.Size(), c.size))
 	}
 	log.Info("ubcoll: communicator opened", args...)
 }

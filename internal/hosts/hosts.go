@@ -112,9 +112,12 @@ func Open(ctx context.Context, c Config) (*Stage, error) {
 			s.lane = l
 		}
 	}
-	name, lanes := c.Network.node.Transport()
-	s.link = team.Link{Name: name, Lanes: lanes, Why: "copied by the kernel", Leader: s.leads, Owner: s.lane >= 0,
+	name, connections := c.Network.node.Transport()
+	s.link = team.Link{Name: name, Connections: connections, Asked: c.Team.Algorithm(), Why: "copied by the kernel", Leader: s.leads, Owner: s.lane >= 0,
 		Single: c.Team.Size() == 1}
+	if c.Team.Tuning().Hosts.Assumed() {
+		s.link.Choice = "default costs"
+	}
 	if s.lane >= 0 {
 		s.peers = make([]*peer, s.n)
 		s.mover.local = make([]unsafe.Pointer, c.Team.Size())

@@ -24,10 +24,11 @@ type Network struct {
 
 // JobConfig is what a network gets from its rank's job.
 type JobConfig struct {
-	Rank, Size int
-	Secret     []byte
-	Timeout    time.Duration // how long another host may be silent
-	Log        *slog.Logger
+	Rank, Size  int
+	Secret      []byte
+	Timeout     time.Duration // how long another host may be silent
+	Connections int           // for data, of each wire
+	Log         *slog.Logger
 	// RowOf returns what a rank of the job published with Row. It is called from the first Open on.
 	RowOf func(rank int) []byte
 	// NewNode makes the rank's node.
@@ -37,7 +38,8 @@ type JobConfig struct {
 // Listen makes the network of a rank.
 func Listen(c JobConfig) (n *Network, err error) {
 	n = &Network{JobConfig: c, stages: map[uint64]*Stage{}}
-	n.node, err = c.NewNode(transport.Config{Rank: c.Rank, Size: c.Size, Secret: c.Secret, Log: c.Log, Timeout: c.Timeout, RowOf: c.RowOf,
+	n.node, err = c.NewNode(transport.Config{Rank: c.Rank, Size: c.Size, Secret: c.Secret, Log: c.Log, Timeout: c.Timeout,
+		Connections: c.Connections, RowOf: c.RowOf,
 		Heard: n.heard, Down: n.down, Tick: n.tick})
 	if err != nil {
 		return nil, err

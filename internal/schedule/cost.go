@@ -5,41 +5,68 @@ import (
 	"math/bits"
 )
 
-// Model is what moving data between hosts costs. The unit is the time that a host takes to send a byte, and that byte's
-// receiver to receive it.
+// Model is what moving data between hosts costs: nanoseconds, and picoseconds a byte.
 type Model struct {
-	Message float64 // a message costs so much beside its bytes
-	Combine float64 // combining a byte
-	Relay   float64 // passing a byte on in a chain, where a host receives and sends
-	Around  float64 // a byte in a ring: its hosts wait for their neighbours at each hop
+	Message int // a message, beside its bytes
+	Byte    int // to send a byte, and for its receiver to receive it
+	Combine int // to combine a byte
+	Relay   int // to pass a byte on in a chain, where a host receives and sends
+	Around  int // to send a byte around a ring, whose hosts wait for their neighbours at each hop
+
+	Only Way // this way costs nothing: it is the one that is measured
 }
 
 // Default fits TCP between hosts of a processor each, as measured for 2, 4 and 8 hosts and 2 KiB to 4 MiB.
-var Default = Model{Message: 64 << 10, Combine: 0.3, Relay: 1.5, Around: 1.15}
+var Default = Model{Message: 16_000, Byte: 250, Combine: 75, Relay: 375, Around: 293}
 
-// Cost is about how long a way takes for so many bytes.
-func (m Model) Cost(way Way, hosts, bytes int) float64 {
+// terms has what costs are sums of: how many messages, and how many bytes of each kind. Their order is that of prices.
+type terms [5]float64
+
+func (m *Model) prices() [len(terms{})]*int {
+	return [...]*int{&m.Message, &m.Byte, &m.Combine, &m.Relay, &m.Around}
+}
+
+// unit is how many nanoseconds a price of 1 is.
+var unit = terms{1, 1e-3, 1e-3, 1e-3, 1e-3}
+
+// terms returns what a way costs for so many bytes, if items are as long as m says.
+func (m Model) terms(way Way, hosts, bytes int) (t terms) {
 	n, b := float64(hosts), float64(bytes)
 	levels := float64(bits.Len(uint(hosts)) - 1)
 	pairs := math.Exp2(levels) // hosts that go on after folding
 	fold := 0.0
 	if pairs < n {
-		fold = 2 * (m.Message + b)
+		fold = 2
 	}
 	switch way {
 	case Ring:
-		return (2*n-2)*m.Message + (n-1)/n*b*(2+m.Combine)*m.Around
+		part := (n - 1) / n * b
+		t = terms{2*n - 2, 0, part, 0, 2 * part}
 	case Doubling:
-		return levels*(m.Message+b*(1+m.Combine)) + fold
+		t = terms{levels + fold, (levels + fold) * b, levels * b, 0, 0}
 	case Halving:
-		return 2*levels*m.Message + (1-1/pairs)*b*(2+m.Combine) + fold
+		part := (1 - 1/pairs) * b
+		t = terms{2*levels + fold, 2*part + fold*b, part, 0, 0}
 	case Chain:
 		items := math.Ceil(b / float64(m.Item(Chain, hosts, bytes)))
-		return (n - 2 + items) * (m.Message + m.Relay*b/items)
+		t = terms{n - 2 + items, 0, 0, (n - 2 + items) * b / items, 0}
 	case Tree:
-		return float64(bits.Len(uint(hosts-1))) * (m.Message + b)
+		rounds := float64(bits.Len(uint(hosts - 1)))
+		t = terms{rounds, rounds * b, 0, 0, 0}
 	}
-	return math.Inf(1)
+	return t
+}
+
+// Cost is about how many nanoseconds a way takes for so many bytes.
+func (m Model) Cost(way Way, hosts, bytes int) (ns float64) {
+	if way == m.Only {
+		return 0
+	}
+	t := m.terms(way, hosts, bytes)
+	for i, p := range m.prices() {
+		ns += t[i] * float64(*p) * unit[i]
+	}
+	return ns
 }
 
 // Best is the way of ways that costs least. All hosts choose alike.
@@ -56,6 +83,9 @@ func (m Model) Best(ways []Way, hosts, bytes int) (best Way) {
 // LargestItem is about as much as one call on a socket moves, in bytes.
 const LargestItem = 512 << 10
 
+// leastItem keeps a table's odd costs from cutting data into crumbs.
+const leastItem = 4 << 10
+
 // Item is how many bytes an item of a way has, at most.
 func (m Model) Item(way Way, hosts, bytes int) int {
 	switch way {
@@ -63,8 +93,8 @@ func (m Model) Item(way Way, hosts, bytes int) int {
 		bytes = (bytes + hosts - 1) / hosts
 	case Chain:
 		// The last host has everything when hosts-2 items have passed, and then all items. That is soonest with so many.
-		items := int(math.Sqrt(float64(hosts-2) * float64(bytes) / m.Message))
-		bytes /= max(items, 1)
+		items := int(math.Sqrt(float64(hosts-2) * float64(bytes) * float64(m.Relay) * 1e-3 / float64(max(m.Message, 1))))
+		bytes = max(bytes/max(items, 1), min(bytes, leastItem))
 	}
 	return min((bytes+63)&^63, LargestItem)
 }

@@ -23,6 +23,9 @@ const (
 	Tree                    // broadcast
 )
 
+// Reducing and Sending are the ways of all-reduces and of broadcasts.
+var Reducing, Sending = []Way{Doubling, Halving, Ring}, []Way{Tree, Chain}
+
 // String is the way's name, as LastOp has it.
 func (w Way) String() string {
 	return [...]string{"", "ring", "doubling", "halving", "chain", "tree"}[w]

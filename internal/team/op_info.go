@@ -30,12 +30,14 @@ type OpInfo struct {
 
 // Link is how data goes between hosts.
 type Link struct {
-	Name   string // "tcp eth0"
-	Lanes  int    // connections to a peer that carry data beside each other
-	Why    string // what it does to the data
-	Leader bool   // this rank exchanges what its host exchanges on one lane
-	Owner  bool   // this rank exchanges a part of what its host exchanges on several lanes
-	Single bool   // this host has one rank
+	Name        string // "tcp eth0"
+	Connections int    // to a peer, that carry data beside each other
+	Choice      string // of the algorithm: see Level
+	Asked       string // the algorithm that Options ask for, perhaps of other operations; or ""
+	Why         string // what it does to the data
+	Leader      bool   // this rank exchanges what its host exchanges on one lane
+	Owner       bool   // this rank exchanges a part of what its host exchanges on several lanes
+	Single      bool   // this host has one rank
 }
 
 // Level says how the data moved on one level of the machine.
@@ -46,6 +48,7 @@ type Level struct {
 	Lanes               int
 	Source, Destination BufferInfo
 	Why                 string
+	Choice              string // what the algorithm was chosen by, if not by what was measured or asked for: "default costs"
 }
 
 // The levels.
@@ -95,8 +98,15 @@ func (o *OpInfo) Levels() (all []Level) {
 		all = append(all, l)
 	}
 	if t := o.Between; t != nil {
-		all = append(all, Level{Where: BetweenHosts, Algorithm: o.Algorithm, Transport: t.Name, Lanes: max(o.Lanes, 1) * t.Lanes,
-			Source: o.carried(o.Src), Destination: o.carried(o.Dst), Why: t.Why})
+		l := Level{Where: BetweenHosts, Algorithm: o.Algorithm, Transport: t.Name, Lanes: max(o.Lanes, 1),
+			Source: o.carried(o.Src), Destination: o.carried(o.Dst), Why: t.Why}
+		if t.Connections > 1 {
+			l.Transport += fmt.Sprintf(" (%d connections)", t.Connections)
+		}
+		if o.Lanes > 0 && o.Algorithm != t.Asked {
+			l.Choice = t.Choice
+		}
+		all = append(all, l)
 	}
 	return all
 }
@@ -148,9 +158,12 @@ func (b BufferInfo) Route() string {
 	return "staged: " + b.Why
 }
 
-// String is one line: "between hosts ring, tcp eth0: copied by the kernel".
+// String is one line: "between hosts ring by default costs, tcp eth0: copied by the kernel".
 func (l Level) String() string {
 	s := strings.TrimSpace(l.Where + " " + l.Algorithm)
+	if l.Choice != "" {
+		s += " by " + l.Choice
+	}
 	if l.Transport != "" {
 		s += ", " + l.Transport
 	}

@@ -32,8 +32,8 @@ import (
 type Node interface {
 	// Row is what other ranks need to reach this one, at most MaxRow bytes.
 	Row() []byte
-	// Transport is what wires move data by, such as "tcp", and how many lanes each has.
-	Transport() (name string, lanes int)
+	// Transport is what wires move data by, such as "tcp", and how many connections for data each has.
+	Transport() (name string, connections int)
 	// Begin says that Config.RowOf has the rows of all ranks. Until then no pair is made.
 	Begin()
 	// Join lets this rank and its peers make pairs of a communicator's ranks. A peer that has made its side already, or
@@ -158,6 +158,9 @@ type Config struct {
 	// Timeout is how long a peer's host may leave what was sent to it unanswered before the connection counts as cut; at
 	// least one second. 0: 5 seconds.
 	Timeout time.Duration
+	// Connections is how many connections for data the wires have that this node makes, where a fabric has such: up to
+	// MostConnections. 0: one. Those that a peer makes have as many as it says.
+	Connections int
 	// RowOf returns what a rank of the job published with Row. It is called from Begin on, until the node is closed.
 	RowOf func(rank int) []byte
 
@@ -165,6 +168,9 @@ type Config struct {
 	Down  func(peer int, err *Down) // a peer's connections ended without a bye, and there were endpoints on them; called once for each peer, from any progress, after Endpoint.Err says so
 	Tick  func()                    // every 20 ms, by the node's goroutine, while the node has a wire
 }
+
+// MostConnections is the most connections for data that a wire has.
+const MostConnections = 8
 
 // MaxRow is the most bytes that a row has.
 const MaxRow = 128

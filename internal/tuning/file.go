@@ -2,6 +2,7 @@ package tuning
 
 import (
 	"bytes"
+	"cmp"
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
@@ -16,13 +17,15 @@ import (
 	"github.com/ubcoll/ubcoll/fault"
 	"github.com/ubcoll/ubcoll/internal/env"
 	"github.com/ubcoll/ubcoll/internal/nearest"
+	"github.com/ubcoll/ubcoll/internal/schedule"
+	"github.com/ubcoll/ubcoll/internal/transport"
 )
 
 // Version is the version of the format.
 const Version = 2
 
-// File has sizes of a table, in bytes by name: measured ones, and those of messages, which are set by hand. For a size
-// that it lacks, the default holds.
+// File has numbers of a table by name: sizes in bytes, and of hosts, what their names say. Those of messages are set by
+// hand, and how many connections hosts have; the others are measured. For what it lacks, the default holds.
 type File struct {
 	Version  int            `json:"version"`
 	Machine  string         `json:"machine,omitempty"` // where Host was measured
@@ -30,6 +33,8 @@ type File struct {
 	Devices  string         `json:"devices,omitempty"` // where Device was measured
 	Device   map[string]int `json:"device,omitempty"`
 	Messages map[string]int `json:"messages,omitempty"`
+	Network  string         `json:"network,omitempty"` // where Hosts was measured
+	Hosts    map[string]int `json:"hosts,omitempty"`
 }
 
 // Parse parses the content of a file; name is for errors. Unknown keys are errors.
@@ -56,7 +61,8 @@ func parse(data []byte) (f File, err error) {
 	}
 	var t Table
 	return f, errors.Join(check("host", f.Host, t.sizes()), check("device", f.Device, t.GPU.Sizes()),
-		check("messages", f.Messages, t.Messages.sizes()), checkRoom(f.Messages))
+		check("messages", f.Messages, t.Messages.sizes()), checkRoom(f.Messages),
+		check("hosts", f.Hosts, t.Hosts.numbers()), checkConnections(f.Hosts))
 }
 
 // check reports everything that is wrong with a part of a file.
@@ -87,9 +93,17 @@ func checkRoom(limits map[string]int) error {
 	return errors.Join(errs...)
 }
 
+// checkConnections reports a number of connections that ranks cannot have.
+func checkConnections(hosts map[string]int) error {
+	if n, is := hosts["connections"]; is && (n == 0 || n > transport.MostConnections) {
+		return fmt.Errorf("connections of %q is %d: want 1 to %d", "hosts", n, transport.MostConnections)
+	}
+	return nil
+}
+
 // Load returns the table from the file that UBCOLL_TUNING names, or the default. agreed must be the same on all ranks:
-// it is the file's hash. Default tables may still differ between hosts. The ranks of one host have the same one, and
-// nothing between hosts depends on it.
+// it is the file's hash. Default tables may still differ between hosts, but for Hosts: what hosts decide together depends on
+// nothing else. The ranks of one host have the same one.
 func Load() (t Table, agreed string, err error) {
 	name, err := env.Tuning.Get()
 	if err != nil || name == "" {
@@ -143,7 +157,7 @@ func (f File) Table() Table {
 		return is
 	}
 	machine := slices.Concat(apply(f.Host, t.sizes(), f.Machine), apply(f.Device, t.GPU.Sizes(), f.Devices),
-		apply(f.Messages, t.Messages.sizes(), "messages set by hand"))
+		apply(f.Messages, t.Messages.sizes(), "messages set by hand"), apply(f.Hosts, t.Hosts.numbers(), cmp.Or(f.Network, "hosts set by hand")))
 	if len(machine) > 0 {
 		t.Machine = strings.Join(machine, "; ")
 	}
@@ -158,6 +172,20 @@ func (f *File) SetHost(t Table) {
 	}
 }
 
+// SetHosts copies the costs between hosts to f, as measured on a network. How many connections they have stays.
+func (f *File) SetHosts(network string, m schedule.Model) {
+	h := Hosts{Model: m}
+	f.Network, f.Hosts = network, maps.Clone(f.Hosts)
+	if f.Hosts == nil {
+		f.Hosts = map[string]int{}
+	}
+	for name, n := range h.numbers() {
+		if name != "connections" {
+			f.Hosts[name] = *n
+		}
+	}
+}
+
 // Bytes returns the file's content.
 func (f File) Bytes() []byte {
 	f.Version = Version
@@ -168,7 +196,7 @@ func (f File) Bytes() []byte {
 // Hash is short, and differs if the ranks would decide something differently that they must decide alike. How a rank
 // writes its results does not count: its default depends on the caches of the processor to which the rank is bound.
 func (f File) Hash() string {
-	f.Machine, f.Devices, f.Host = "", "", maps.Clone(f.Host)
+	f.Machine, f.Devices, f.Network, f.Host = "", "", "", maps.Clone(f.Host)
 	delete(f.Host, "stream_from")
 	sum := sha256.Sum256(f.Bytes())
 	return hex.EncodeToString(sum[:8])

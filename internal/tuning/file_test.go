@@ -10,12 +10,13 @@ import (
 
 	"github.com/ubcoll/ubcoll/fault"
 	"github.com/ubcoll/ubcoll/internal/env"
+	"github.com/ubcoll/ubcoll/internal/schedule"
 )
 
 // measured is a file with all parts.
 func measured() File {
 	f := File{Version: Version, Devices: "2 x GPU", Device: map[string]int{"lines_pair": 4 << 20, "push_from": 1},
-		Messages: map[string]int{"eager_few": 512}}
+		Messages: map[string]int{"eager_few": 512}, Network: "2 hosts", Hosts: map[string]int{"message_ns": 7, "connections": 2}}
 	f.SetHost(Default())
 	return f
 }
@@ -30,11 +31,13 @@ func TestRoundTrip(t *testing.T) {
 		change func(*File)
 		same   bool
 	}{
-		{"where it was measured decides nothing", func(f *File) { f.Machine, f.Devices = "elsewhere", "4 x GPU" }, true},
+		{"where it was measured decides nothing", func(f *File) { f.Machine, f.Devices, f.Network = "elsewhere", "4 x GPU", "3 hosts" }, true},
 		{"how a rank writes is its own affair", func(f *File) { f.Host["stream_from"]++ }, true},
 		{"a size of the host", func(f *File) { f.Host["push_from"]++ }, false},
 		{"a size of devices", func(f *File) { f.Device["push_from"]++ }, false},
 		{"a limit of messages", func(f *File) { f.Messages["eager_few"]++ }, false},
+		{"a cost between hosts", func(f *File) { f.Hosts["message_ns"]++ }, false},
+		{"no costs between hosts", func(f *File) { f.Hosts = nil }, false},
 		{"no limits of messages", func(f *File) { f.Messages = nil }, false},
 		{"no sizes of devices", func(f *File) { f.Device = nil }, false},
 		{"no sizes of the host", func(f *File) { f.Host = nil }, false},
@@ -70,6 +73,10 @@ func TestTable(t *testing.T) {
 			func(t *Table) {
 				t.Machine, t.GPU.RingFrom, t.Messages.EagerDevice = "B; messages set by hand", 2, 65535
 			}},
+		{"hosts", `{"version":2,"network":"N","hosts":{"byte_ps":12,"combine_ps":0}}`,
+			func(t *Table) { t.Machine, t.Hosts.Byte, t.Hosts.Combine = "N", 12, 0 }},
+		{"connections", `{"version":2,"hosts":{"connections":8}}`,
+			func(t *Table) { t.Machine, t.Hosts.Connections = "hosts set by hand", 8 }},
 	} {
 		t.Run(k.name, func(t *testing.T) {
 			f, err := Parse("x", []byte(k.text))
@@ -85,7 +92,7 @@ func TestTable(t *testing.T) {
 func TestSizes(t *testing.T) {
 	var table Table
 	for part, sizes := range map[string]map[string]*int{"host": table.sizes(), "device": table.GPU.Sizes(),
-		"messages": table.Messages.sizes()} {
+		"messages": table.Messages.sizes(), "hosts": table.Hosts.numbers()} {
 		at := map[*int]string{}
 		for name, p := range sizes {
 			require.Empty(t, at[p], "%s: %s", part, name)
@@ -96,6 +103,8 @@ func TestSizes(t *testing.T) {
 				f.Host, f.Device = nil, f.Host
 			case "messages":
 				f.Host, f.Messages = nil, f.Host
+			case "hosts":
+				f.Host, f.Hosts = nil, f.Host
 			}
 			f, err := Parse("x", f.Bytes())
 			require.NoError(t, err)
@@ -105,6 +114,23 @@ func TestSizes(t *testing.T) {
 	require.Len(t, table.sizes(), 5)
 	require.Len(t, table.GPU.Sizes(), 13)
 	require.Len(t, table.Messages.sizes(), 4)
+	require.Len(t, table.Hosts.numbers(), 6)
+}
+
+// What is measured between hosts leaves how many connections there are.
+func TestSetHosts(t *testing.T) {
+	f := File{Version: Version, Hosts: map[string]int{"connections": 3, "byte_ps": 1}}
+	old := f.Hosts
+	m := schedule.Model{Message: 1, Byte: 2, Combine: 3, Relay: 4, Around: 5}
+	f.SetHosts("N", m)
+	require.Equal(t, Hosts{m, 3}, f.Table().Hosts)
+	require.Equal(t, "N", f.Table().Machine)
+	require.Equal(t, map[string]int{"connections": 3, "byte_ps": 1}, old)
+	require.False(t, f.Table().Hosts.Assumed())
+	f = File{}
+	f.SetHosts("N", schedule.Default)
+	require.Equal(t, DefaultHosts(), f.Table().Hosts)
+	require.True(t, f.Table().Hosts.Assumed())
 }
 
 // How long a message may be depends on the number of ranks. What was measured leaves it as it was set by hand.
@@ -159,6 +185,9 @@ func TestParse(t *testing.T) {
 			`eager_few of "messages" is 2049, and a message's box has room for 2048`,
 			`eager_device of "messages" is 65537, and a message's box has room for 65536`,
 			`eager_many of "messages" is -1`, `unknown key "eager" in "messages"`}},
+		{"connections", `{"version":2,"hosts":{"connections":9,"byte_ns":1}}`, []string{`connections of "hosts" is 9: want 1 to 8`,
+			`unknown key "byte_ns" in "hosts": did you mean byte_ps?`}},
+		{"no connection", `{"version":2,"hosts":{"connections":0}}`, []string{`connections of "hosts" is 0: want 1 to 8`}},
 		{"no number", `{"version":2,"device":{"lines_pair":"8M"}}`, []string{"device"}},
 	} {
 		t.Run(k.name, func(t *testing.T) {

@@ -1,13 +1,14 @@
 // Package tuning is the small table of measured sizes at which one algorithm of a collective becomes faster than
-// another, on the host and on devices, and of how long a message may be that goes eager. `ubcoll tune` measures some of
-// the sizes and writes them to a JSON file, which UBCOLL_TUNING names. The others have defaults, which depend on the
-// processor or are built in. All ranks must have the same file: Open compares the hashes.
+// another, on the host and on devices, of what moving data between hosts costs, and of how long a message may be that goes
+// eager. `ubcoll tune` measures most of it and writes that to a JSON file, which UBCOLL_TUNING names. The rest has defaults,
+// which depend on the processor or are built in. All ranks must have the same file: Open compares the hashes.
 package tuning
 
 import (
 	"fmt"
 
 	"github.com/ubcoll/ubcoll/hw/cpu"
+	"github.com/ubcoll/ubcoll/internal/schedule"
 )
 
 // Table has the sizes at which the choice of algorithm changes, in bytes.
@@ -29,7 +30,19 @@ type Table struct {
 	GPU GPU
 	// Messages has the limits of messages.
 	Messages Messages
+	// Hosts is about the network.
+	Hosts Hosts
 }
+
+// Hosts says how data move between hosts. Its default is the same on all processors, since all hosts must choose alike.
+type Hosts struct {
+	schedule.Model
+	// Connections is how many connections two ranks have for data, from 1 to transport.MostConnections.
+	Connections int
+}
+
+// DefaultHosts has one connection: each of them has to be polled, and one carries what a processor can copy.
+func DefaultHosts() Hosts { return Hosts{Model: schedule.Default, Connections: 1} }
 
 // Messages has the sizes, in bytes, of the longest messages that go eager: their Send does not wait for their Recv.
 type Messages struct {
@@ -132,7 +145,7 @@ func Default() Table {
 	cache := max(cpu.LastLevelCacheBytes(), 8<<20)
 	t := Table{Machine: "default for " + cpu.Vendor(), EagerTotal: 4 << 10, OneShotTotal: 2 << 20,
 		PushFrom: 1 << 20, StreamFrom: min(cache/4, 16<<20), CombineUpTo: 2 << 10, GPU: DefaultGPU(),
-		Messages: MessageRoom()}
+		Messages: MessageRoom(), Hosts: DefaultHosts()}
 	if cpu.Vendor() == "GenuineIntel" {
 		t.PushFrom = 0
 	}
@@ -149,6 +162,15 @@ func (t *Table) sizes() map[string]*int {
 func (m *Messages) sizes() map[string]*int {
 	return map[string]*int{"eager_few": &m.EagerFew, "eager_some": &m.EagerSome, "eager_many": &m.EagerMany,
 		"eager_device": &m.EagerDevice}
+}
+
+// Assumed reports whether the costs of moving data are the defaults: ubcoll tune has not measured them.
+func (h Hosts) Assumed() bool { return h.Model == schedule.Default }
+
+// numbers returns h's numbers by their names in files.
+func (h *Hosts) numbers() map[string]*int {
+	return map[string]*int{"message_ns": &h.Message, "byte_ps": &h.Byte, "combine_ps": &h.Combine, "relay_ps": &h.Relay,
+		"around_ps": &h.Around, "connections": &h.Connections}
 }
 
 // Sizes returns t's sizes by their names in files. Numbers of blocks are not among them: they belong to the build.

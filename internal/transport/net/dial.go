@@ -100,7 +100,7 @@ func final(errs []error, again int, refused, silent bool) bool {
 func (n *Node) dialOnce(ctx context.Context, peer int, at Row) (w *Wire, errs []error) {
 	left := inOrder(at.Addrs, n.mine)
 	for len(left) > 0 {
-		h := hello{from: uint32(n.config.Rank), to: uint32(peer), count: uint32(1 + n.lanes), key: n.row.Key}
+		h := hello{from: uint32(n.config.Rank), to: uint32(peer), count: uint32(1 + n.config.Connections), key: n.row.Key}
 		if _, err := rand.Read(h.attempt[:]); err != nil {
 			return nil, []error{err}
 		}

@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"github.com/ubcoll/ubcoll/fault"
+	"github.com/ubcoll/ubcoll/internal/transport"
 )
 
 // A connection begins like this. The messages further right are the accepting side's:
@@ -76,7 +77,7 @@ func parseHello(b []byte, rank int) (hello, error) {
 		return hello{}, errStranger
 	}
 	h := hello{from: u(0), to: u(1), index: u(2), count: u(3)}
-	if h.to != uint32(rank) || h.from == h.to || h.count < 2 || h.count > 1+maxLanes || h.index >= h.count {
+	if h.to != uint32(rank) || h.from == h.to || h.count < 2 || h.count > 1+transport.MostConnections || h.index >= h.count {
 		return hello{}, fmt.Errorf("%w: a hello from rank %d to rank %d, connection %d of %d", errStranger, h.from, h.to,
 			h.index, h.count)
 	}

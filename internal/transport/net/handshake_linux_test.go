@@ -50,7 +50,7 @@ func refused(t *testing.T, c stdnet.Conn) {
 func newHello(t *testing.T, from, to int) (hello, *ecdh.PrivateKey) {
 	key, err := ecdh.X25519().GenerateKey(rand.Reader)
 	require.NoError(t, err)
-	h := hello{from: uint32(from), to: uint32(to), count: 1 + Lanes, key: [32]byte(key.PublicKey().Bytes())}
+	h := hello{from: uint32(from), to: uint32(to), count: 2, key: [32]byte(key.PublicKey().Bytes())}
 	_, _ = rand.Read(h.nonce[:])
 	return h, key
 }
@@ -291,7 +291,7 @@ func TestProof(t *testing.T) {
 		closeAll(t, a)
 		l.Close()
 		relays.Wait()
-		require.Len(t, recorded, 1+Lanes)
+		require.Len(t, recorded, 2)
 		for range 20 {
 			for _, all := range recorded {
 				c := strangerTo(t, b)
@@ -331,7 +331,7 @@ func TestImpostor(t *testing.T) {
 				_, _ = io.ReadFull(there, theirs)
 				_, _ = there.Write(answer(first, nonce, theirs))
 			}()
-			err := a.meet(here, hello{from: 0, to: 1, count: 1 + Lanes, key: a.row.Key}, b.row.Key)
+			err := a.meet(here, hello{from: 0, to: 1, count: 2, key: a.row.Key}, b.row.Key)
 			if name == "the rank" {
 				require.NoError(t, err)
 				return
@@ -348,7 +348,7 @@ func TestDuplicates(t *testing.T) {
 	p := newPair(t, 1)
 	fds := descriptorsOpen(t)
 	for range 20 {
-		h := hello{from: 0, to: 1, count: 1 + Lanes, key: p.a.row.Key, attempt: p.ab.attempt}
+		h := hello{from: 0, to: 1, count: 2, key: p.a.row.Key, attempt: p.ab.attempt}
 		c, err := p.a.attempt(t.Context(), h, netip.MustParseAddrPort(p.b.addr()), p.b.row.Key)
 		require.NoError(t, err)
 		require.ErrorIs(t, dialled(t.Context(), c), errCrossed)
@@ -368,7 +368,7 @@ func TestDuplicatesBefore(t *testing.T) {
 	toldB.rows.Store(0, a.row)
 	fds := descriptorsOpen(t)
 	for i := range 20 {
-		h := hello{from: 0, to: 1, count: 1 + Lanes, key: a.row.Key, attempt: [16]byte{byte(i / 4)}}
+		h := hello{from: 0, to: 1, count: 2, key: a.row.Key, attempt: [16]byte{byte(i / 4)}}
 		c, err := a.attempt(t.Context(), h, netip.MustParseAddrPort(b.addr()), b.row.Key)
 		require.NoError(t, err)
 		if err := dialled(t.Context(), c); i%4 == 0 {
@@ -380,7 +380,7 @@ func TestDuplicatesBefore(t *testing.T) {
 	}
 	testkit.Eventually(t, func() bool { return descriptorsOpen(t) <= fds+1 }) // of the last attempt
 	connect(t, a, b)
-	testkit.Eventually(t, func() bool { return descriptorsOpen(t) <= fds+2*(1+Lanes)+1 }) // and a set of sockets, perhaps
+	testkit.Eventually(t, func() bool { return descriptorsOpen(t) <= fds+2*2+1 }) // and a set of sockets, perhaps
 	closeAll(t, a, b)
 }
 

@@ -33,7 +33,6 @@ type Node struct {
 	private *ecdh.PrivateKey
 	row     Row
 	mine    []local // addresses of this host
-	lanes   int     // data connections of the wires that it dials
 
 	poll    *poll
 	waiting sync.Mutex // held by the goroutine that uses waiter
@@ -86,6 +85,7 @@ func New(c transport.Config) (*Node, error) {
 	if c.Timeout == 0 {
 		c.Timeout = defaultTimeout
 	}
+	c.Connections = max(c.Connections, 1)
 	raiseLimit()
 	words, err := env.Net.Get()
 	if err != nil {
@@ -95,7 +95,7 @@ func New(c transport.Config) (*Node, error) {
 	if err != nil {
 		return nil, err
 	}
-	n := &Node{config: c, lanes: Lanes, wires: map[int]*Wire{}, contacts: map[int]*contact{}, comms: map[uint64]*comm{}, left: map[uint64]bool{},
+	n := &Node{config: c, wires: map[int]*Wire{}, contacts: map[int]*contact{}, comms: map[uint64]*comm{}, left: map[uint64]bool{},
 		strangers: newUnproved(), begun: make(chan struct{})}
 	n.begin = sync.OnceFunc(n.learn)
 	if n.mine, err = locals(); err != nil {
@@ -159,7 +159,7 @@ func (n *Node) release() {
 func (n *Node) Row() []byte { return n.row.Append(nil) }
 
 // Transport implements transport.Node.
-func (n *Node) Transport() (string, int) { return "tcp", n.lanes }
+func (n *Node) Transport() (string, int) { return "tcp", n.config.Connections }
 
 // Progress implements transport.Node. If nothing can move it costs one system call.
 func (n *Node) Progress() {

@@ -14,8 +14,8 @@ import (
 
 // TestSuite: TCP does what every transport does, over one connection for data and over several.
 func TestSuite(t *testing.T) {
-	for _, lanes := range []int{Lanes, 3} {
-		t.Run(fmt.Sprintf("%d lanes", lanes), func(t *testing.T) {
+	for _, connections := range []int{0, 3} {
+		t.Run(fmt.Sprintf("%d connections", max(connections, 1)), func(t *testing.T) {
 			transporttest.Suite(t, func(t testing.TB, configs []transport.Config) transporttest.Network {
 				t.Setenv("UBCOLL_NET", "lo")
 				var nodes []*Node
@@ -32,9 +32,9 @@ func TestSuite(t *testing.T) {
 					if strings.HasSuffix(t.Name(), "/cut") { // others have time
 						c.Timeout = time.Second
 					}
+					c.Connections = connections
 					node, err := New(c)
 					require.NoError(t, err)
-					node.lanes = lanes
 					n.Nodes, nodes = append(n.Nodes, node), append(nodes, node)
 				}
 				return n

@@ -16,13 +16,6 @@ import (
 	"github.com/ubcoll/ubcoll/internal/transport/net/tcp"
 )
 
-// Lanes is how many data connections a rank that dials makes; place p uses number p mod Lanes. Two cost 6% at 8
-// bytes, since each has to be polled, and gain nothing at 2 to 64 MiB between hosts of one core each.
-const Lanes = 1
-
-// maxLanes is how many data connections a wire can have.
-const maxLanes = 8
-
 const (
 	silence = time.Second     // how long the control connection has to say why a data connection ended
 	closure = 5 * time.Second // how long a peer that said bye has to end its stream

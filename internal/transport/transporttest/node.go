@@ -63,7 +63,7 @@ func rowOf(rank int) string { return "rank " + strconv.Itoa(rank) }
 func (n *node) Row() []byte { return []byte(rowOf(n.config.Rank)) }
 
 // Transport implements transport.Node.
-func (n *node) Transport() (name string, lanes int) { return transportName, 1 }
+func (n *node) Transport() (name string, connections int) { return transportName, 1 }
 
 const transportName = "test"
 

@@ -20,9 +20,9 @@ func testPuts(t *testing.T, s *suite) {
 	a, b := j.pair(comm, 4)
 	require.Equal(t, 1, a.Peer())
 	require.Equal(t, 0, b.Peer())
-	name, lanes := j.Nodes[0].Transport()
+	name, connections := j.Nodes[0].Transport()
 	require.NotEmpty(t, name)
-	require.Positive(t, lanes)
+	require.Positive(t, connections)
 	require.True(t, strings.HasPrefix(a.Name(), name), a.Name())
 	for i, n := range []int{0, 1, 8, 4095, 4096, 4097, 1 << 20, 20 << 20} {
 		seq := uint64(i + 1)

@@ -1,0 +1,74 @@
+package schedule
+
+import (
+	"math"
+	"math/rand/v2"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+// pointsOf returns what a network with costs like m would measure, but for an error of up to noise.
+func pointsOf(m Model, hosts int, noise float64, r *rand.Rand) (all []Point) {
+	for i, ways := range [][]Way{Reducing, Sending} {
+		for _, way := range ways {
+			for bytes := 16 << 10; bytes <= 16<<20; bytes *= 4 {
+				used := m
+				used.Message, used.Relay = Default.Message, Default.Relay // by which items were cut
+				t := used.terms(way, hosts, bytes)
+				ns := float64(8000 + 3000*i)
+				for j, p := range m.prices() {
+					ns += t[j] * float64(*p) * unit[j]
+				}
+				all = append(all, Point{way, hosts, bytes, i == 1, ns * (1 + noise*(2*r.Float64()-1))})
+			}
+		}
+	}
+	return all
+}
+
+// A fit chooses almost as the model does that the measurements come from: what it chooses costs 2% more at most, or a little
+// more than measurements are wrong.
+func TestFit(t *testing.T) {
+	for _, k := range []struct {
+		name string
+		m    Model
+	}{
+		{"the default", Default},
+		{"1 Gbit/s", Model{Message: 40_000, Byte: 8200, Combine: 75, Relay: 8400, Around: 8300}},
+		{"far away", Model{Message: 5_000_000, Byte: 800, Combine: 80, Relay: 850, Around: 820}},
+		{"fast", Model{Message: 3000, Byte: 50, Combine: 60, Relay: 60, Around: 55}},
+		{"combining is slow", Model{Message: 20_000, Byte: 200, Combine: 900, Relay: 250, Around: 260}},
+	} {
+		for _, hosts := range []int{2, 3, 4, 8, 16} {
+			for _, noise := range []float64{0, 0.1} {
+				r := rand.New(rand.NewPCG(7, uint64(hosts)))
+				got := Default.Fit(pointsOf(k.m, hosts, noise, r))
+				for bytes := 16 << 10; bytes <= 16<<20; bytes *= 2 {
+					for _, ways := range [][]Way{Reducing, Sending} {
+						chosen, best := got.Best(ways, hosts, bytes), k.m.Best(ways, hosts, bytes)
+						loss := k.m.Cost(chosen, hosts, bytes) / k.m.Cost(best, hosts, bytes)
+						require.LessOrEqual(t, loss, 1.02+1.3*noise, "%s, %d hosts, noise %v, %d bytes: %v, best %v; %+v", k.name, hosts, noise,
+							bytes, chosen, best, got)
+						if noise == 0 {
+							require.InEpsilon(t, k.m.Cost(best, hosts, bytes), got.Cost(best, hosts, bytes), 0.1,
+								"%s, %d hosts, %d bytes, %v: %+v", k.name, hosts, bytes, best, got)
+						}
+					}
+				}
+			}
+		}
+	}
+}
+
+// Too little to tell prices apart leaves the ratios as they were.
+func TestFitFew(t *testing.T) {
+	ns := 3 * Default.Cost(Doubling, 2, 1<<20)
+	got := Default.Fit([]Point{{Doubling, 2, 1 << 20, false, ns}})
+	for i, p := range got.prices() {
+		require.InEpsilon(t, 3, float64(*p)/float64(*Default.prices()[i]), 0.02, "price %d", i)
+	}
+	require.Equal(t, Default, Default.Fit(nil))
+	require.Equal(t, 4<<10, Model{Relay: math.MaxInt}.Item(Chain, 4096, 1<<20), "odd costs")
+	require.False(t, math.IsNaN(got.Cost(Ring, 2, 1<<20)))
+}
