@@ -22,7 +22,8 @@ var (
 	acrossFoldPath  = team.Path{Name: "exchange", Offer: offerToLeader, Contribute: contribute, Folds: true, Conclude: conclude, Run: takeOutcome}
 	acrossSmallPath = team.Path{Name: "exchange", Offer: offerToLeader, Contribute: contribute, Conclude: conclude, Run: takeOutcome}
 	acrossPaths     = [...]team.Path{schedule.Ring: acrossPath(schedule.Ring), schedule.Doubling: acrossPath(schedule.Doubling),
-		schedule.Halving: acrossPath(schedule.Halving), schedule.Chain: acrossPath(schedule.Chain), schedule.Tree: acrossPath(schedule.Tree)}
+		schedule.Halving: acrossPath(schedule.Halving), schedule.Chain: acrossPath(schedule.Chain), schedule.Tree: acrossPath(schedule.Tree),
+		schedule.Scatter: acrossPath(schedule.Scatter)}
 )
 
 func acrossPath(way schedule.Way) team.Path {
@@ -32,7 +33,7 @@ func acrossPath(way schedule.Way) team.Path {
 // reducing and sending are the ways of all-reduces and broadcasts.
 var (
 	reducing = []schedule.Way{schedule.Doubling, schedule.Halving, schedule.Ring}
-	sending  = []schedule.Way{schedule.Tree, schedule.Chain}
+	sending  = []schedule.Way{schedule.Tree, schedule.Scatter, schedule.Chain}
 )
 
 // chooseAcross is choosePath between hosts: a pure function of the signature, the hosts, and how many ranks they have.

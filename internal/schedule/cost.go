@@ -38,6 +38,8 @@ func (m Model) Cost(way Way, hosts, bytes int) float64 {
 		return (n - 2 + items) * (m.Message + m.Relay*b/items)
 	case Tree:
 		return float64(bits.Len(uint(hosts-1))) * (m.Message + b)
+	case Scatter:
+		return 2*float64(bits.Len(uint(hosts-1)))*m.Message + 2*(n-1)/n*b
 	}
 	return math.Inf(1)
 }
@@ -59,7 +61,7 @@ const LargestItem = 512 << 10
 // Item is how many bytes an item of a way has, at most.
 func (m Model) Item(way Way, hosts, bytes int) int {
 	switch way {
-	case Ring:
+	case Ring, Scatter:
 		bytes = (bytes + hosts - 1) / hosts
 	case Chain:
 		// The last host has everything when hosts-2 items have passed, and then all items. That is soonest with so many.
