@@ -96,12 +96,14 @@ const (
 	AlgorithmChain Algorithm = "chain"
 	// AlgorithmTree, of broadcasts between hosts, passes the data on to up to log2 of the hosts each.
 	AlgorithmTree Algorithm = "tree"
+	// AlgorithmScatter, of broadcasts between hosts, gives each host a part of the data, and each collects the others.
+	AlgorithmScatter Algorithm = "scatter"
 )
 
 // Algorithms returns the algorithms that can be asked for by name: all but [AlgorithmAuto]. The caller owns the slice.
 func Algorithms() []Algorithm {
 	return []Algorithm{AlgorithmRing, AlgorithmOneShot, AlgorithmTwoShot, AlgorithmPush, AlgorithmDoubling, AlgorithmHalving,
-		AlgorithmChain, AlgorithmTree}
+		AlgorithmChain, AlgorithmTree, AlgorithmScatter}
 }
 
 // DevicePolicy decides whether the ranks of a communicator, and of those that Split and Dup make of it, use their GPUs.

@@ -14,7 +14,7 @@ import (
 func TestOptionsHints(t *testing.T) {
 	err := ubcoll.Options{Algorithm: "two-shots"}.Validate()
 	require.ErrorIs(t, err, ubcoll.ErrArgument)
-	require.ErrorContains(t, err, `unknown algorithm "two-shots" (one of ring, one-shot, two-shot, push, doubling, halving, chain, tree): did you mean two-shot?`)
+	require.ErrorContains(t, err, `unknown algorithm "two-shots" (one of ring, one-shot, two-shot, push, doubling, halving, chain, tree, scatter): did you mean two-shot?`)
 }
 
 // Options are read from TOML, and written, as words.
@@ -33,7 +33,8 @@ func TestOptionsText(t *testing.T) {
 // All algorithms except AlgorithmAuto have names.
 func TestAlgorithms(t *testing.T) {
 	require.Equal(t, []ubcoll.Algorithm{ubcoll.AlgorithmRing, ubcoll.AlgorithmOneShot, ubcoll.AlgorithmTwoShot,
-		ubcoll.AlgorithmPush, ubcoll.AlgorithmDoubling, ubcoll.AlgorithmHalving, ubcoll.AlgorithmChain, ubcoll.AlgorithmTree}, ubcoll.Algorithms())
+		ubcoll.AlgorithmPush, ubcoll.AlgorithmDoubling, ubcoll.AlgorithmHalving, ubcoll.AlgorithmChain, ubcoll.AlgorithmTree,
+		ubcoll.AlgorithmScatter}, ubcoll.Algorithms())
 	ubcoll.Algorithms()[0] = "changed"
 	for _, a := range append(ubcoll.Algorithms(), ubcoll.AlgorithmAuto) {
 		require.NoError(t, ubcoll.Options{Algorithm: a}.Validate())

@@ -143,7 +143,7 @@ func TestAcrossWays(t *testing.T) {
 		for _, a := range []struct {
 			name    string
 			reduces bool
-		}{{"ring", true}, {"doubling", true}, {"halving", true}, {"chain", false}, {"tree", false}} {
+		}{{"ring", true}, {"doubling", true}, {"halving", true}, {"chain", false}, {"tree", false}, {"scatter", false}} {
 			t.Run(hosts+"/"+a.name, func(t *testing.T) {
 				o := engine.Options{Algorithm: a.name}
 				requireAll(t, onHostsWith(t, hosts, inside.Providers.Network, o, func(c *ubcoll.Comm) error {

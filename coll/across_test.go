@@ -228,6 +228,34 @@ func (s sending) wantPuts(kind string, root, bytes int) int {
 				children++
 			}
 			return rounds + children*items(n, 512<<10)
+		case schedule.Scatter:
+			part, sent := ((n/4+hosts-1)/hosts+15)/16*16*4, 0
+			run := func(lo, hi int) { // parts
+				sent += items(max(0, min(hi*part, n)-lo*part), 512<<10)
+			}
+			has := func(h int) int { // the end of its parts after the scatter
+				if h == 0 {
+					return hosts
+				}
+				return min(h+h&-h, hosts)
+			}
+			for k := 1; k < hosts; k *= 2 {
+				if child := behind + k; child < has(behind) {
+					run(child, has(child))
+				}
+				to := (behind - k + hosts) % hosts
+				for i, first := to+k, -1; to > 0 && i <= to+min(2*k, hosts); i++ { // what it lacks, up to the last part, and from 0 on
+					wanted := i < to+min(2*k, hosts) && i >= has(to)
+					if first >= 0 && (!wanted || i == hosts) {
+						run(first%hosts, (i-1)%hosts+1)
+						first = -1
+					}
+					if wanted && first < 0 {
+						first = i
+					}
+				}
+			}
+			return rounds + sent
 		default:
 			item := n
 			if k := int(math.Sqrt(float64(hosts-2) * float64(n) * 0.375 / 16000)); k > 1 {

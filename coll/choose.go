@@ -53,7 +53,8 @@ func chooseInTeam(t *team.Team, w *team.Work) {
 // onHost is the algorithm that was asked for, if it is one of a host's ranks, or "".
 func onHost(asked string) string {
 	switch asked {
-	case schedule.Doubling.String(), schedule.Halving.String(), schedule.Chain.String(), schedule.Tree.String():
+	case schedule.Doubling.String(), schedule.Halving.String(), schedule.Chain.String(), schedule.Tree.String(),
+		schedule.Scatter.String():
 		return ""
 	}
 	return asked

@@ -33,6 +33,7 @@ var unit = terms{1, 1e-3, 1e-3, 1e-3, 1e-3}
 func (m Model) terms(way Way, hosts, bytes int) (t terms) {
 	n, b := float64(hosts), float64(bytes)
 	levels := float64(bits.Len(uint(hosts)) - 1)
+	rounds := float64(bits.Len(uint(hosts - 1)))
 	pairs := math.Exp2(levels) // hosts that go on after folding
 	fold := 0.0
 	if pairs < n {
@@ -51,8 +52,9 @@ func (m Model) terms(way Way, hosts, bytes int) (t terms) {
 		items := math.Ceil(b / float64(m.Item(Chain, hosts, bytes)))
 		t = terms{n - 2 + items, 0, 0, (n - 2 + items) * b / items, 0}
 	case Tree:
-		rounds := float64(bits.Len(uint(hosts - 1)))
 		t = terms{rounds, rounds * b, 0, 0, 0}
+	case Scatter:
+		t = terms{2 * rounds, 2 * (n - 1) / n * b, 0, 0, 0}
 	}
 	return t
 }

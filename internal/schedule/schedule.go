@@ -21,14 +21,15 @@ const (
 	Halving                 // all-reduce
 	Chain                   // broadcast
 	Tree                    // broadcast
+	Scatter                 // broadcast
 )
 
 // Reducing and Sending are the ways of all-reduces and of broadcasts.
-var Reducing, Sending = []Way{Doubling, Halving, Ring}, []Way{Tree, Chain}
+var Reducing, Sending = []Way{Doubling, Halving, Ring}, []Way{Tree, Scatter, Chain}
 
 // String is the way's name, as LastOp has it.
 func (w Way) String() string {
-	return [...]string{"", "ring", "doubling", "halving", "chain", "tree"}[w]
+	return [...]string{"", "ring", "doubling", "halving", "chain", "tree", "scatter"}[w]
 }
 
 // Plan is one collective.
@@ -38,7 +39,7 @@ type Plan struct {
 	Root      int // the root's host
 	Count     int // elements
 	Item      int // most elements of a step
-	Line      int // ring, halving: parts begin at multiples of so many elements, so that they share no cache line
+	Line      int // ring, halving, scatter: parts begin at multiples of so many elements, so that they share no cache line
 }
 
 // Op is what a step does.
@@ -78,18 +79,18 @@ type Cursor struct {
 	p    Plan
 	at   int // in a numbering of the way's own
 	pipe pipeline
-	part int // ring: elements of a part
+	part int // ring, scatter: elements of a part
 	fold int // doubling, halving: pairs of hosts that begin with one sending the other all its data
 	rank int // doubling, halving: this host's number among those that go on, -1: not among them
 
-	hop, item int // halving
+	hop, item int // halving, scatter
 }
 
 // Begin returns a cursor before the first step.
 func (p Plan) Begin() Cursor {
 	c := Cursor{p: p}
 	switch p.Way {
-	case Ring:
+	case Ring, Scatter:
 		c.part = roundUp((p.Count+p.Hosts-1)/p.Hosts, p.Line)
 		c.pipe = pipeline{hops: 2*p.Hosts - 2, items: (c.part + p.Item - 1) / p.Item, skew: 1}
 	case Doubling, Halving:
@@ -124,6 +125,8 @@ func (c *Cursor) Next(s *Step) bool {
 		return c.halving(s)
 	case Tree:
 		return c.tree(s)
+	case Scatter:
+		return c.scatter(s)
 	}
 	return c.chain(s)
 }
@@ -385,6 +388,63 @@ func (c *Cursor) tree(s *Step) bool {
 		*s = Step{Op: Send, Peer: (p.Root + h + 1<<(children-at)) % p.Hosts, Off: off, N: n, Source: h == 0, Last: h == 0 && at == 1}
 	}
 	return true
+}
+
+// scatter is the broadcast by a scatter and an all-gather (van de Geijn's, as in Thakur, Rabenseifner and Gropp's paper).
+// Along the tree of tree each host gets one part of the elements, with the parts of those that it passes them on to. It
+// collects the others in rounds, in round k from the host 2^k ahead, which has so many by then (Bruck et al., "Efficient
+// algorithms for all-to-all communications in multiport message-passing systems", 1997). So there may be any number of
+// hosts. Each round sends its items before it receives those of the peer, and no host gets what it has.
+func (c *Cursor) scatter(s *Step) bool {
+	p, rounds := &c.p, bits.Len(uint(c.p.Hosts-1))
+	h := (p.Me - p.Root + p.Hosts) % p.Hosts
+	for ; c.hop <= 5*rounds; c.hop, c.item = c.hop+1, 0 {
+		from, to, lo, hi := c.spread(h, rounds)
+		off := lo*c.part + c.item*p.Item
+		n := min(p.Item, hi*c.part-off, p.Count-off)
+		if to == 0 || n <= 0 { // the root has everything
+			continue
+		}
+		c.item++
+		*s = Step{Op: Copy, Peer: (p.Root + from) % p.Hosts, Off: off, N: n, Last: true}
+		if from == h { // the root's own part first leaves in round 0, alone, and the others in the scatter
+			*s = Step{Op: Send, Peer: (p.Root + to) % p.Hosts, Off: off, N: n, Source: h == 0, Last: h == 0 && c.hop <= rounds+2}
+		}
+		return true
+	}
+	return false
+}
+
+// spread is which parts go where in a hop of host h, counted from the root on: a hop for what the scatter brings, one for
+// each child that there may be, and four for each round, since the parts to send and to receive may go on at part 0.
+func (c *Cursor) spread(h, rounds int) (from, to, lo, hi int) {
+	n, at := c.p.Hosts, c.hop-rounds-1
+	switch {
+	case c.hop == 0:
+		return h & (h - 1), h, h, c.scattered(h)
+	case at < 0:
+		if to = h + 1<<(rounds-c.hop); to < c.scattered(h) {
+			hi = c.scattered(to)
+		}
+		return h, to, to, hi
+	}
+	k := at / 4
+	if from, to = h, (h-1<<k+n)%n; at%4 >= 2 {
+		from, to = (h+1<<k)%n, h
+	}
+	lo, hi = max(to+1<<k, c.scattered(to)), to+min(2<<k, n)
+	if at%2 == 0 {
+		return from, to, lo, min(hi, n)
+	}
+	return from, to, max(lo-n, 0), hi - n
+}
+
+// scattered is the end of the parts that a host has after the scatter. The first is its own.
+func (c *Cursor) scattered(h int) int {
+	if h == 0 {
+		return c.p.Hosts
+	}
+	return min(h+h&-h, c.p.Hosts)
 }
 
 // chain is the broadcast along a chain of the hosts, from the root's on, item by item.

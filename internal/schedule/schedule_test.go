@@ -1,8 +1,10 @@
 package schedule
 
 import (
+	"fmt"
 	"math/bits"
 	"math/rand/v2"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -29,6 +31,8 @@ type host struct {
 	landing             int    // granted places of Reduce that have not been taken
 	order               []Step // of receives that are granted and not taken
 	all, over           bool
+	final               []int // how often each element has been said to be final
+	copied              int   // elements that it has received as they are
 }
 
 // side goes through a host's sends, or through its receives.
@@ -78,6 +82,7 @@ func newSim(t *testing.T, r *rand.Rand, p Plan, inPlace bool) *sim {
 			h.source = append(h.source, value{Span{me, 1}, uint64(me + 1)})
 			h.destination = append(h.destination, value{})
 		}
+		h.final = make([]int, p.Count)
 		if inPlace {
 			h.destination = h.source
 		}
@@ -114,6 +119,18 @@ func (h *host) grant(window int) {
 			h.order = append(h.order, k)
 		}
 		h.grants = c
+	}
+}
+
+// did notes what a step that is done says about its elements.
+func (h *host) did(k *Step) {
+	if k.Op == Copy {
+		h.copied += k.N
+	}
+	if k.Last {
+		for i := range k.N {
+			h.final[k.Off+i]++
+		}
 	}
 }
 
@@ -224,6 +241,7 @@ func (s *sim) send(h *host, k *Step) bool {
 	}
 	s.sent++
 	h.sent++
+	h.did(k)
 	h.sends.next(true)
 	return true
 }
@@ -256,6 +274,7 @@ func (s *sim) receive(h *host, k *Step) bool {
 			h.destination[k.Off+i] = s.combine(h, k, in, own[i])
 		}
 	}
+	h.did(k)
 	h.receives.next(false)
 	return true
 }
@@ -291,20 +310,35 @@ func (s *sim) combine(h *host, k *Step, in, own value) value {
 	return out
 }
 
-// check requires that all hosts have everything, combined in the same way.
+// check requires that all hosts have everything, combined in the same way, and have heard once of each element that it
+// is final.
 func (s *sim) check() {
 	for _, h := range s.hosts {
+		for i, n := range h.final {
+			require.Equal(s.t, 1, n, "%+v, element %d", h.p, i)
+		}
+		if want := h.p.Count; h.p.Way.sends() {
+			if h.p.Me == h.p.Root {
+				want = 0
+			}
+			require.Equal(s.t, want, h.copied, "%+v", h.p)
+			if want == 0 { // its source has everything
+				continue
+			}
+		}
 		for i, v := range h.destination {
-			switch h.p.Way {
-			case Chain, Tree:
+			if h.p.Way.sends() {
 				require.Equal(s.t, uint64(h.p.Root+1), v.hash, "%+v, element %d", h.p, i)
-			default:
+			} else {
 				require.Equal(s.t, h.p.Hosts, v.of.N, "%+v, element %d", h.p, i)
 				require.Equal(s.t, s.hosts[0].destination[i].hash, v.hash, "%+v, element %d", h.p, i)
 			}
 		}
 	}
 }
+
+// sends says that a way is one of broadcasts.
+func (w Way) sends() bool { return w >= Chain }
 
 // messages is how many messages all hosts send together.
 func (p Plan) messages() (n int) {
@@ -332,6 +366,25 @@ func (p Plan) messages() (n int) {
 				n += c.pipe.items
 			}
 		}
+	case Scatter: // what each host but the root lacks: first a run of parts from its own on, then one in each round
+		part := p.Begin().part
+		run := func(lo, hi int) {
+			n += max(0, min(hi*part, p.Count)-lo*part+p.Item-1) / p.Item
+		}
+		for h := 1; h < p.Hosts; h++ {
+			has := 1
+			for h%(2*has) == 0 {
+				has *= 2
+			}
+			has = min(has, p.Hosts-h)
+			run(h, h+has)
+			for ahead := 1; ahead < p.Hosts; ahead *= 2 {
+				if lo, hi := h+max(ahead, has), h+min(2*ahead, p.Hosts); lo < hi {
+					run(min(lo, p.Hosts), min(hi, p.Hosts))
+					run(max(lo, p.Hosts)-p.Hosts, max(hi, p.Hosts)-p.Hosts)
+				}
+			}
+		}
 	case Chain, Tree:
 		n = (p.Hosts - 1) * ((p.Count + p.Item - 1) / p.Item)
 	}
@@ -351,21 +404,21 @@ func TestSchedules(t *testing.T) {
 		if hosts > 33 && !testkit.Full() && r.IntN(4) > 0 {
 			continue
 		}
-		for _, way := range []Way{Ring, Doubling, Halving, Chain, Tree} {
+		for way := Ring; way <= Scatter; way++ {
 			counts := []int{0, 1, hosts - 1, hosts, hosts + 1, 1 + r.IntN(12*hosts)}
 			if hosts > 20 {
 				counts = []int{1 + r.IntN(3*hosts)}
 			}
 			for _, count := range counts {
 				p := Plan{Way: way, Hosts: hosts, Root: r.IntN(hosts), Count: count, Item: 1 + r.IntN(5), Line: 1 + r.IntN(3)}
-				reduces := way != Chain && way != Tree
+				reduces := !way.sends()
 				if reduces {
 					p.Root = 0
 				}
 				if way == Doubling {
 					p.Count = min(p.Count, 40)
 				}
-				s := newSim(t, r, p, !reduces || r.IntN(2) == 0)
+				s := newSim(t, r, p, r.IntN(2) == 0)
 				s.run()
 				if hosts == 1 { // the host has everything
 					require.Zero(t, s.sent)
@@ -387,8 +440,9 @@ func TestWaysOf4096(t *testing.T) {
 	testkit.SkipRace(t)
 	r := testkit.Random(t)
 	for _, p := range []Plan{{Way: Doubling, Hosts: 512}, {Way: Doubling, Hosts: 1000}, {Way: Doubling, Hosts: 4095}, {Way: Doubling, Hosts: 4096},
-		{Way: Tree, Hosts: 4095, Root: 1000}, {Way: Tree, Hosts: 4096}, {Way: Halving, Hosts: 1000, Count: 3}, {Way: Halving, Hosts: 4096, Count: 2}} {
-		p.Count, p.Item, p.Line = max(p.Count, 1), 1, 1
+		{Way: Tree, Hosts: 4095, Root: 1000}, {Way: Tree, Hosts: 4096}, {Way: Halving, Hosts: 1000, Count: 3}, {Way: Halving, Hosts: 4096, Count: 2},
+		{Way: Scatter, Hosts: 1000, Root: 999, Count: 1000, Item: 300}, {Way: Scatter, Hosts: 4095, Root: 1000, Count: 3}, {Way: Scatter, Hosts: 4096, Count: 2}} {
+		p.Count, p.Item, p.Line = max(p.Count, 1), max(p.Item, 1), 1
 		s := newSim(t, r, p, true)
 		s.run()
 		s.check()
@@ -440,7 +494,7 @@ func TestPipelines(t *testing.T) {
 
 func TestNoAllocs(t *testing.T) {
 	testkit.SkipRace(t)
-	for _, way := range []Way{Ring, Doubling, Halving, Chain, Tree} {
+	for way := Ring; way <= Scatter; way++ {
 		p, n := Plan{Way: way, Hosts: 5, Me: 3, Count: 100, Item: 7, Line: 16}, 0
 		require.Zero(t, testing.AllocsPerRun(10, func() {
 			var k Step
@@ -449,5 +503,31 @@ func TestNoAllocs(t *testing.T) {
 			}
 		}), way.String())
 		require.NotZero(t, n)
+	}
+}
+
+// TestScatter: the steps of a scatter, whole: > and < for to and from which host, where and how many elements, ! if they are
+// final. Host 2 is the root, so parts of 4, 4, 4, 2 and no elements are those of hosts 2, 3, 4, 0 and 1.
+func TestScatter(t *testing.T) {
+	for me, want := range []string{
+		"<4 12+2! >3 12+2 <2 0+8! >1 12+2 <4 8+4!",
+		"<2 0+4! >4 0+4 <3 4+8! <0 12+2!",
+		">4 8+6! >3 4+4! >1 0+4! >0 0+8 >3 0+4",
+		"<2 4+4! <4 8+4! >1 4+8 <0 12+2! >4 4+4 <2 0+4!",
+		"<2 8+6! >0 12+2 >3 8+4 <1 0+4! >0 8+4 <3 4+4!",
+	} {
+		var got []string
+		p := Plan{Way: Scatter, Hosts: 5, Root: 2, Me: me, Count: 14, Item: 8, Line: 2}
+		for c, k := p.Begin(), (Step{}); c.Next(&k); {
+			step := fmt.Sprintf("<%d %d+%d", k.Peer, k.Off, k.N)
+			if k.Op == Send {
+				step = ">" + step[1:]
+			}
+			if k.Last {
+				step += "!"
+			}
+			got = append(got, step)
+		}
+		require.Equal(t, want, strings.Join(got, " "), "host %d", me)
 	}
 }
