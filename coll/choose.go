@@ -23,16 +23,9 @@ var (
 // choosePath sets how a collective travels. It is a pure function of what the team agrees on, so all ranks choose
 // alike.
 func choosePath(t *team.Team, w *team.Work) {
-	if t.Hosts != nil {
-		chooseAcross(t, w)
-		return
-	}
-	chooseInTeam(t, w)
-}
-
-// chooseInTeam is choosePath within the team. With other hosts it chooses for a part of the operation.
-func chooseInTeam(t *team.Team, w *team.Work) {
 	switch {
+	case t.Hosts != nil:
+		chooseAcross(t, w)
 	case isVector(w.Kind):
 		w.Path, w.Eager.Bytes = &vectorPath, carriedAt(t)
 		if t.Size() > maxVectorRanks {

@@ -19,6 +19,7 @@ type twoShot struct {
 	srcs, dsts []unsafe.Pointer
 	stageSrc   bool // this rank's source is staged
 	stageOut   bool // this rank's slice is fetched from its staging memory
+	ofLanes    bool // slices are those of lanes: see moveStaged
 	per        int  // elements of a slice in one round
 	stride     int  // bytes of a slice in staging memory
 }
@@ -67,6 +68,10 @@ func (c *call) twoShot(srcs, dsts []unsafe.Pointer, how team.BufferLayout) error
 // slice is slice q of round r: n elements, from element off of the source and from element dst of the destination.
 func (t *twoShot) slice(r, q int) (off, dst, n int) {
 	count := t.w.Count
+	if t.ofLanes {
+		off, n = t.laneSlice(r, q)
+		return off, off, n
+	}
 	if t.w.Kind == team.KindReduceScatter {
 		lo := r * t.per
 		return q*count + lo, lo, min(t.per, count-lo)
@@ -139,7 +144,7 @@ func (t *twoShot) reduceOwn(r int, base uint64) error {
 		return nil
 	}
 	out := unsafe.Add(t.w.Dst.Ptr, dst*t.size)
-	if t.stageOut {
+	if t.stageOut && !t.ofLanes {
 		outs := [2]unsafe.Pointer{out, t.window(t.me, r, t.n)}
 		cpu.ReduceMulti(t.w.Type, t.w.Red.Op(), outs[:], srcs, n, t.div(), false)
 		return nil

@@ -82,7 +82,7 @@ var flags = []struct {
 		boolean(func(o *options) *bool { return &o.config.Overlap })},
 	{"", "paths", "1: below each row, and at the end, which path it took and what registration cost (0)", setPaths},
 	{"", "min-busbw", "fail with exit code 7 below this average bus bandwidth, in GB/s", setMinBusBW},
-	{"", "algorithm", "the algorithm of all-reduces; rows that take another one say so (the plan chooses)", setAlgorithm},
+	{"", "algorithm", "the algorithm of all-reduces, and between hosts of broadcasts; rows that take another one say so (the plan chooses)", setAlgorithm},
 	{"", "seed", "of the data (1)", setSeed},
 }
 

@@ -39,7 +39,6 @@ type Options struct {
 type Comm struct {
 	team  team.Team    // the ranks of this host
 	stage *hosts.Stage // the connection to the other hosts; nil if there are none
-	outer team.Outer   // the operation whose parts the team runs
 	world []int32      // each rank's number in the job; nil: the same as its rank
 
 	rank, size int

@@ -14,7 +14,6 @@ import (
 	"github.com/ubcoll/ubcoll/internal/mem"
 	"github.com/ubcoll/ubcoll/internal/reason"
 	"github.com/ubcoll/ubcoll/internal/roster"
-	"github.com/ubcoll/ubcoll/internal/team"
 	"github.com/ubcoll/ubcoll/internal/transport"
 )
 
@@ -68,7 +67,7 @@ func (c *Comm) openStage(ctx context.Context, id uint64, on [][]int, mine int) (
 	defer cancel()
 	c.stage, err = hosts.Open(ctx, hosts.Config{ID: id, Team: &c.team, Hosts: on, Mine: mine,
 		Name:    func(h int) string { return c.Hostname(on[h][0]) },
-		Network: c.dom.network, World: c.inJob, RunPart: c.runPart, Break: c.breakBy})
+		Network: c.dom.network, World: c.inJob, Break: c.breakBy})
 	if err == nil {
 		c.team.Hosts = c.stage
 		c.stage.Begin()
@@ -98,42 +97,6 @@ func (c *Comm) ofJob(rank int) int {
 		return rank
 	}
 	return slices.Index(c.world, int32(rank))
-}
-
-// runPart runs w within the team as a part of the running operation, on which all ranks have agreed.
-func (c *Comm) runPart(ctx context.Context, w *team.Work) error {
-	t := &c.team
-	whole := t.Current
-	c.outer = team.Outer{Kind: t.Running().Kind, Seq: t.Number()}
-	t.Outer, t.Current = &c.outer, w
-	t.Seq++
-	t.Parts++
-	err := c.agreeOnPart(ctx, w)
-	w.Release()
-	t.Outer, t.Current = nil, whole
-	if err != nil {
-		return c.failed(err)
-	}
-	return nil
-}
-
-func (c *Comm) agreeOnPart(ctx context.Context, w *team.Work) (bad error) {
-	t, path := &c.team, w.Path
-	if path.Acquire != nil {
-		// A buffer freed meanwhile is no longer registered, and so is staged; the operation holds its memory.
-		_ = path.Acquire(t, w)
-	}
-	if path.Offer != nil && bad == nil {
-		path.Offer(t, w)
-	}
-	t.Publish(w, bad)
-	if err := t.Agree(ctx, w, bad); err != nil {
-		return err
-	}
-	if path.Run == nil {
-		return nil
-	}
-	return path.Run(ctx, t, w)
 }
 
 // breakBy breaks the communicator with why's error, unless that is nil or the communicator is closing. Any goroutine.

@@ -35,8 +35,6 @@ type Config struct {
 	World   func(rank int) int // a rank's number in the job
 	// Break breaks the communicator if why returns an error. It may be called from any goroutine.
 	Break func(why func() *fault.Error)
-	// RunPart runs a collective of this team alone, as part of the communicator's operation.
-	RunPart func(ctx context.Context, w *team.Work) error
 }
 
 // Stage is one rank's side of the hosts of a communicator.
@@ -337,9 +335,6 @@ func (s *Stage) Link() *team.Link { return &s.link }
 
 // Scratch implements team.Hosts.
 func (s *Stage) Scratch() []unsafe.Pointer { return s.srcs }
-
-// Sub implements team.Hosts.
-func (s *Stage) Sub(ctx context.Context, w *team.Work) error { return s.RunPart(ctx, w) }
 
 // Puts is how many messages this rank has sent to other hosts. In operations without errors the number follows from the
 // operation (see the test).

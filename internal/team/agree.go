@@ -172,16 +172,8 @@ func (t *Team) Verdict(y *Tally) *fault.Error {
 	if most.Count == 1 {
 		others = fmt.Sprintf("rank %d", most.First)
 	}
-	return t.Errorf(StepAgree, odd.First, fmt.Errorf("rank %d called %s, %s %s: %w", odd.First, t.describe(odd.Call), others,
-		t.describe(most.Call), fault.ErrMismatch))
-}
-
-// describe describes a call, with the root as a rank of the communicator: an operation's part has the team's rank.
-func (t *Team) describe(c Call) string {
-	if root := c.root(); t.Outer != nil && root < t.size {
-		c.High += uint64(t.Name(root) - root)
-	}
-	return c.String()
+	return t.Errorf(StepAgree, odd.First, fmt.Errorf("rank %d called %s, %s %s: %w", odd.First, odd.Call, others,
+		most.Call, fault.ErrMismatch))
 }
 
 // Progress words wrap around after 1<<32 operations. Each rank refreshes its word this often, so that Reached never

@@ -24,10 +24,6 @@ type Hosts interface {
 	Link() *Link
 	// Scratch has one pointer for each host, for the running operation to use.
 	Scratch() []unsafe.Pointer
-	// Sub runs w within the team, as a part of the running operation, on which all ranks have agreed. w's root is a
-	// rank of the team. Every rank of the team calls it.
-	Sub(ctx context.Context, w *Work) error
-
 	// Progress moves what other hosts send and wait for, while this rank waits for its team. It does not block. Any
 	// goroutine.
 	Progress()
@@ -43,8 +39,8 @@ type Hosts interface {
 	Move(ctx context.Context, x Exchange) error
 }
 
-// Number is the sequence number of the communicator's running operation. It differs from Seq because a team may run
-// several operations as parts of one.
+// Number is the sequence number of the communicator's running operation. It differs from Seq because some exchanges are no
+// operations, and some are several.
 func (t *Team) Number() uint64 { return t.Seq - t.Parts }
 
 // Broken returns why the communicator is no longer usable, or nil.

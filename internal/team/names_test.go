@@ -81,7 +81,6 @@ func TestNamesOfRanks(t *testing.T) {
 // TestErrorsNameRanks: a team's errors name the communicator's ranks, ranks of other hosts included.
 func TestErrorsNameRanks(t *testing.T) {
 	barrier, sum := Signature(KindBarrier, 0, 0, 0, 0), Signature(KindAllReduce, dtype.Int32, Sum, 0, 3)
-	root := Signature(KindBroadcast, dtype.Int8, 0, behind, 1)
 	publish := func(x *Team, sigs ...uint64) {
 		for r, s := range sigs {
 			x.Peers[r].Area.Desc[0].Sig = s
@@ -103,12 +102,6 @@ func TestErrorsNameRanks(t *testing.T) {
 	}{
 		{"who differs", 6, fault.ErrMismatch, "rank 6 called all_reduce(count 3, int32, sum), 2 of 3 ranks barrier:",
 			func(x *Team, s *WaitState) error { publish(x, barrier, barrier, sum); return disagree(x, s) }},
-		{"the root of a part", 1, fault.ErrMismatch, "2 of 3 ranks broadcast(count 1, int8, root 6)",
-			func(x *Team, s *WaitState) error {
-				x.Outer = &Outer{KindAllReduce, 3}
-				publish(x, barrier, root, root)
-				return disagree(x, s)
-			}},
 		{"who refused", 6, fault.ErrArgument, "rank 6 refused: no", func(x *Team, s *WaitState) error {
 			publish(x, barrier, barrier, barrier)
 			x.refuse(behind, fmt.Errorf("no: %w", fault.ErrArgument))
@@ -205,27 +198,16 @@ func TestPublishLost(t *testing.T) {
 	}
 }
 
-// TestOuter: the parts of a communicator's operation go by that operation's name and number.
-func TestOuter(t *testing.T) {
+// TestOwnWait: errors and waits have the running operation's name and the communicator's number of it.
+func TestOwnWait(t *testing.T) {
 	x := newHosts(new(strings.Builder))
-	for _, k := range []struct {
-		outer *Outer
-		op    string
-		seq   uint64
-		waits string
-	}{
-		{nil, "barrier", 8, "barrier #8 for rank 6"},
-		{&Outer{KindAllReduce, 3}, "all_reduce", 3, "all_reduce #3 for rank 6"},
-	} {
-		x.Outer = k.outer
-		e := x.Errorf("step", 2, fault.ErrTimeout)
-		require.Equal(t, []any{k.op, k.seq, 4, 2}, []any{e.Op, e.Seq, e.Rank, e.Peer})
-		s := &WaitState{Peer: behind}
-		x.publishWait(s)
-		require.Equal(t, k.waits, x.WaitsIn(me))
-		x.EndWait(s)
-		require.Equal(t, "no wait", x.WaitsIn(me))
-	}
+	e := x.Errorf("step", 2, fault.ErrTimeout)
+	require.Equal(t, []any{"barrier", uint64(8), 4, 2}, []any{e.Op, e.Seq, e.Rank, e.Peer})
+	s := &WaitState{Peer: behind}
+	x.publishWait(s)
+	require.Equal(t, "barrier #8 for rank 6", x.WaitsIn(me))
+	x.EndWait(s)
+	require.Equal(t, "no wait", x.WaitsIn(me))
 }
 
 // TestFarWait: a wait for a rank of another host behaves like any other wait.

@@ -62,8 +62,7 @@ func (t *Team) publishWait(s *WaitState) {
 	k, seq := s.Kind, uint64(0)
 	switch {
 	case s.Op == "":
-		is := t.running()
-		k, seq = is.Kind, is.Seq
+		k, seq = t.Running().Kind, t.Number()
 	case k == KindRefused:
 		k = kindOther
 	case s.Item != nil:

@@ -48,8 +48,7 @@ type Team struct {
 
 	names []int  // by the team's ranks: their ranks in the communicator
 	Hosts Hosts  // the communicator's other hosts, nil if there are none
-	Parts uint64 // how many of the Seq operations were parts of others
-	Outer *Outer // the communicator's operation that the running one is a part of; nil: itself
+	Parts uint64 // how many of the Seq exchanges were no operations
 
 	ReportAfter atomic.Int64 // how long a wait lasts, in nanoseconds, before it logs once who is missing
 }
@@ -72,13 +71,6 @@ type Comm interface {
 	Log() *slog.Logger
 	// Hostname is the name of the host of one of the communicator's ranks, "" if there is no such rank.
 	Hostname(rank int) string
-}
-
-// Outer is an operation of a communicator for which a team runs more than one operation. Numbers, errors and logs then
-// refer to Outer, not to the team's own operations.
-type Outer struct {
-	Kind OpKind
-	Seq  uint64
 }
 
 // Peer is what this rank knows of a rank of the team.
@@ -165,17 +157,8 @@ func (t *Team) Staging(rank int) unsafe.Pointer { return t.Peers[rank].staging }
 
 // Errorf makes an error of the running operation, about a rank of the communicator, or -1.
 func (t *Team) Errorf(step string, about int, err error) *fault.Error {
-	is := t.running()
-	return &fault.Error{Op: is.Kind.String(), Seq: is.Seq, Rank: t.Name(t.rank), Peer: about, Host: t.Peers[t.rank].Host,
+	return &fault.Error{Op: t.Running().Kind.String(), Seq: t.Number(), Rank: t.Name(t.rank), Peer: about, Host: t.Peers[t.rank].Host,
 		Step: step, Device: hw.Host, Err: err}
-}
-
-// running is the running operation, as the communicator numbers it.
-func (t *Team) running() Outer {
-	if t.Outer != nil {
-		return *t.Outer
-	}
-	return Outer{t.Running().Kind, t.Number()}
 }
 
 // Running is the running operation, or Work if none runs.

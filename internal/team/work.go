@@ -244,7 +244,7 @@ type Buf struct {
 	At    mem.Location    // where peers find it, if direct
 	Why   string          // why it is staged, if not direct
 
-	// WasDirect says that the buffer was direct in a part of the operation that has ended, of a collective between hosts.
+	// WasDirect says that the buffer was used in place, by its own rank alone: between hosts that have one rank each.
 	WasDirect bool
 	// NotImported says that the buffer is staged only because a peer has not imported its memory yet, or cannot.
 	NotImported bool
