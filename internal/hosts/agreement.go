@@ -89,6 +89,9 @@ func (c *proposals) add(d proposals) {
 	}
 }
 
+// one reports whether all want the same, though some may refuse it.
+func (c *proposals) one() bool { return c.least == c.greatest }
+
 // same reports whether all want the same, and nobody refuses.
 func (c *proposals) same() bool { return c.refuser == 0 && c.least == c.greatest }
 
@@ -272,16 +275,42 @@ func (a *agreement) before(h, i int) int {
 	return i - h
 }
 
+// several is the most bytes of a host's message of a round if all hosts contribute, single if one does, or contributions
+// are folded; empty has none.
+func (a *agreement) several(round, host int) int {
+	n := empty
+	for i := range a.count(round) {
+		n += dataHead + padded(a.room[a.behind(a.first(host, round), i)])
+	}
+	return n
+}
+
+func (a *agreement) single() int { return empty + dataHead + padded(a.lone) }
+
+const empty = proposalsHead + proposalBytes
+
 // size is the most bytes of a host's message of a round, or of a report.
 func (a *agreement) size(round, host int) int {
 	if round == a.rounds {
 		return reportBytes
 	}
-	n := 0
-	for i := range a.count(round) {
-		n += dataHead + padded(a.room[a.behind(a.first(host, round), i)])
+	return max(a.several(round, host), a.single())
+}
+
+// carries is how many contributions travel in the next message of a round: 0, 1, or 2 for more.
+func (a *agreement) carries(round int) (n int) {
+	switch {
+	case !a.some || !a.sum.one(): // nobody uses them
+		return 0
+	case a.folds:
+		return 1
 	}
-	return proposalsHead + proposalBytes + max(n, dataHead+padded(a.lone))
+	for i := 0; n < 2 && i < a.count(round); i++ {
+		if a.data[a.behind(a.first(a.me, round), i)] != nil {
+			n++
+		}
+	}
+	return n
 }
 
 // write writes the message that d sends to b. It returns its length.
@@ -298,7 +327,7 @@ func (a *agreement) write(d transfer, b []byte) int {
 		a.sum.greatest.write(b[n:])
 		n += proposalBytes
 	}
-	for i := 0; a.some && i < a.count(d.round); i++ {
+	for i := 0; a.some && many == 1 && i < a.count(d.round); i++ {
 		h := a.behind(a.first(a.me, d.round), i)
 		data := a.data[h]
 		if a.folds {
@@ -345,8 +374,8 @@ func errProposals(host int) error {
 	return fmt.Errorf("what host %d proposes is damaged: %w", host, fault.ErrMismatch)
 }
 
-// own is where the data of this host's contribution lie in the message of the first round, and those of its fold in any
-// round: written there, they need not be copied.
+// own is where the data of this host's contribution, or of its fold, lie in a message that has no other: written there, they
+// need not be copied.
 func (a *agreement) own(b []byte) []byte {
 	n := a.most(a.me)
 	return b[proposalsHead+dataHead:][:n:n]

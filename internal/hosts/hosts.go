@@ -58,8 +58,9 @@ type Stage struct {
 	// What follows is for leaders.
 
 	agreement *agreement
-	out       [][]byte // messages of the agreement, by round
-	slots     [][]byte // where those of others land: see slot
+	out       [][]byte  // messages of the agreement without contributions, by round, and the report
+	full      [2][]byte // those with one contribution, and those with several
+	slots     [][]byte  // where those of others land: see slot
 
 	pending  transfer // what the agreement waits for
 	waits    bool     // it waits
@@ -251,14 +252,17 @@ func (s *Stage) rooms() []int {
 // lay makes the memory for agreements.
 func (s *Stage) lay() {
 	a := s.agreement
-	var sizes []int
+	sizes := []int{a.size(0, s.me), 0}
 	for k := range a.rounds {
-		sizes = append(sizes, a.size(k, s.me), a.size(k, a.from[k]), a.size(k, a.from[k]))
+		sizes = append(sizes, empty, a.size(k, a.from[k]), a.size(k, a.from[k]))
+		sizes[1] = max(sizes[1], a.several(k, s.me))
 	}
 	for range a.children + 2 {
 		sizes = append(sizes, reportBytes)
 	}
 	all := cut(sizes)
+	s.full = [2][]byte(all)
+	all = all[2:]
 	for k := range a.rounds {
 		s.out, s.slots = append(s.out, all[3*k]), append(s.slots, all[3*k+1], all[3*k+2])
 	}

@@ -14,9 +14,14 @@ import (
 // communicators, and what each communicator has. TestMemory compares that with what is allocated.
 
 const (
-	smallBytes = 64 << 10 // what the messages of all rounds may contribute to an operation together
-	fewerBytes = 32 << 10 // the same if hosts are many: their records need room, too, and what is not folded takes longer than ways with more messages
+	smallBytes = 64 << 10 // what other hosts may contribute to an operation together, if that is not folded
+	fewerBytes = 32 << 10 // the same if hosts are many: then ways with more messages are faster
 	mostSmall  = 64       // hosts are not many
+	// What a message and the slots for folded contributions may have together: less the more hosts there are, since their
+	// records and tables need room, too.
+	foldBytes = 228 << 10
+	foldLess  = 512 // for each host
+	foldLeast = 64 << 10
 )
 
 // contribution is how many bytes of data each host may contribute, if that is folded, or no other host does. Where hosts
@@ -28,7 +33,7 @@ func contribution(hosts, most int) int {
 		n = fewerBytes
 	}
 	if inPairs(hosts) {
-		n /= roundsOf(hosts)
+		n = min(n, max(foldBytes-foldLess*hosts, foldLeast)/(2*roundsOf(hosts)+1)&^(1<<10-1))
 	} else {
 		n /= hosts - 1
 	}
@@ -130,16 +135,20 @@ func PerComm(hosts, ranks int) []Term {
 	on, fuller := ranks/hosts, ranks%hosts // so many hosts have a rank more
 	most := on + min(fuller, 1)
 	of := func(on int) int { return dataHead + padded(room(hosts, ranks, most, on)) }
-	rounds := roundsOf(hosts)
-	// All slots together have each other host's contribution twice; all messages to send have as many contributions, but
-	// those of the next hosts again and again.
-	proposals := 3*rounds*(proposalsHead+proposalBytes) + 2*((hosts-1-fuller)*of(on)+fuller*of(on+1)) + (hosts-1)*of(most)
-	if inPairs(hosts) { // what is larger has a place in each message: one fold, or the records of half of the hosts
-		lone := dataHead + padded(contribution(hosts, most))
-		proposals = 3 * rounds * (proposalsHead + proposalBytes)
-		for k := range rounds {
-			proposals += 3 * max(lone, 1<<k*of(most))
+	rounds, lone := roundsOf(hosts), dataHead+padded(contribution(hosts, most))
+	// Two messages to send with contributions, one each round without, and two slots each round.
+	proposals := (2+3*rounds)*empty + max(of(most), lone)
+	longest := 0
+	for k := range rounds {
+		several := min(1<<k, hosts-1<<k) * of(most)
+		longest = max(longest, several)
+		if inPairs(hosts) { // what is larger has a place: one contribution, a fold, or the records of up to half of the hosts
+			proposals += 2 * max(lone, several)
 		}
+	}
+	proposals += longest
+	if !inPairs(hosts) { // all slots together have each other host's contribution twice
+		proposals += 2 * ((hosts-1-fuller)*of(on) + fuller*of(on+1))
 	}
 	return []Term{
 		{"proposals, with contributions and records", proposals},

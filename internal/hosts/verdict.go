@@ -49,7 +49,7 @@ func (s *Stage) lead(ctx context.Context, w *team.Work, differ bool) error {
 	if differ {
 		a.differs(s.proposed())
 	} else if w.Path.Contribute != nil {
-		b := a.own(s.out[0])
+		b := a.own(s.full[0])
 		switch n := w.Path.Contribute(t, w, b); {
 		case n > 0 && a.pairs && w.Path.Folds:
 			a.fold(b[:n:n])
@@ -176,8 +176,8 @@ func (s *Stage) proceed(ctx context.Context) (over bool, err error) {
 		d := s.pending
 		p, report := s.peers[d.host], d.round == a.rounds
 		if d.sends {
-			b := s.out[d.round]
-			if report { // the memory is that of the last report
+			b, again := s.message(d)
+			if again {
 				if err := s.flush(ctx); err != nil {
 					return false, err
 				}
@@ -198,13 +198,31 @@ func (s *Stage) proceed(ctx context.Context) (over bool, err error) {
 			d.seq++
 			s.post(p.link, d)
 		case a.theirs != nil:
+			if err := s.flush(ctx); err != nil { // what it sent is folded in place
+				return false, err
+			}
 			s.fold(d.round)
 		}
 	}
 }
 
-// fold combines what this host has with what it has heard in a round, which is of neighbouring hosts: in the message of
-// the next round, or at the end in the result.
+// message is where the message that d sends is made, and whether the last one in the same memory may still be on its way.
+func (s *Stage) message(d transfer) (b []byte, again bool) {
+	a := s.agreement
+	if d.round == a.rounds {
+		return s.out[d.round], true
+	}
+	switch a.carries(d.round) {
+	case 0:
+		return s.out[d.round], false
+	case 1:
+		return s.full[0], d.round > 0
+	}
+	return s.full[1], d.round > 0
+}
+
+// fold combines what this host has with what it has heard in a round, which is of neighbouring hosts: in place, or at the
+// end in the result.
 func (s *Stage) fold(round int) {
 	t, w, a := s.Team, s.folded, s.agreement
 	bytes, last := len(a.data[s.me]), round == a.rounds-1
@@ -214,12 +232,9 @@ func (s *Stage) fold(round int) {
 	if ys.First < xs.First {
 		x, y, xs, ys = y, x, ys, xs
 	}
-	var into unsafe.Pointer
+	into := unsafe.Pointer(&a.data[s.me][0])
 	switch {
 	case !last:
-		next := a.own(s.out[round+1])[:bytes:bytes]
-		a.fold(next)
-		into = unsafe.Pointer(&next[0])
 	case t.Size() > 1:
 		into = t.Outcome(bytes)
 	default:
