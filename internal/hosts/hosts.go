@@ -56,6 +56,8 @@ type Stage struct {
 	peers []*peer                 // owners of this lane, by host; nil: no link to it, yet. For the communicator's turn
 	known atomic.Pointer[[]*peer] // those that there are
 	mover mover
+	// agreeing says that the hosts agree while this rank moves data.
+	agreeing bool
 
 	// What follows is for leaders.
 
@@ -63,9 +65,8 @@ type Stage struct {
 	out       [][]byte // messages of the agreement, by round
 	slots     [][]byte // where those of others land: see slot
 
-	pending  transfer // what the agreement waits for
-	waits    bool     // it waits
-	agreeing bool     // the hosts agree while data move
+	pending transfer // what the agreement waits for
+	waits   bool     // it waits
 
 	srcs   []unsafe.Pointer      // see Scratch
 	dataOf func(host int) []byte // contributions
