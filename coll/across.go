@@ -15,8 +15,8 @@ import (
 // team's leader combines the team's sources, and then the contributions of all hosts, in the order of the hosts, into
 // the result. Larger data is cut into slices, one for each lane, whose owners on all hosts exchange it. Where peers of
 // its host can access all buffers, an owner combines its team's sources piece by piece, as the exchange needs them, and
-// writes each piece of the result to its whole team. Otherwise other operations within the team, before the exchange and
-// after it, bring the slices to their owners and the results to all.
+// writes each piece of the result to its whole team; it begins while the hosts agree. Otherwise the slices come to their
+// owners through staging memory, and the results to all: see moveStaged.
 
 var (
 	acrossFoldPath  = team.Path{Name: "exchange", Offer: offerToLeader, Contribute: contribute, Folds: true, Conclude: conclude, Run: takeOutcome}
@@ -190,25 +190,59 @@ func acquireAcross(t *team.Team, w *team.Work) error {
 	return acquire(t, w)
 }
 
-// exchangeAcross is what this rank's lane does.
-func exchangeAcross(t *team.Team, w *team.Work) team.Exchange {
+// exchangeAcross is what this rank's lane does: at once, unless the data come through staging memory.
+func exchangeAcross(t *team.Team, w *team.Work) (team.Exchange, error) {
 	h, size := t.Hosts, w.Type.Size()
 	off, n := laneAcross(t, w, h.Lane())
 	p := schedule.Plan{Way: wayAcross(t, w), Hosts: h.Size(), Me: h.Host(), Root: h.Of(w.Root), Count: n, Line: 64 / size}
 	p.Item = max(t.Tuning().Hosts.Item(p.Way, p.Hosts, n*size)/size, 1)
 	at := unsafe.Add(ownData(w), off*size)
-	x := team.Exchange{Plan: p, Work: w, Source: at, Destination: at}
-	if w.Kind != team.KindBroadcast && t.Size() == 1 {
+	x := team.Exchange{Plan: p, Work: w, Source: at, Destination: at, Early: true}
+	var err error
+	switch {
+	case t.Size() > 1 && directAcross(t, w):
+		err = includeTeam(t, w, &x, off*size)
+	case t.Size() > 1:
+		x.Early = false
+	case w.Kind != team.KindBroadcast:
 		x.Source = unsafe.Add(w.Src.Ptr, off*size)
 	}
-	return x
+	return x, err
+}
+
+// includeTeam makes x one from the team's sources to all its destinations, which peers can access, from byte off on.
+func includeTeam(t *team.Team, w *team.Work, x *team.Exchange, off int) error {
+	bytes := w.Count * w.Type.Size()
+	srcs, dsts, _, err := t.Buffers(bytes, bytes)
+	if err != nil {
+		return err
+	}
+	mine := t.Rank() // whose data the exchange has already
+	if w.Kind != team.KindBroadcast {
+		x.Sources = srcs
+		for r := range srcs {
+			srcs[r] = unsafe.Add(srcs[r], off)
+		}
+	} else if root := t.Index(w.Root); root >= 0 {
+		mine = root
+		x.Source = unsafe.Add(srcs[root], off)
+		x.Destination = x.Source
+	}
+	x.Copies = dsts[:0]
+	for r, p := range dsts {
+		if r != mine {
+			x.Copies = append(x.Copies, unsafe.Add(p, off))
+		}
+	}
+	x.Stream = streams(t, bytes)
+	return nil
 }
 
 func runAcross(ctx context.Context, t *team.Team, w *team.Work) error {
 	switch {
 	case t.Size() == 1:
 		w.SrcBuf.WasDirect, w.DstBuf.WasDirect = true, true
-		return t.Hosts.Move(ctx, exchangeAcross(t, w))
+		return t.Hosts.Move(ctx)
 	case directAcross(t, w):
 		return moveDirect(ctx, t, w)
 	}
@@ -230,37 +264,12 @@ func directAcross(t *team.Team, w *team.Work) bool {
 	return true
 }
 
-// moveDirect moves this rank's slice, from the team's sources to all destinations.
+// moveDirect completes what exchangeAcross began.
 func moveDirect(ctx context.Context, t *team.Team, w *team.Work) error {
 	k := newCall(ctx, t, w)
 	w.Inner[1] = "push"
 	if t.Hosts.Lane() >= 0 {
-		bytes := w.Count * k.size
-		srcs, dsts, _, err := t.Buffers(bytes, bytes)
-		if err != nil {
-			return err
-		}
-		x := exchangeAcross(t, w)
-		off, _ := laneAcross(t, w, t.Hosts.Lane())
-		mine := k.me // whose data the exchange has already
-		if w.Kind != team.KindBroadcast {
-			x.Sources = srcs
-			for r := range srcs {
-				srcs[r] = unsafe.Add(srcs[r], off*k.size)
-			}
-		} else if root := t.Index(w.Root); root >= 0 {
-			mine = root
-			x.Source = unsafe.Add(srcs[root], off*k.size)
-			x.Destination = x.Source
-		}
-		x.Copies = dsts[:0]
-		for r, p := range dsts {
-			if r != mine {
-				x.Copies = append(x.Copies, unsafe.Add(p, off*k.size))
-			}
-		}
-		x.Stream = streams(t, bytes)
-		if err := t.Hosts.Move(ctx, x); err != nil {
+		if err := t.Hosts.Move(ctx); err != nil {
 			return err
 		}
 	}

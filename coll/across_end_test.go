@@ -20,11 +20,19 @@ import (
 	"github.com/ubcoll/ubcoll/internal/testkit"
 )
 
-// untilError repeats all-reduces of n elements until one fails, and returns its error.
+// untilError repeats all-reduces of n elements until one fails, and returns its error. Peers can access the buffers of
+// every other one.
 func untilError(ctx context.Context, c *ubcoll.Comm, n int) error {
-	src, dst := make([]float32, n), make([]float32, n)
-	for {
-		if err := coll.AllReduce(ctx, c, ubcoll.Of(dst), ubcoll.Of(src), ubcoll.Sum); err != nil {
+	for i, of := 0, [2][2][]float32{}; ; i = 1 - i {
+		if of[i][0] == nil {
+			src, dst, free, err := twoBuffers(c, n, i == 1, false)
+			if err != nil {
+				return err
+			}
+			defer free()
+			of[i] = [2][]float32{src, dst}
+		}
+		if err := coll.AllReduce(ctx, c, ubcoll.Of(of[i][1]), ubcoll.Of(of[i][0]), ubcoll.Sum); err != nil {
 			return err
 		}
 	}

@@ -8,6 +8,7 @@ import (
 	"math/bits"
 	"math/rand/v2"
 	"os"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -300,28 +301,28 @@ func (s sending) wantPuts(kind string, root, bytes int) int {
 	return rounds + sent
 }
 
-// wrongCall is what one rank calls; the others make the call of kind 0.
-func wrongCall(c *ubcoll.Comm, kind, n, root int) error {
-	ctx, v := context.Background(), ubcoll.Of(make([]int32, n))
+// wrongCall is what some ranks call; the others make the call of kind 0. dst and src have some elements more than n.
+func wrongCall(c *ubcoll.Comm, kind, n, root int, dst, src []float32) error {
+	ctx, v, from := context.Background(), ubcoll.Of(dst[:n]), ubcoll.Of(src[:n])
 	ended, cancel := context.WithCancel(ctx)
 	cancel()
 	switch kind {
 	case 1:
-		return coll.AllReduce(ctx, c, v, ubcoll.Of(make([]int32, n)), ubcoll.Max)
+		return coll.AllReduce(ctx, c, v, from, ubcoll.Max)
 	case 2:
-		return coll.AllReduce(ctx, c, ubcoll.Of(make([]int32, n+1)), ubcoll.Of(make([]int32, n+1)), ubcoll.Sum)
+		return coll.AllReduce(ctx, c, ubcoll.Of(dst[:n+1]), ubcoll.Of(src[:n+1]), ubcoll.Sum)
 	case 3:
 		return coll.Broadcast(ctx, c, v, root)
 	case 4:
 		return coll.Barrier(ctx, c)
 	case 5: // refused
-		return coll.AllReduce(ctx, c, v, ubcoll.Of(make([]int32, n+3)), ubcoll.Sum)
+		return coll.AllReduce(ctx, c, v, ubcoll.Of(src[:n+3]), ubcoll.Sum)
 	case 6:
-		return coll.AllReduce(ended, c, v, ubcoll.Of(make([]int32, n)), ubcoll.Sum)
+		return coll.AllReduce(ended, c, v, from, ubcoll.Sum)
 	case 7:
-		return coll.AllGather(ctx, c, ubcoll.Of(make([]int32, n*c.Size())), v)
+		return coll.AllGather(ctx, c, ubcoll.Of(make([]float32, n*c.Size())), from)
 	}
-	return coll.AllReduce(ctx, c, v, ubcoll.Of(make([]int32, n)), ubcoll.Sum)
+	return coll.AllReduce(ctx, c, v, from, ubcoll.Sum)
 }
 
 // TestAcrossMismatches: if any ranks of any host make a wrong call, all ranks return the same error, and the next call
@@ -349,7 +350,8 @@ func TestAcrossMismatches(t *testing.T) {
 // lanes, of all or of some ranks.
 var mismatching = []string{"abcdabcc", "ababb"}
 
-// mismatches makes count wrong calls on some ranks over a network. After each come right ones, of most elements at most.
+// mismatches makes count wrong calls on some ranks or hosts over a network. After each come right ones, of most elements
+// at most. Peers can access the buffers of half of the hosts' ranks.
 func mismatches(t *testing.T, hosts string, network engine.NewNode, seed uint64, count, most int) {
 	ranks := len(hosts)
 	var mu sync.Mutex
@@ -359,15 +361,40 @@ func mismatches(t *testing.T, hosts string, network engine.NewNode, seed uint64,
 	}
 	requireAll(t, onHostsOver(t, hosts, network, func(c *ubcoll.Comm) error {
 		draw := rand.New(rand.NewPCG(seed, 0))
+		me, of := hosts[c.Rank()], [2][2][]float32{} // staged and direct
+		for i := range of {
+			src, dst, free, err := twoBuffers(c, 50003, i == 1, false)
+			if err != nil {
+				return err
+			}
+			defer free()
+			of[i] = [2][]float32{src, dst}
+		}
 		for i := range count {
 			wrong := make([]int, ranks)
 			for k := 1 + draw.IntN(3); k > 0; k-- {
-				wrong[draw.IntN(ranks)] = 1 + draw.IntN(7)
+				at, kind := draw.IntN(ranks), 1+draw.IntN(7)
+				wrong[at] = kind
+				if whole := draw.IntN(2) == 0; whole {
+					for r := range wrong {
+						if hosts[r] == hosts[at] {
+							wrong[r] = kind
+						}
+					}
+				}
+			}
+			if len(slices.Compact(slices.Clone(wrong))) == 1 { // all alike is right
+				wrong[0] = 0
 			}
 			n := []int{0, 1, 10, 3000, 50000}[draw.IntN(5)]
 			root := draw.IntN(ranks)
+			direct := draw.IntN(16) >> (me % 4) & 1
+			src, dst := of[direct][0], of[direct][1]
 			before := putsOf(c)
-			err := wrongCall(c, wrong[c.Rank()], n, root)
+			err := wrongCall(c, wrong[c.Rank()], n, root, dst, src)
+			for k := range dst {
+				dst[k] = float32(c.Rank())
+			}
 			mu.Lock()
 			said[i][c.Rank()] = err
 			mu.Unlock()
@@ -375,11 +402,16 @@ func mismatches(t *testing.T, hosts string, network engine.NewNode, seed uint64,
 			if err := checkAcross(c, more, i); err != nil {
 				return fmt.Errorf("after wrong call %d (%v, %d elements): %w", i, wrong, n, err)
 			}
+			for k, is := range dst {
+				if is != float32(c.Rank()) {
+					return fmt.Errorf("rank %d: after wrong call %d (%v, %d elements) had returned, it wrote [%d] = %v", c.Rank(), i, wrong, n, k, is)
+				}
+			}
 			after := putsOf(c) - before - sent
 			to, root := sends(hosts, c.Rank()), int(hosts[i%ranks]-'a')
 			wantSent := to.wantPuts("wrong", 0, 0)
 			wantAfter := to.wantPuts("all_reduce", 0, 4*more) + to.wantPuts("broadcast", root, 4*more)
-			if strings.Count(hosts, hosts[c.Rank():c.Rank()+1]) == 1 { // it may have sent data before it heard that they are not wanted
+			if direct == 1 || strings.Count(hosts, hosts[c.Rank():c.Rank()+1]) == 1 { // it may have sent data before the verdict
 				sent = min(sent, uint64(wantSent))
 			}
 			if int(sent) != wantSent || int(after) != wantAfter {

@@ -27,7 +27,7 @@ func moveStaged(ctx context.Context, t *team.Team, w *team.Work) error {
 		err = s.collect()
 	}
 	if err == nil && t.Hosts.Lane() >= 0 {
-		err = t.Hosts.Move(ctx, exchangeAcross(t, w))
+		err = t.Hosts.Move(ctx)
 	}
 	if err == nil && !sends {
 		err = s.spread()

@@ -54,6 +54,8 @@ type Stage struct {
 	peers []*peer                 // owners of this lane, by host; nil: no link to it, yet. For the communicator's turn
 	known atomic.Pointer[[]*peer] // those that there are
 	mover mover
+	// agreeing says that the hosts agree while this rank moves data.
+	agreeing bool
 
 	// What follows is for leaders.
 
@@ -62,9 +64,8 @@ type Stage struct {
 	full      [2][]byte // those with one contribution, and those with several
 	slots     [][]byte  // where those of others land: see slot
 
-	pending  transfer // what the agreement waits for
-	waits    bool     // it waits
-	agreeing bool     // the hosts agree while data move
+	pending transfer // what the agreement waits for
+	waits   bool     // it waits
 
 	srcs   []unsafe.Pointer      // see Scratch
 	dataOf func(host int) []byte // contributions

@@ -16,14 +16,13 @@ import (
 // mover does the steps of an exchange. A step's elements travel as items, each to a place that its receiver has granted:
 // the receiver decides how long they are. What will be combined lands in landing memory, all else where it belongs.
 //
-// Grants run ahead of the steps, as far as places and landing memory go. They begin before the hosts agree, so that they
-// travel with the proposals. Sends lag behind where the peer has granted nothing yet: if receives waited for them, all
-// hosts of a ring might wait for each other.
+// Grants run ahead of the steps, as far as places and landing memory go. They begin before the hosts agree, so that
+// leaders' travel with the proposals. Steps may begin then, too: see moveBeside. Sends lag behind where the peer has
+// granted nothing yet: if receives waited for them, all hosts of a ring might wait for each other.
 type mover struct {
 	x     team.Exchange
 	size  int  // of an element
 	begun bool // x is expected
-	moved bool // all of x has moved, beside the agreement
 
 	sends, receives, grants side
 	silent                  int // grants that may not have left yet
@@ -93,23 +92,39 @@ func (s *Stage) flow(p *peer) *flow {
 // itemPlace is the place of an item that a peer sends.
 func (s *Stage) itemPlace(n uint64) int { return agreementPlaces + int(n%window) }
 
-// expect lets the peers send what the operation's first exchange receives.
-func (s *Stage) expect(w *team.Work, differ bool) {
-	if s.lane >= 0 && !differ && w.Path.Exchange != nil {
-		s.begin(w.Path.Exchange(s.Team, w))
+// expect lets the peers send what the operation's exchange receives.
+func (s *Stage) expect(w *team.Work, differ bool) error {
+	if s.lane < 0 || differ || w.Path.Exchange == nil {
+		return nil
 	}
+	x, err := w.Path.Exchange(s.Team, w)
+	if e, ok := errors.AsType[*fault.Error](err); ok {
+		return s.fail(e)
+	}
+	if err != nil {
+		return s.comm(s.Team.Name(s.Team.Rank()), err)
+	}
+	s.begin(x)
+	return nil
 }
 
 // begin begins an exchange: it lets the peers send.
 func (s *Stage) begin(x team.Exchange) {
 	m := &s.mover
-	m.x, m.size, m.begun, m.moved = x, x.Work.Type.Size(), true, false
+	m.x, m.size, m.begun = x, x.Work.Type.Size(), true
 	m.sends.begin(x.Plan, true)
 	m.receives.begin(x.Plan, false)
 	m.grants = m.receives
 	m.landed, m.free = 0, 0
 	s.grant()
-	m.silent = 0 // these leave with the proposals
+	m.silent = 0  // these leave with the proposals
+	if !s.leads { // or else now
+		for _, p := range s.partners() {
+			if s.flow(p).granted > 0 {
+				p.link.Poll()
+			}
+		}
+	}
 }
 
 // land makes sure that there is landing memory.
@@ -167,36 +182,29 @@ func (s *Stage) grant() {
 	}
 }
 
-// errDiffer is what moving data returns if the hosts turn out not to agree.
-var errDiffer = errors.New("the hosts do not agree")
-
 // Move implements team.Hosts.
-func (s *Stage) Move(ctx context.Context, x team.Exchange) error {
-	m := &s.mover
-	if !m.begun {
-		s.begin(x)
-	}
-	if !m.moved {
-		m.x = x
-		if err := s.move(ctx); err != nil {
-			return err
-		}
+func (s *Stage) Move(ctx context.Context) error {
+	if err := s.move(ctx); err != nil {
+		return err
 	}
 	err := s.flush(ctx)
-	m.leave(s)
+	s.mover.leave(s)
 	return err
 }
 
-func (s *Stage) move(ctx context.Context) error {
-	m := &s.mover
-	w := m.x.Work
-	if w.Red == team.PreMulSum && s.Team.Size() == 1 && m.x.Plan.Count > 0 { // otherwise the team has multiplied
+// multiply multiplies the data of a team of one rank, for PreMulSum. Others multiply what they stage.
+func (m *mover) multiply(ranks int) {
+	if w := m.x.Work; w.Red == team.PreMulSum && ranks == 1 && m.x.Plan.Count > 0 {
 		cpu.Scale(w.Type, m.x.Destination, m.x.Source, m.x.Plan.Count, w.Factor)
 		m.x.Source = m.x.Destination
 	}
-	what := m.x.Plan.Way.String()
+}
+
+// move does what is left of the exchange's steps.
+func (s *Stage) move(ctx context.Context) error {
+	what := s.mover.x.Plan.Way.String()
 	for {
-		to, err := s.send(ctx, what)
+		to, err := s.send(what)
 		if err != nil {
 			return err
 		}
@@ -239,7 +247,7 @@ func (m *mover) mine(k *schedule.Step) unsafe.Pointer {
 }
 
 // send sends what can be sent: steps before the next one that receives, up to one for which there is no grant.
-func (s *Stage) send(ctx context.Context, what string) (o obstacle, err error) {
+func (s *Stage) send(what string) (o obstacle, err error) {
 	m := &s.mover
 	for d := &m.sends; !d.over && (m.receives.over || d.number < m.receives.number); {
 		k := &d.k
@@ -251,7 +259,7 @@ func (s *Stage) send(ctx context.Context, what string) (o obstacle, err error) {
 		}
 		n := min(k.N-d.off, p.link.Room(place)/m.size)
 		if n == 0 {
-			return o, s.damaged(ctx, p, what, fmt.Errorf("a grant of %d bytes for elements of %d", p.link.Room(place), m.size))
+			return o, s.damaged(p, what, fmt.Errorf("a grant of %d bytes for elements of %d", p.link.Room(place), m.size))
 		}
 		if k.Source {
 			m.prepare(k.Off+d.off, n)
@@ -293,7 +301,7 @@ func (s *Stage) receive(ctx context.Context, what string) (o obstacle, err error
 		return obstacle{}, nil
 	}
 	if got := p.link.Landed(place); got != n*m.size {
-		return o, s.damaged(ctx, p, what, fmt.Errorf("an item of %d bytes, not %d", got, n*m.size))
+		return o, s.damaged(p, what, fmt.Errorf("an item of %d bytes, not %d", got, n*m.size))
 	}
 	if k.Op == schedule.Reduce {
 		if replaces {
@@ -381,17 +389,11 @@ func (s *Stage) ranksOf(x schedule.Span) (n int) {
 	return n
 }
 
-// damaged says that a peer does not do what the schedule says: it has called something else, or else the communicator
-// breaks.
-func (s *Stage) damaged(ctx context.Context, p *peer, what string, err error) error {
+// damaged says that a peer does not do what the schedule says. That breaks the communicator, if the hosts agree: the peer
+// may have called something else.
+func (s *Stage) damaged(p *peer, what string, err error) error {
 	if s.agreeing {
-		s.agreeing = false
-		if err := s.converse(ctx); err != nil {
-			return err
-		}
-		if !s.agreement.sum.same() {
-			return errDiffer
-		}
+		return errVerdict
 	}
 	return s.fail(s.Team.Errorf(what, p.rank, fmt.Errorf("%w: %w", err, fault.ErrMismatch)))
 }

@@ -2,6 +2,7 @@ package hosts
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"unsafe"
 
@@ -58,7 +59,9 @@ func (s *Stage) lead(ctx context.Context, w *team.Work, differ bool) error {
 			a.offer(b[:n:n])
 		}
 	}
-	s.expect(w, differ)
+	if err := s.expect(w, differ); err != nil {
+		return err
+	}
 	if err := s.moveBeside(ctx); err != nil {
 		return err
 	}
@@ -91,6 +94,9 @@ func (s *Stage) lead(ctx context.Context, w *team.Work, differ bool) error {
 		return s.comm(s.Hosts[s.me][0], fmt.Errorf("hosts that differ report nothing that does: %w", fault.ErrMismatch))
 	}
 	s.say(verdict)
+	if err := s.stopped(ctx, w, differ); err != nil {
+		return err
+	}
 	return verdict
 }
 
@@ -108,38 +114,46 @@ func (s *Stage) proposed() proposals {
 	return c
 }
 
-// moveBeside moves the data of an operation while the hosts agree on it, as far as they are expected and the leader has
-// them: if it is its team's only rank. It ends early, without an error, if they do not agree.
-func (s *Stage) moveBeside(ctx context.Context) error {
+// errVerdict is what moving data returns while the hosts agree, when there is a verdict, or when only that can tell what
+// is wrong. If the verdict is good, Move goes on.
+var errVerdict = errors.New("the verdict comes first")
+
+// moveBeside moves the operation's data until the hosts have agreed, if that may begin earlier.
+func (s *Stage) moveBeside(ctx context.Context) (err error) {
 	m := &s.mover
-	if !m.begun || s.Team.Size() > 1 {
+	if !m.begun || !m.x.Early {
 		return nil
 	}
 	s.agreeing = true
-	_, err := s.proceed(ctx)
+	if s.leads { // the proposals leave first
+		_, err = s.proceed(ctx)
+	}
 	if err == nil {
+		m.multiply(s.Team.Size())
 		err = s.move(ctx)
 	}
 	s.agreeing = false
-	m.moved = err == nil
-	if err == errDiffer {
+	if err == errVerdict {
 		return nil
 	}
 	return err
 }
 
-// agreeBeside does what the agreement has to do while data of p are awaited. It returns errDiffer if the hosts turn out
-// not to agree.
+// agreeBeside does what this rank has to do for the agreement while it awaits data of p. It returns errVerdict once there
+// is a verdict.
 func (s *Stage) agreeBeside(ctx context.Context, p *peer) error {
+	if !s.leads {
+		if s.heardVerdict() {
+			return errVerdict
+		}
+		return nil
+	}
 	if q := s.peers[s.pending.host]; q != p {
 		q.link.Poll()
 	}
 	over, err := s.proceed(ctx)
 	if over {
-		s.agreeing = false
-		if !s.agreement.sum.same() {
-			return errDiffer
-		}
+		return errVerdict
 	}
 	return err
 }
@@ -268,19 +282,50 @@ func (s *Stage) say(e *fault.Error) {
 	spin.Release(&d.Seq, t.Seq)
 }
 
-// follow waits for the leader's verdict.
+// follow is Agree on the other ranks.
 func (s *Stage) follow(ctx context.Context, w *team.Work, differ bool) error {
-	s.expect(w, differ)
-	err := s.hear(ctx)
-	if err == nil || !s.mover.begun || s.Team.Broken() != nil {
+	if err := s.expect(w, differ); err != nil {
 		return err
 	}
-	s.withdraw()
-	if err := s.revoked(ctx); err != nil {
+	if err := s.moveBeside(ctx); err != nil {
 		return err
 	}
-	s.mover.leave(s)
-	return err
+	verdict := s.hear(ctx)
+	if verdict == nil || s.Team.Broken() != nil {
+		return verdict
+	}
+	if s.mover.begun {
+		s.withdraw()
+		if err := errors.Join(s.revoked(ctx), s.flush(ctx)); err != nil {
+			return err
+		}
+		s.mover.leave(s)
+	}
+	if err := s.stopped(ctx, w, differ); err != nil {
+		return err
+	}
+	return verdict
+}
+
+// stopped waits, after a bad verdict, until the owners of lanes use the team's buffers no more: they are the callers'
+// again.
+func (s *Stage) stopped(ctx context.Context, w *team.Work, differ bool) error {
+	if differ || w.Path.Exchange == nil {
+		return nil
+	}
+	s.Team.Progress(1)
+	for lane := range s.lanes {
+		if err := s.Team.WaitProgress(ctx, s.Owner(lane), 1, team.StepAgree); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// heardVerdict reports whether the leader's verdict is there.
+func (s *Stage) heardVerdict() bool {
+	t := s.Team
+	return team.Reached(t.Peers[0].Area.Verdict[t.Seq&1].Seq.Load(), t.Seq)
 }
 
 // hear waits for the leader's verdict, and returns it.
@@ -288,7 +333,7 @@ func (s *Stage) hear(ctx context.Context) error {
 	t := s.Team
 	a := t.Peers[0].Area
 	d := &a.Verdict[t.Seq&1]
-	if !team.Reached(d.Seq.Load(), t.Seq) {
+	if !s.heardVerdict() {
 		if err := t.Wait(ctx, &d.Seq, t.Seq, 0, team.StepAgree); err != nil {
 			return err
 		}

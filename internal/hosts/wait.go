@@ -82,6 +82,9 @@ func (s *Stage) flush(ctx context.Context) error {
 // awaitLong waits for p, or for other, if that is not nil.
 func (s *Stage) awaitLong(ctx context.Context, p, other *peer, over func() bool, step string) error {
 	w := team.WaitState{Ctx: ctx, Peer: s.Team.Rank(), Far: p.rank + 1, Step: step}
+	if s.follows() { // the leader knows better who is missing
+		w.Peer, w.Far, w.Step = 0, 0, team.StepAgree
+	}
 	idle := blockAfter
 	if s.Team.Crowded {
 		idle = blockAfterShort
@@ -115,7 +118,7 @@ func (s *Stage) awaitLong(ctx context.Context, p, other *peer, over func() bool,
 		if waited > idle {
 			s.Network.node.Wait(longestBlock)
 		}
-		if waited-asked > askEvery && answered { // a peer that does not read is not asked again
+		if waited-asked > askEvery && answered && w.Far != 0 { // a peer that does not read is not asked again
 			asked, answered = waited, false
 			p.link.Tell(transport.Message{Comm: s.ID, Kind: kindAsk, Code: uint8(number), MayBeLost: true})
 		}
@@ -135,10 +138,17 @@ func (s *Stage) awaitLong(ctx context.Context, p, other *peer, over func() bool,
 	}
 }
 
+// follows reports whether this rank awaits its leader's verdict while it moves data.
+func (s *Stage) follows() bool { return s.agreeing && !s.leads }
+
 // lost returns why p will never do what is awaited, or nil.
 func (s *Stage) lost(p *peer, over func() bool, step string) error {
-	down := p.link.Err()
-	if left := p.left.Load(); left != 0 && left-1 < s.seq { // says more than down, which follows it
+	down, left := p.link.Err(), p.left.Load()
+	early := left != 0 && left-1 < s.seq
+	if s.follows() && (down != nil || early) { // perhaps p has heard a bad verdict, and closed the communicator since
+		return errVerdict
+	}
+	if early { // says more than down, which follows it
 		return s.fail(s.Team.Errorf(step, p.rank, fmt.Errorf("rank %d closed its communicator: %w", p.rank, fault.ErrPeerLost)))
 	}
 	if down != nil {

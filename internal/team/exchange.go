@@ -19,4 +19,6 @@ type Exchange struct {
 	// once it is final.
 	Sources, Copies []unsafe.Pointer
 	Stream          bool // Copies are written past the caches
+	// Early says that the data may move while the hosts agree. Otherwise only Destination is used before Move.
+	Early bool
 }

@@ -33,10 +33,9 @@ type Hosts interface {
 	Lanes() int
 	Lane() int
 	Owner(lane int) int
-	// Move does x, with the owners of this rank's lane on all hosts, which make the same calls. In an operation with
-	// Path.Exchange the first is that exchange. On all hosts the results are bitwise the same. Blocks, in the
-	// communicator's turn; an error breaks the communicator.
-	Move(ctx context.Context, x Exchange) error
+	// Move completes the operation's Path.Exchange, with the owners of this rank's lane on all hosts. On all hosts the
+	// results are bitwise the same. Blocks, in the communicator's turn; an error breaks the communicator.
+	Move(ctx context.Context) error
 }
 
 // Number is the sequence number of the communicator's running operation. It differs from Seq because some exchanges are no

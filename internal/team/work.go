@@ -222,10 +222,10 @@ type Path struct {
 	// pairs, that is done as they come; the result is then where Conclude would put it, at Outcome, or in the destination
 	// of a team of one rank, and Conclude is not called.
 	Folds bool
-	// Exchange is the first exchange of this rank, whose lane is used: other hosts may send what it receives from then
-	// on, while the hosts agree. A rank that is alone on its host moves its data then, too. Of the exchange's memory, only
-	// Destination is used before Run, unless the rank is alone.
-	Exchange func(t *Team, w *Work) Exchange
+	// Exchange is what this rank exchanges with the owners of its lane on other hosts. Its team has agreed. Other hosts
+	// may send from then on, while the hosts agree. If they do not, no rank's call returns before all ranks of its team
+	// are done with the exchange's memory. An error breaks the communicator.
+	Exchange func(t *Team, w *Work) (Exchange, error)
 	// Conclude runs on the first rank of each host. It turns the contributions of all hosts into what Run uses. An
 	// error means that some host has sent something wrong, and breaks the communicator.
 	Conclude func(t *Team, w *Work, all func(host int) []byte) error
