@@ -262,7 +262,7 @@ func (s sending) wantPuts(kind string, root, bytes int) int {
 			return rounds + sent
 		default:
 			item := n
-			if k := int(math.Sqrt(float64(hosts-2) * float64(n) * 0.375 / 16000)); k > 1 {
+			if k := int(math.Sqrt(float64(hosts-2) * float64(n) * 0.255 / 16000)); k > 1 {
 				item /= k
 			}
 			if behind == hosts-1 {

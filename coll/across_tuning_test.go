@@ -23,7 +23,7 @@ func TestAcrossTuning(t *testing.T) {
 	}{
 		{"nothing", `{}`, 20_000, "between hosts doubling by default costs, tcp lo, 2 lanes: copied by the kernel"},
 		{"a message costs nothing", `{"message_ns":0}`, 20_000, "between hosts halving, tcp lo, 2 lanes: copied by the kernel"},
-		{"only messages cost", `{"byte_ps":0,"combine_ps":0,"around_ps":0}`, 500_000, "between hosts doubling, tcp lo, 2 lanes: copied by the kernel"},
+		{"only messages cost", `{"send_ps":0,"swap_ps":0,"combine_ps":0,"around_ps":0}`, 500_000, "between hosts doubling, tcp lo, 2 lanes: copied by the kernel"},
 		{"three connections", `{"connections":3}`, 500_000,
 			"between hosts halving by default costs, tcp lo (3 connections), 2 lanes: copied by the kernel"},
 		{"eight connections", `{"connections":8}`, 500_000,

@@ -46,7 +46,7 @@ func TestTuneHosts(t *testing.T) {
 	got := f.Table().Hosts
 	require.Equal(t, 2, got.Connections)
 	require.False(t, got.Assumed())
-	for _, cost := range []int{got.Message, got.Byte, got.Combine, got.Relay, got.Around} {
+	for _, cost := range []int{got.Message, got.Send, got.Swap, got.Combine, got.Relay, got.Around} {
 		require.Positive(t, cost)
 	}
 

@@ -8,7 +8,8 @@ import (
 // Model is what moving data between hosts costs: nanoseconds, and picoseconds a byte.
 type Model struct {
 	Message int // a message, beside its bytes
-	Byte    int // to send a byte, and for its receiver to receive it
+	Send    int // to send a byte to a host that sends nothing meanwhile
+	Swap    int // to exchange a byte with another host
 	Combine int // to combine a byte
 	Relay   int // to pass a byte on in a chain, where a host receives and sends
 	Around  int // to send a byte around a ring, whose hosts wait for their neighbours at each hop
@@ -17,17 +18,17 @@ type Model struct {
 }
 
 // Default fits TCP between hosts of a processor each, as measured for 2, 4 and 8 hosts and 2 KiB to 4 MiB.
-var Default = Model{Message: 16_000, Byte: 250, Combine: 75, Relay: 375, Around: 293}
+var Default = Model{Message: 16_000, Send: 165, Swap: 250, Combine: 75, Relay: 255, Around: 293}
 
 // terms has what costs are sums of: how many messages, and how many bytes of each kind. Their order is that of prices.
-type terms [5]float64
+type terms [6]float64
 
 func (m *Model) prices() [len(terms{})]*int {
-	return [...]*int{&m.Message, &m.Byte, &m.Combine, &m.Relay, &m.Around}
+	return [...]*int{&m.Message, &m.Send, &m.Swap, &m.Combine, &m.Relay, &m.Around}
 }
 
 // unit is how many nanoseconds a price of 1 is.
-var unit = terms{1, 1e-3, 1e-3, 1e-3, 1e-3}
+var unit = terms{1, 1e-3, 1e-3, 1e-3, 1e-3, 1e-3}
 
 // terms returns what a way costs for so many bytes, if items are as long as m says.
 func (m Model) terms(way Way, hosts, bytes int) (t terms) {
@@ -42,19 +43,20 @@ func (m Model) terms(way Way, hosts, bytes int) (t terms) {
 	switch way {
 	case Ring:
 		part := (n - 1) / n * b
-		t = terms{2*n - 2, 0, part, 0, 2 * part}
+		t = terms{2*n - 2, 0, 0, part, 0, 2 * part}
 	case Doubling:
-		t = terms{levels + fold, (levels + fold) * b, levels * b, 0, 0}
+		t = terms{levels + fold, fold * b, levels * b, levels * b, 0, 0}
 	case Halving:
 		part := (1 - 1/pairs) * b
-		t = terms{2*levels + fold, 2*part + fold*b, part, 0, 0}
+		t = terms{2*levels + fold, fold * b, 2 * part, part, 0, 0}
 	case Chain:
 		items := math.Ceil(b / float64(m.Item(Chain, hosts, bytes)))
-		t = terms{n - 2 + items, 0, 0, (n - 2 + items) * b / items, 0}
+		t = terms{n - 2 + items, 0, 0, 0, (n - 2 + items) * b / items, 0}
 	case Tree:
-		t = terms{rounds, rounds * b, 0, 0, 0}
+		t = terms{rounds, rounds * b, 0, 0, 0, 0}
 	case Scatter:
-		t = terms{2 * rounds, 2 * (n - 1) / n * b, 0, 0, 0}
+		part := (n - 1) / n * b
+		t = terms{2 * rounds, part, part, 0, 0, 0}
 	}
 	return t
 }

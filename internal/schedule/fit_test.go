@@ -35,10 +35,10 @@ func TestFit(t *testing.T) {
 		m    Model
 	}{
 		{"the default", Default},
-		{"1 Gbit/s", Model{Message: 40_000, Byte: 8200, Combine: 75, Relay: 8400, Around: 8300}},
-		{"far away", Model{Message: 5_000_000, Byte: 800, Combine: 80, Relay: 850, Around: 820}},
-		{"fast", Model{Message: 3000, Byte: 50, Combine: 60, Relay: 60, Around: 55}},
-		{"combining is slow", Model{Message: 20_000, Byte: 200, Combine: 900, Relay: 250, Around: 260}},
+		{"1 Gbit/s", Model{Message: 40_000, Send: 8200, Swap: 8200, Combine: 75, Relay: 8400, Around: 8300}},
+		{"far away", Model{Message: 5_000_000, Send: 800, Swap: 800, Combine: 80, Relay: 850, Around: 820}},
+		{"fast", Model{Message: 3000, Send: 50, Swap: 50, Combine: 60, Relay: 60, Around: 55}},
+		{"combining is slow", Model{Message: 20_000, Send: 200, Swap: 200, Combine: 900, Relay: 250, Around: 260}},
 	} {
 		for _, hosts := range []int{2, 3, 4, 8, 16} {
 			for _, noise := range []float64{0, 0.1} {

@@ -73,8 +73,8 @@ func TestTable(t *testing.T) {
 			func(t *Table) {
 				t.Machine, t.GPU.RingFrom, t.Messages.EagerDevice = "B; messages set by hand", 2, 65535
 			}},
-		{"hosts", `{"version":2,"network":"N","hosts":{"byte_ps":12,"combine_ps":0}}`,
-			func(t *Table) { t.Machine, t.Hosts.Byte, t.Hosts.Combine = "N", 12, 0 }},
+		{"hosts", `{"version":2,"network":"N","hosts":{"swap_ps":12,"combine_ps":0}}`,
+			func(t *Table) { t.Machine, t.Hosts.Swap, t.Hosts.Combine = "N", 12, 0 }},
 		{"connections", `{"version":2,"hosts":{"connections":8}}`,
 			func(t *Table) { t.Machine, t.Hosts.Connections = "hosts set by hand", 8 }},
 	} {
@@ -114,18 +114,18 @@ func TestSizes(t *testing.T) {
 	require.Len(t, table.sizes(), 5)
 	require.Len(t, table.GPU.Sizes(), 13)
 	require.Len(t, table.Messages.sizes(), 4)
-	require.Len(t, table.Hosts.numbers(), 6)
+	require.Len(t, table.Hosts.numbers(), 7)
 }
 
 // What is measured between hosts leaves how many connections there are.
 func TestSetHosts(t *testing.T) {
-	f := File{Version: Version, Hosts: map[string]int{"connections": 3, "byte_ps": 1}}
+	f := File{Version: Version, Hosts: map[string]int{"connections": 3, "swap_ps": 1}}
 	old := f.Hosts
-	m := schedule.Model{Message: 1, Byte: 2, Combine: 3, Relay: 4, Around: 5}
+	m := schedule.Model{Message: 1, Send: 6, Swap: 2, Combine: 3, Relay: 4, Around: 5}
 	f.SetHosts("N", m)
 	require.Equal(t, Hosts{m, 3}, f.Table().Hosts)
 	require.Equal(t, "N", f.Table().Machine)
-	require.Equal(t, map[string]int{"connections": 3, "byte_ps": 1}, old)
+	require.Equal(t, map[string]int{"connections": 3, "swap_ps": 1}, old)
 	require.False(t, f.Table().Hosts.Assumed())
 	f = File{}
 	f.SetHosts("N", schedule.Default)
@@ -185,8 +185,8 @@ func TestParse(t *testing.T) {
 			`eager_few of "messages" is 2049, and a message's box has room for 2048`,
 			`eager_device of "messages" is 65537, and a message's box has room for 65536`,
 			`eager_many of "messages" is -1`, `unknown key "eager" in "messages"`}},
-		{"connections", `{"version":2,"hosts":{"connections":9,"byte_ns":1}}`, []string{`connections of "hosts" is 9: want 1 to 8`,
-			`unknown key "byte_ns" in "hosts": did you mean byte_ps?`}},
+		{"connections", `{"version":2,"hosts":{"connections":9,"swap_ns":1}}`, []string{`connections of "hosts" is 9: want 1 to 8`,
+			`unknown key "swap_ns" in "hosts": did you mean swap_ps?`}},
 		{"no connection", `{"version":2,"hosts":{"connections":0}}`, []string{`connections of "hosts" is 0: want 1 to 8`}},
 		{"no number", `{"version":2,"device":{"lines_pair":"8M"}}`, []string{"device"}},
 	} {
