@@ -190,12 +190,20 @@ func acquireAcross(t *team.Team, w *team.Work) error {
 	return acquire(t, w)
 }
 
+// planAcross is what this host does on a lane.
+func planAcross(t *team.Team, w *team.Work, lane int) schedule.Plan {
+	h, size := t.Hosts, w.Type.Size()
+	_, n := laneAcross(t, w, lane)
+	p := schedule.Plan{Way: wayAcross(t, w), Hosts: h.Size(), Me: h.Host(), Root: h.Of(w.Root), Count: n, Line: 64 / size}
+	p.Item = max(t.Tuning().Hosts.Item(p.Way, p.Hosts, n*size)/size, 1)
+	return p
+}
+
 // exchangeAcross is what this rank's lane does: at once, unless the data come through staging memory.
 func exchangeAcross(t *team.Team, w *team.Work) (team.Exchange, error) {
 	h, size := t.Hosts, w.Type.Size()
-	off, n := laneAcross(t, w, h.Lane())
-	p := schedule.Plan{Way: wayAcross(t, w), Hosts: h.Size(), Me: h.Host(), Root: h.Of(w.Root), Count: n, Line: 64 / size}
-	p.Item = max(t.Tuning().Hosts.Item(p.Way, p.Hosts, n*size)/size, 1)
+	p := planAcross(t, w, h.Lane())
+	off, _ := laneAcross(t, w, h.Lane())
 	at := unsafe.Add(ownData(w), off*size)
 	x := team.Exchange{Plan: p, Work: w, Source: at, Destination: at, Early: true}
 	var err error
@@ -242,7 +250,7 @@ func runAcross(ctx context.Context, t *team.Team, w *team.Work) error {
 	switch {
 	case t.Size() == 1:
 		w.SrcBuf.WasDirect, w.DstBuf.WasDirect = true, true
-		return t.Hosts.Move(ctx)
+		return t.Hosts.Move(ctx, nil)
 	case directAcross(t, w):
 		return moveDirect(ctx, t, w)
 	}
@@ -269,7 +277,7 @@ func moveDirect(ctx context.Context, t *team.Team, w *team.Work) error {
 	k := newCall(ctx, t, w)
 	w.Inner[1] = "push"
 	if t.Hosts.Lane() >= 0 {
-		if err := t.Hosts.Move(ctx); err != nil {
+		if err := t.Hosts.Move(ctx, nil); err != nil {
 			return err
 		}
 	}

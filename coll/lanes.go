@@ -2,65 +2,115 @@ package coll
 
 import (
 	"context"
+	"slices"
 	"unsafe"
 
 	"github.com/ubcoll/ubcoll/hw/cpu"
+	"github.com/ubcoll/ubcoll/internal/schedule"
 	"github.com/ubcoll/ubcoll/internal/team"
 )
 
-// moveStaged is moveDirect where peers cannot access all buffers: what they cannot access goes through staging memory. The
-// owners of lanes combine their slices from all sources, exchange them, and all ranks fetch the results. The rounds are
-// those of a two-shot, in which a slice is that of its rank's lane.
-func moveStaged(ctx context.Context, t *team.Team, w *team.Work) error {
-	s, err := newStagedLanes(ctx, t, w)
-	if err != nil {
-		return err
-	}
-	root := t.Index(w.Root)
-	sends := w.Kind == team.KindBroadcast && root >= 0 // the data are the root's, which is of this host
-	switch {
-	case sends && s.me == root:
-		err = s.show()
-	case sends:
-		err = s.take(root)
-	case w.Kind != team.KindBroadcast:
-		err = s.collect()
-	}
-	if err == nil && t.Hosts.Lane() >= 0 {
-		err = t.Hosts.Move(ctx)
-	}
-	if err == nil && !sends {
-		err = s.spread()
-	}
-	if err != nil {
-		return err
-	}
-	s.t.Progress(movesDone)
-	if s.stageSrc && (s.stageOut || sends || t.Hosts.Lane() < 0) {
-		return nil // peers do not read the caller's memory
-	}
-	return s.waitTeam(movesDone, "exit")
+// lanes is what a rank does within its team in an operation between hosts whose buffers peers cannot all access: what they
+// cannot access goes through staging memory, in rounds like those of a two-shot. In each round of collecting, the owners
+// of lanes combine a chunk of their slices from all sources, or take it from the root of a broadcast, and all ranks do
+// in a round of spreading, when they fetch the results.
+//
+// Both overlap with the exchange: it waits only for chunks that it sends (Need), tells which are final (Final), and
+// whenever it waits for another host, Advance does what can be done. That never waits, so teams depend on no network to
+// show what they have, and hosts cannot wait for each other around a circle.
+type lanes struct {
+	twoShot
+	root      int // of a broadcast whose data are this team's; -1
+	rounds    int
+	collected int // rounds of collecting that are done
+	shown     bool
+	spread    int // rounds of spreading that are done
+	told      bool
+	final     []schedule.Span // elements of this rank's lane that are final, in order and apart
+
+	// The first chunk of each lane in both: the exchange needs the former first, and the latter is final first.
+	first, last [mostLanes]int
 }
 
-func newStagedLanes(ctx context.Context, t *team.Team, w *team.Work) (*twoShot, error) {
-	s := &twoShot{call: newCall(ctx, t, w), ofLanes: true, stageSrc: !w.SrcBuf.Direct(), stageOut: !w.DstBuf.Direct()}
+const mostLanes = 8
+
+// moveStaged is moveDirect where peers cannot access all buffers.
+func moveStaged(ctx context.Context, t *team.Team, w *team.Work) error {
+	l, err := newLanes(ctx, t, w)
+	if err != nil {
+		return err
+	}
+	if t.Hosts.Lane() >= 0 {
+		if err := t.Hosts.Move(ctx, l); err != nil {
+			return err
+		}
+	}
+	for !l.done() {
+		if _, err := l.round(true); err != nil {
+			return err
+		}
+	}
+	t.Progress(movesDone)
+	if l.stageSrc && (l.stageOut || l.sends() || t.Hosts.Lane() < 0) {
+		return nil // peers do not read the caller's memory
+	}
+	return l.waitTeam(movesDone, "exit")
+}
+
+func newLanes(ctx context.Context, t *team.Team, w *team.Work) (*lanes, error) {
+	l := &lanes{root: -1, twoShot: twoShot{call: newCall(ctx, t, w), stageSrc: !w.SrcBuf.Direct(), stageOut: !w.DstBuf.Direct()}}
+	l.chunk = l.chunkOf
 	var err error
-	bytes := w.Count * s.size
-	if s.srcs, s.dsts, _, err = t.Buffers(bytes, bytes); err != nil {
+	bytes := w.Count * l.size
+	if l.srcs, l.dsts, _, err = t.Buffers(bytes, bytes); err != nil {
 		return nil, err
 	}
-	s.stride = stagingHalf / (s.n + 1) &^ 63
-	s.per = s.stride / s.size
+	l.stride = stagingHalf / (l.n + 1) &^ 63
+	l.per = l.stride / l.size
+	l.rounds = (sliceAcross(t, w) + l.per - 1) / l.per
 	w.Inner = [2]string{"two-shot", "two-shot"}
 	switch {
 	case w.Kind == team.KindBroadcast:
+		l.root = t.Index(w.Root)
 		w.Inner = [2]string{"", "pull"}
 	case w.HalfAverage():
-		w.Divisor = cpu.Fraction(s.n)
+		w.Divisor = cpu.Fraction(l.n)
 	case w.Red == team.Avg:
 		w.Divisor = 1 // the exchange divides
 	}
-	return s, nil
+	if l.rounds > 1 {
+		for lane := range t.Hosts.Lanes() {
+			l.first[lane], l.last[lane] = l.ends(planAcross(t, w, lane))
+		}
+	}
+	if w.Kind == team.KindBroadcast && l.root < 0 {
+		l.collected = l.rounds // there is nothing
+	}
+	return l, nil
+}
+
+// sends reports whether the operation is a broadcast whose data are this team's.
+func (l *lanes) sends() bool { return l.root >= 0 }
+
+// done reports whether all rounds are.
+func (l *lanes) done() bool { return l.collected == l.rounds && (l.sends() || l.spread == l.rounds) }
+
+// ends are the chunks that an exchange needs first, and that are final first, as far as its first steps tell.
+func (l *lanes) ends(p schedule.Plan) (first, last int) {
+	c, k := p.Begin(), schedule.Step{}
+	needs := false
+	for range 64 {
+		if !c.Next(&k) {
+			break
+		}
+		if k.Source && !needs {
+			first, needs = k.Off/l.per, true
+		}
+		if k.Last {
+			return first, k.Off / l.per
+		}
+	}
+	return first, last
 }
 
 // laneOf is the lane of a rank of the team, -1 if it has none.
@@ -73,99 +123,201 @@ func laneOf(t *team.Team, rank int) int {
 	return -1
 }
 
-// laneSlice is slice of a rank's lane.
-func (t *twoShot) laneSlice(r, rank int) (off, n int) {
-	lane := laneOf(t.t, rank)
+// chunkOf is the chunk of a rank's lane in the current round of collecting or, after these, of spreading.
+func (l *lanes) chunkOf(round, rank int) (off, n int) {
+	lane := laneOf(l.t, rank)
 	if lane < 0 {
 		return 0, 0
 	}
-	off, n = laneAcross(t.t, t.w, lane)
-	lo := r * t.per
-	return off + lo, min(t.per, n-lo)
+	begin := l.first[lane]
+	if round >= l.rounds {
+		round, begin = round-l.rounds, l.last[lane]
+	}
+	off, n = laneAcross(l.t, l.w, lane)
+	lo := (round + begin) % l.rounds * l.per
+	return off + lo, max(min(l.per, n-lo), 0)
 }
 
-// laneRounds is how many rounds the slices of lanes take.
-func (t *twoShot) laneRounds() int { return (sliceAcross(t.t, t.w) + t.per - 1) / t.per }
+// round does the next round, or as much of it as it can without waiting. It reports whether that was all of it.
+func (l *lanes) round(wait bool) (over bool, err error) {
+	if l.collected < l.rounds {
+		return l.collect(wait)
+	}
+	return l.share(wait)
+}
 
-// collect combines the sources of the team's ranks in the destinations of those that own lanes.
-func (t *twoShot) collect() error {
-	for r := range t.laneRounds() {
-		base := uint64(r * stepsOfRound)
-		if t.stageSrc {
-			if r >= 2 {
-				if err := t.waitTeam(base-stepsOfRound, "staging"); err != nil {
-					return err
-				}
-			}
-			t.expose(r)
-			t.t.Progress(base + stepExposed)
+// have reports whether all other ranks of the team have done that many steps. It waits for that, if it may.
+func (l *lanes) have(steps uint64, wait bool, step string) (bool, error) {
+	if wait {
+		return true, l.waitTeam(steps, step)
+	}
+	for r := range l.n {
+		if r != l.me && !l.t.Progressed(r, steps) {
+			return false, nil
 		}
-		if err := t.reduceOwn(r, base); err != nil {
+	}
+	return true, nil
+}
+
+// room makes sure that nobody reads any more what this rank's staging memory had two rounds ago.
+func (l *lanes) room(round int, base uint64, wait bool) (bool, error) {
+	if round < 2 {
+		return true, nil
+	}
+	return l.have(base-stepsOfRound, wait, "staging")
+}
+
+// collect does a round of collecting.
+func (l *lanes) collect(wait bool) (over bool, err error) {
+	r := l.collected
+	base := uint64(r * stepsOfRound)
+	if l.stageSrc && !l.shown && (!l.sends() || l.me == l.root) {
+		if ok, err := l.room(r, base, wait); !ok || err != nil {
+			return false, err
+		}
+		l.show(r)
+		l.t.Progress(base + stepExposed)
+	}
+	l.shown = true
+	if !wait && !l.canCollect(base) {
+		return false, nil
+	}
+	if l.sends() {
+		err = l.take(r, base)
+	} else {
+		err = l.reduceOwn(r, base)
+	}
+	if err != nil {
+		return false, err
+	}
+	l.t.Progress(base + stepFetched)
+	l.collected, l.shown = r+1, false
+	return true, nil
+}
+
+// show copies the chunks of a round to staging memory: those that others combine or, of a broadcast, all.
+func (l *lanes) show(r int) {
+	if !l.sends() {
+		l.expose(r)
+		return
+	}
+	for q := range l.n {
+		off, n := l.chunkOf(r, q)
+		cpu.Copy(l.window(l.me, r, q), unsafe.Add(l.w.Src.Ptr, off*l.size), n*l.size, false)
+	}
+}
+
+// canCollect reports whether all sources are there.
+func (l *lanes) canCollect(base uint64) bool {
+	for r := range l.n {
+		if r != l.me && l.srcs[r] == nil && (!l.sends() || r == l.root) && !l.t.Progressed(r, base+stepExposed) {
+			return false
+		}
+	}
+	return true
+}
+
+// take takes a round's chunks from the root.
+func (l *lanes) take(r int, base uint64) error {
+	if l.me == l.root {
+		return nil
+	}
+	if l.srcs[l.root] == nil {
+		if err := l.t.WaitProgress(l.ctx, l.root, base+stepExposed, "fetch"); err != nil {
 			return err
 		}
-		t.t.Progress(base + stepFetched)
+	}
+	for q := range l.n {
+		off, n := l.chunkOf(r, q)
+		from := l.window(l.root, r, q)
+		if p := l.srcs[l.root]; p != nil {
+			from = unsafe.Add(p, off*l.size)
+		}
+		cpu.Copy(unsafe.Add(l.w.Dst.Ptr, off*l.size), from, n*l.size, false)
 	}
 	return nil
 }
 
-// spread brings the results from the owners of lanes to all.
-func (t *twoShot) spread() error {
-	rounds := t.laneRounds()
-	for r := range rounds {
-		base := uint64((rounds + r) * stepsOfRound) // after those of collect
-		if off, _, n := t.slice(r, t.me); t.stageOut && n > 0 {
-			if r >= 2 {
-				if err := t.waitTeam(base-stepsOfRound, "staging"); err != nil {
-					return err
-				}
-			}
-			cpu.Copy(t.window(t.me, r, t.n), unsafe.Add(t.w.Dst.Ptr, off*t.size), n*t.size, false)
-		}
-		t.t.Progress(base + stepReduced)
-		if err := t.fetch(r, base); err != nil {
-			return err
-		}
-		t.t.Progress(base + stepFetched)
+// share does a round of spreading.
+func (l *lanes) share(wait bool) (over bool, err error) {
+	if l.done() {
+		return false, nil
 	}
-	return nil
+	r := l.rounds + l.spread
+	base := uint64(r * stepsOfRound)
+	if !l.told {
+		off, n := l.chunkOf(r, l.me)
+		if !wait && !l.isFinal(off, n) {
+			return false, nil
+		}
+		if l.stageOut && n > 0 {
+			if ok, err := l.room(l.spread, base, wait); !ok || err != nil {
+				return false, err
+			}
+			cpu.Copy(l.window(l.me, r, l.n), unsafe.Add(l.w.Dst.Ptr, off*l.size), n*l.size, false)
+		}
+		l.t.Progress(base + stepReduced)
+		l.told = true
+	}
+	if ok, err := l.have(base+stepReduced, wait, "all-gather"); !ok || err != nil {
+		return false, err
+	}
+	if err := l.fetch(r, base); err != nil {
+		return false, err
+	}
+	l.t.Progress(base + stepFetched)
+	l.spread, l.told = l.spread+1, false
+	return true, nil
 }
 
-// showRounds is in how many rounds, of so many elements, a staged source of a broadcast is shown.
-func (t *twoShot) showRounds() (rounds, per int) {
-	per = stagingHalf / t.size
-	return (t.w.Count + per - 1) / per, per
+// isFinal reports whether n elements from off on, of this rank's lane, are final.
+func (l *lanes) isFinal(off, n int) bool {
+	if n == 0 {
+		return true
+	}
+	begin, _ := laneAcross(l.t, l.w, l.t.Hosts.Lane())
+	off -= begin
+	for _, s := range l.final {
+		if s.First <= off && off+n <= s.First+s.N {
+			return true
+		}
+	}
+	return false
 }
 
-// show shows the team this rank's source.
-func (t *twoShot) show() error {
-	rounds, per := t.showRounds()
-	for r := 0; t.stageSrc && r < rounds; r++ {
-		base := uint64(r * stepsOfRound)
-		if r >= 2 {
-			if err := t.waitTeam(base-stepsOfRound, "staging"); err != nil {
+// Need implements team.Local.
+func (l *lanes) Need(off, n int) error {
+	if l.me == l.root {
+		return nil
+	}
+	begin := l.first[l.t.Hosts.Lane()]
+	for c := off / l.per; c <= (off+n-1)/l.per; c++ {
+		for r := (c - begin + l.rounds) % l.rounds; l.collected <= r; {
+			if _, err := l.collect(true); err != nil {
 				return err
 			}
 		}
-		cpu.Copy(t.window(t.me, r, 0), unsafe.Add(t.w.Src.Ptr, r*per*t.size), min(per, t.w.Count-r*per)*t.size, false)
-		t.t.Progress(base + stepExposed)
 	}
 	return nil
 }
 
-// take fetches what rank root shows.
-func (t *twoShot) take(root int) error {
-	if from := t.srcs[root]; from != nil {
-		cpu.Copy(t.w.Dst.Ptr, from, t.w.Count*t.size, streams(t.t, t.w.Dst.Bytes()))
-		return nil
+// Final implements team.Local.
+func (l *lanes) Final(off, n int) {
+	i, _ := slices.BinarySearchFunc(l.final, off, func(s schedule.Span, off int) int { return s.First - off })
+	l.final = slices.Insert(l.final, i, schedule.Span{First: off, N: n})
+	for ; i+1 < len(l.final) && l.final[i].First+l.final[i].N == l.final[i+1].First; l.final = slices.Delete(l.final, i+1, i+2) {
+		l.final[i].N += l.final[i+1].N
 	}
-	rounds, per := t.showRounds()
-	for r := range rounds {
-		base := uint64(r * stepsOfRound)
-		if err := t.t.WaitProgress(t.ctx, root, base+stepExposed, "fetch"); err != nil {
-			return err
-		}
-		cpu.Copy(unsafe.Add(t.w.Dst.Ptr, r*per*t.size), t.window(root, r, 0), min(per, t.w.Count-r*per)*t.size, false)
-		t.t.Progress(base + stepFetched)
+	if i > 0 && l.final[i-1].First+l.final[i-1].N == off {
+		l.final[i-1].N += l.final[i].N
+		l.final = slices.Delete(l.final, i, i+1)
 	}
-	return nil
+}
+
+// Advance implements team.Local.
+func (l *lanes) Advance() (busy bool, err error) {
+	for over := true; over && err == nil; {
+		over, err = l.round(false)
+	}
+	return !l.done(), err
 }

@@ -19,9 +19,10 @@ type twoShot struct {
 	srcs, dsts []unsafe.Pointer
 	stageSrc   bool // this rank's source is staged
 	stageOut   bool // this rank's slice is fetched from its staging memory
-	ofLanes    bool // slices are those of lanes: see moveStaged
-	per        int  // elements of a slice in one round
-	stride     int  // bytes of a slice in staging memory
+	// chunk, if it is not nil, says what slices are: of a round and a rank.
+	chunk  func(round, rank int) (off, n int)
+	per    int // elements of a slice in one round
+	stride int // bytes of a slice in staging memory
 }
 
 // Each round has three steps of progress.
@@ -68,8 +69,8 @@ func (c *call) twoShot(srcs, dsts []unsafe.Pointer, how team.BufferLayout) error
 // slice is slice q of round r: n elements, from element off of the source and from element dst of the destination.
 func (t *twoShot) slice(r, q int) (off, dst, n int) {
 	count := t.w.Count
-	if t.ofLanes {
-		off, n = t.laneSlice(r, q)
+	if t.chunk != nil {
+		off, n = t.chunk(r, q)
 		return off, off, n
 	}
 	if t.w.Kind == team.KindReduceScatter {
@@ -144,7 +145,7 @@ func (t *twoShot) reduceOwn(r int, base uint64) error {
 		return nil
 	}
 	out := unsafe.Add(t.w.Dst.Ptr, dst*t.size)
-	if t.stageOut && !t.ofLanes {
+	if t.stageOut && t.chunk == nil {
 		outs := [2]unsafe.Pointer{out, t.window(t.me, r, t.n)}
 		cpu.ReduceMulti(t.w.Type, t.w.Red.Op(), outs[:], srcs, n, t.div(), false)
 		return nil

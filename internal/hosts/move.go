@@ -23,6 +23,7 @@ type mover struct {
 	x     team.Exchange
 	size  int  // of an element
 	begun bool // x is expected
+	team  team.Local
 
 	sends, receives, grants side
 	silent                  int // grants that may not have left yet
@@ -140,7 +141,7 @@ func (m *mover) land(s *Stage) {
 // leave gives landing memory back. No peer may write to it any more.
 func (m *mover) leave(s *Stage) {
 	s.Network.landing.give(m.landing)
-	m.landing, m.begun, m.x = nil, false, team.Exchange{} // which keeps the caller's memory alive
+	m.landing, m.begun, m.team, m.x = nil, false, nil, team.Exchange{} // which keeps the caller's memory alive
 }
 
 // length is how many elements the next item of a step has that has rest elements left.
@@ -183,7 +184,8 @@ func (s *Stage) grant() {
 }
 
 // Move implements team.Hosts.
-func (s *Stage) Move(ctx context.Context) error {
+func (s *Stage) Move(ctx context.Context, local team.Local) error {
+	s.mover.team = local
 	if err := s.move(ctx); err != nil {
 		return err
 	}
@@ -262,7 +264,9 @@ func (s *Stage) send(what string) (o obstacle, err error) {
 			return o, s.damaged(p, what, fmt.Errorf("a grant of %d bytes for elements of %d", p.link.Room(place), m.size))
 		}
 		if k.Source {
-			m.prepare(k.Off+d.off, n)
+			if err := m.prepare(k.Off+d.off, n); err != nil {
+				return o, err
+			}
 		}
 		from := unsafe.Add(m.mine(k), d.off*m.size)
 		p.link.Put(place, seq, from, n*m.size)
@@ -310,7 +314,9 @@ func (s *Stage) receive(ctx context.Context, what string) (o obstacle, err error
 			}
 		}
 		if k.Source && k.After == 0 { // otherwise it was prepared when it was sent
-			m.prepare(k.Off+d.off, n)
+			if err := m.prepare(k.Off+d.off, n); err != nil {
+				return o, err
+			}
 		}
 		s.combine(k, unsafe.Add(m.x.Destination, (k.Off+d.off)*m.size), m.at(m.free), unsafe.Add(m.mine(k), d.off*m.size), n)
 		m.free++
@@ -329,11 +335,22 @@ func (s *Stage) receive(ctx context.Context, what string) (o obstacle, err error
 	return o, nil
 }
 
+// advance does what the team can do meanwhile.
+func (m *mover) advance() (busy bool, err error) {
+	if m.team == nil {
+		return false, nil
+	}
+	return m.team.Advance()
+}
+
 // prepare combines the data of the team's ranks, n elements from off on.
-func (m *mover) prepare(off, n int) {
+func (m *mover) prepare(off, n int) error {
+	if m.team != nil {
+		return m.team.Need(off, n)
+	}
 	w, srcs := m.x.Work, m.local[:len(m.x.Sources)]
 	if len(srcs) == 0 {
-		return
+		return nil
 	}
 	for i, p := range m.x.Sources {
 		srcs[i] = unsafe.Add(p, off*m.size)
@@ -343,10 +360,14 @@ func (m *mover) prepare(off, n int) {
 		div = cpu.Fraction(len(srcs))
 	}
 	cpu.ReduceN(w.Type, w.Red.Op(), unsafe.Add(m.x.Destination, off*m.size), srcs, n, div, false)
+	return nil
 }
 
 // hand hands the team n elements from off on, which are final, at p.
 func (m *mover) hand(p unsafe.Pointer, off, n int) {
+	if m.team != nil {
+		m.team.Final(off, n)
+	}
 	for _, to := range m.x.Copies {
 		cpu.Copy(unsafe.Add(to, off*m.size), p, n*m.size, m.x.Stream)
 	}

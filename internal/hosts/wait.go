@@ -20,6 +20,7 @@ const (
 	blockAfter      = 200 * time.Microsecond // after this long without data
 	blockAfterShort = 5 * time.Microsecond   // the same, if other ranks need the processor
 	longestBlock    = time.Millisecond
+	shortestBlock   = 20 * time.Microsecond
 	askEvery        = time.Second // asks the peer which rank it waits for itself
 )
 
@@ -50,7 +51,8 @@ func (s *Stage) poll(ctx context.Context, p, other *peer) error {
 	if s.agreeing {
 		return s.agreeBeside(ctx, p)
 	}
-	return nil
+	_, err := s.mover.advance()
+	return err
 }
 
 // revoked waits until no peer can use what it has been granted and is revoked.
@@ -115,7 +117,12 @@ func (s *Stage) awaitLong(ctx context.Context, p, other *peer, over func() bool,
 		}
 		s.Network.node.Progress()
 		waited := time.Since(start)
-		if waited > idle {
+		if busy, err := s.mover.advance(); err != nil {
+			s.Team.EndWait(&w)
+			return err
+		} else if waited > idle && busy { // the team must not wait for a network that is silent
+			s.Network.node.Wait(shortestBlock)
+		} else if waited > idle {
 			s.Network.node.Wait(longestBlock)
 		}
 		if waited-asked > askEvery && answered && w.Far != 0 { // a peer that does not read is not asked again

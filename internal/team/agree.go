@@ -189,6 +189,11 @@ func (t *Team) Progress(n uint64) {
 	spin.Release(&t.Me.progress, t.Seq<<32+n)
 }
 
+// Progressed reports whether rank has done n steps of the running operation.
+func (t *Team) Progressed(rank int, n uint64) bool {
+	return Reached(t.Peers[rank].Area.progress.Load(), t.Seq<<32+n)
+}
+
 // WaitProgress waits until rank has done n steps of the running operation.
 func (t *Team) WaitProgress(ctx context.Context, rank int, n uint64, step string) error {
 	p := &t.Peers[rank].Area.progress

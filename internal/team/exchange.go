@@ -22,3 +22,13 @@ type Exchange struct {
 	// Early says that the data may move while the hosts agree. Otherwise only Destination is used before Move.
 	Early bool
 }
+
+// Local is what a rank does within its team beside an exchange. Offsets and lengths are in elements of the exchange.
+type Local interface {
+	// Need waits until this rank has its team's data of n elements from off on.
+	Need(off, n int) error
+	// Final says that n elements from off on are final, in the destination.
+	Final(off, n int)
+	// Advance does what can be done without waiting. busy says that there is more to do, which peers may wait for.
+	Advance() (busy bool, err error)
+}

@@ -34,8 +34,9 @@ type Hosts interface {
 	Lane() int
 	Owner(lane int) int
 	// Move completes the operation's Path.Exchange, with the owners of this rank's lane on all hosts. On all hosts the
-	// results are bitwise the same. Blocks, in the communicator's turn; an error breaks the communicator.
-	Move(ctx context.Context) error
+	// results are bitwise the same. local brings the team's data, if the exchange does not have them; or it is nil. Blocks, in
+	// the communicator's turn; an error breaks the communicator.
+	Move(ctx context.Context, local Local) error
 }
 
 // Number is the sequence number of the communicator's running operation. It differs from Seq because some exchanges are no
