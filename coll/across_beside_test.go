@@ -15,6 +15,7 @@ import (
 
 	"github.com/ubcoll/ubcoll"
 	"github.com/ubcoll/ubcoll/coll"
+	"github.com/ubcoll/ubcoll/internal/race"
 	"github.com/ubcoll/ubcoll/internal/testkit"
 	"github.com/ubcoll/ubcoll/internal/transport"
 	"github.com/ubcoll/ubcoll/internal/transport/transporttest"
@@ -97,6 +98,9 @@ func (e *lateEndpoint) Poll() {
 // TestAcrossEarly: where peers can access the buffers, the result is there before the hosts have agreed. No call returns
 // before they have.
 func TestAcrossEarly(t *testing.T) {
+	if race.Enabled {
+		t.Skip("it looks at memory that ranks write")
+	}
 	const n, root = 50000, 1
 	for _, hosts := range []string{"ab", "aabb", "aaabbcc", "aabbccdd"} {
 		for _, k := range []struct {
@@ -182,11 +186,12 @@ type stalledEndpoint struct {
 
 func (e stalledEndpoint) Poll() {
 	e.stall.Lock()
-	e.stall.Unlock() //nolint:staticcheck // it only waits
+	defer e.stall.Unlock()
 	e.Endpoint.Poll()
 }
 
-// TestAcrossEarlyEnds: after a bad verdict no call returns while an owner of the host may still use the team's buffers.
+// TestAcrossEarlyEnds: after a bad verdict no call returns while an owner of the host may still use the team's buffers. An
+// owner that hears it late does not take the grants of the next operation, where another host is already, for its own.
 func TestAcrossEarlyEnds(t *testing.T) {
 	const hosts, slow = "aaabb", 1
 	f := transporttest.New(t, transporttest.Options{})
@@ -210,16 +215,17 @@ func TestAcrossEarlyEnds(t *testing.T) {
 			}
 			ready.Done()
 			<-begin
-			op := ubcoll.Sum
-			if hosts[c.Rank()] == 'b' {
-				op = ubcoll.Max
+			var is error
+			if hosts[c.Rank()] == 'a' {
+				is = coll.AllReduce(context.Background(), c, ubcoll.Of(dst), ubcoll.Of(src), ubcoll.Sum)
+			} else {
+				is = coll.Barrier(context.Background(), c)
 			}
-			is := coll.AllReduce(context.Background(), c, ubcoll.Of(dst), ubcoll.Of(src), op)
 			ended[c.Rank()].Store(true)
 			if !errors.Is(is, ubcoll.ErrMismatch) {
 				err = errors.Join(err, fmt.Errorf("rank %d: %w", c.Rank(), is))
 			}
-			return errors.Join(err, coll.Barrier(context.Background(), c), free())
+			return errors.Join(err, checkAcross(c, 20000, 0), free())
 		}))
 	})
 	ready.Wait()

@@ -259,6 +259,9 @@ func (s *Stage) send(what string) (o obstacle, err error) {
 		if o = (obstacle{p: p, word: p.link.Granted(place), target: seq}); !o.gone() {
 			return o, nil
 		}
+		if is := o.word.Load(); is != seq { // the peer knows the verdict, and is in the operation after this one
+			return o, s.damaged(p, what, fmt.Errorf("a grant of item %#x, not %#x", is, seq))
+		}
 		n := min(k.N-d.off, p.link.Room(place)/m.size)
 		if n == 0 {
 			return o, s.damaged(p, what, fmt.Errorf("a grant of %d bytes for elements of %d", p.link.Room(place), m.size))
