@@ -37,7 +37,6 @@ type Team struct {
 	groups     [][]int // see groups.go; nil: every rank reads every other's descriptor
 	mine       int     // this rank's group
 	near       []int   // see Near
-	all        int     // the size of the communicator
 
 	Work    Work             // for a call that runs at once; its wide stores must not cross cache lines: see TestWorkLines
 	Current *Work            // the running operation, if it is not Work
@@ -47,6 +46,7 @@ type Team struct {
 	scratch []unsafe.Pointer
 
 	names []int  // by the team's ranks: their ranks in the communicator
+	all   int    // the size of the communicator
 	Hosts Hosts  // the communicator's other hosts, nil if there are none
 	Parts uint64 // how many of the Seq exchanges were no operations
 
