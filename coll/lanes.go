@@ -2,7 +2,6 @@ package coll
 
 import (
 	"context"
-	"slices"
 	"unsafe"
 
 	"github.com/ubcoll/ubcoll/hw/cpu"
@@ -26,7 +25,8 @@ type lanes struct {
 	shown     bool
 	spread    int // rounds of spreading that are done
 	told      bool
-	final     []schedule.Span // elements of this rank's lane that are final, in order and apart
+	begin     int   // of this rank's lane
+	final     spans // of this rank's lane
 
 	// The first chunk of each lane in both: the exchange needs the former first, and the latter is final first.
 	first, last [mostLanes]int
@@ -77,6 +77,9 @@ func newLanes(ctx context.Context, t *team.Team, w *team.Work) (*lanes, error) {
 		w.Divisor = cpu.Fraction(l.n)
 	case w.Red == team.Avg:
 		w.Divisor = 1 // the exchange divides
+	}
+	if lane := t.Hosts.Lane(); lane >= 0 {
+		l.begin, _ = laneAcross(t, w, lane)
 	}
 	if l.rounds > 1 {
 		for lane := range t.Hosts.Lanes() {
@@ -164,7 +167,7 @@ func (l *lanes) room(round int, base uint64, wait bool) (bool, error) {
 	if round < 2 {
 		return true, nil
 	}
-	return l.have(base-stepsOfRound, wait, "staging")
+	return true, nil
 }
 
 // collect does a round of collecting.
@@ -247,7 +250,7 @@ func (l *lanes) share(wait bool) (over bool, err error) {
 	base := uint64(r * stepsOfRound)
 	if !l.told {
 		off, n := l.chunkOf(r, l.me)
-		if !wait && !l.isFinal(off, n) {
+		if !wait && n > 0 && !l.final.has(off-l.begin, n) {
 			return false, nil
 		}
 		if l.stageOut && n > 0 {
@@ -270,21 +273,6 @@ func (l *lanes) share(wait bool) (over bool, err error) {
 	return true, nil
 }
 
-// isFinal reports whether n elements from off on, of this rank's lane, are final.
-func (l *lanes) isFinal(off, n int) bool {
-	if n == 0 {
-		return true
-	}
-	begin, _ := laneAcross(l.t, l.w, l.t.Hosts.Lane())
-	off -= begin
-	for _, s := range l.final {
-		if s.First <= off && off+n <= s.First+s.N {
-			return true
-		}
-	}
-	return false
-}
-
 // Need implements team.Local.
 func (l *lanes) Need(off, n int) error {
 	if l.me == l.root {
@@ -302,17 +290,7 @@ func (l *lanes) Need(off, n int) error {
 }
 
 // Final implements team.Local.
-func (l *lanes) Final(off, n int) {
-	i, _ := slices.BinarySearchFunc(l.final, off, func(s schedule.Span, off int) int { return s.First - off })
-	l.final = slices.Insert(l.final, i, schedule.Span{First: off, N: n})
-	for ; i+1 < len(l.final) && l.final[i].First+l.final[i].N == l.final[i+1].First; l.final = slices.Delete(l.final, i+1, i+2) {
-		l.final[i].N += l.final[i+1].N
-	}
-	if i > 0 && l.final[i-1].First+l.final[i-1].N == off {
-		l.final[i-1].N += l.final[i].N
-		l.final = slices.Delete(l.final, i, i+1)
-	}
-}
+func (l *lanes) Final(off, n int) { l.final.add(off, n) }
 
 // Advance implements team.Local.
 func (l *lanes) Advance() (busy bool, err error) {
