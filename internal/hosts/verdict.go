@@ -212,8 +212,10 @@ func (s *Stage) proceed(ctx context.Context) (over bool, err error) {
 			d.seq++
 			s.post(p.link, d)
 		case a.theirs != nil:
-			if err := s.flush(ctx); err != nil { // what it sent is folded in place
-				return false, err
+			if d.round < a.rounds-1 { // what it sent is folded in place
+				if err := s.flush(ctx); err != nil {
+					return false, err
+				}
 			}
 			s.fold(d.round)
 		}
