@@ -29,10 +29,8 @@ type lanes struct {
 	final     spans // of this rank's lane
 
 	// The first chunk of each lane in both: the exchange needs the former first, and the latter is final first.
-	first, last [mostLanes]int
+	first, last [team.MostLanes]int
 }
-
-const mostLanes = 8
 
 // moveStaged is moveDirect where peers cannot access all buffers.
 func moveStaged(ctx context.Context, t *team.Team, w *team.Work) error {

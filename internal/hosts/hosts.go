@@ -76,9 +76,6 @@ type Stage struct {
 	severed bool // the links are closed
 }
 
-// mostLanes is the most lanes of a communicator.
-const mostLanes = 8
-
 // peer is the owner of this rank's lane on another host, which this rank has a link to.
 type peer struct {
 	host, rank int // rank of the communicator
@@ -102,7 +99,7 @@ func (s *Stage) Begin() {
 // Open makes this rank's side; Begin completes it. Collective over the leaders: each connects to those that it agrees
 // with.
 func Open(ctx context.Context, c Config) (*Stage, error) {
-	s := &Stage{Config: c, n: len(c.Hosts), me: c.Mine, leads: c.Team.Rank() == 0, lanes: mostLanes, lane: -1}
+	s := &Stage{Config: c, n: len(c.Hosts), me: c.Mine, leads: c.Team.Rank() == 0, lanes: team.MostLanes, lane: -1}
 	for _, ranks := range c.Hosts {
 		s.ranks += len(ranks)
 		s.most, s.lanes = max(s.most, len(ranks)), min(s.lanes, len(ranks))

@@ -389,6 +389,7 @@ func (l *launcher) wait(signals <-chan os.Signal) (code int) {
 					break
 				}
 				asked = time.Now()
+				l.tell(sig)
 				if code == 0 {
 					code = 128 + int(sig)
 				}
@@ -420,6 +421,14 @@ func (e *event) how() string {
 		return "was ended by a signal: " + e.Signal
 	}
 	return fmt.Sprintf("exited with code %d", e.Code)
+}
+
+// tell says that a signal has come that all ranks get. Their own notices of it are not written then.
+func (l *launcher) tell(s syscall.Signal) {
+	l.printf("signal: %v: ends as soon as all ranks have; another one kills them", s)
+	l.output.Lock()
+	defer l.output.Unlock()
+	l.errors.told = true
 }
 
 func (l *launcher) signal(s syscall.Signal) {

@@ -11,12 +11,14 @@ import (
 // errorMerger is standard error of all ranks. If several ranks of the job fail with the same error, ubcoll.Main prints it on
 // each of them; errorMerger writes one line that says how many more there are. It holds such a line back until the rank
 // writes something else, the launcher says something, or a second is over: a rank that has printed its error ends half a
-// second later. Of the notices that a signal has come, it writes the first. Everything else it passes on at once. Its
+// second later. Of the notices that a signal has come, it writes the first, or none if the launcher has told of it: then it is told before
+// what ranks write because of it, whichever of them is heard first. Everything else it passes on at once. Its
 // caller has the launcher's lock.
 type errorMerger struct {
 	to      io.Writer
 	held    []heldError
 	notices map[string]bool // notices
+	told    bool            // the launcher has told of a signal: no notices
 }
 
 // heldError is an error that one rank or more have printed.
@@ -47,7 +49,7 @@ func (c *errorMerger) add(rank int, text []byte, prefix string) (holds bool) {
 	}
 	for line := range bytes.Lines(text) {
 		if at := notice.FindIndex(line); at != nil {
-			if key := string(line[at[1]:]); c.notices[key] {
+			if key := string(line[at[1]:]); c.told || c.notices[key] {
 				continue
 			} else if c.notices == nil {
 				c.notices = map[string]bool{key: true}

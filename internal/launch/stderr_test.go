@@ -40,6 +40,7 @@ func TestErrorMerger(t *testing.T) {
 		{"what the program writes", true, []string{"0|same\n", "1|same\n"}, "[0] same\n[1] same\n"},
 		{"a signal", false, []string{notice(0), notice(1), "0|24 of 648\n", notice(2)},
 			"ubcoll: host a, pid 100: signal: interrupt: ends\n24 of 648\n"},
+		{"a signal of which the launcher has told", false, []string{"told", "0|24 of 648\n", notice(1)}, "24 of 648\n"},
 	} {
 		t.Run(k.name, func(t *testing.T) {
 			var out strings.Builder
@@ -47,7 +48,11 @@ func TestErrorMerger(t *testing.T) {
 			for _, s := range k.in {
 				var rank int
 				who, text, ok := strings.Cut(s, "|")
-				if !ok {
+				switch {
+				case who == "told":
+					c.told = true
+					continue
+				case !ok:
 					c.flush()
 					continue
 				}

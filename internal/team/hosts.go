@@ -39,6 +39,9 @@ type Hosts interface {
 	Move(ctx context.Context, local Local) error
 }
 
+// MostLanes is the most lanes of a communicator.
+const MostLanes = 8
+
 // Number is the sequence number of the communicator's running operation. It differs from Seq because some exchanges are no
 // operations, and some are several.
 func (t *Team) Number() uint64 { return t.Seq - t.Parts }
