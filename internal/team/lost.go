@@ -46,11 +46,16 @@ func (t *Team) lostCode(e *fault.Error) (code uint64, about int) {
 }
 
 // PublishLost publishes in this rank's area that the communicator broke, and why. e may be about any rank of the
-// communicator.
+// communicator. The first call counts: peers may read its text from then on.
 func (t *Team) PublishLost(e *fault.Error) {
+	t.publishing.Lock()
+	defer t.publishing.Unlock()
+	if t.Me.Lost.Load() != 0 {
+		return
+	}
 	code, about := t.lostCode(e)
 	t.Me.lostText.Set(reason.Text(e.Err, t.Name(t.rank)))
-	t.Me.Lost.CompareAndSwap(0, code<<32|uint64(about+1))
+	t.Me.Lost.Store(code<<32 | uint64(about+1))
 }
 
 // LostElsewhere returns what to tell ranks of other hosts about why the communicator broke: a text, the rank that it is

@@ -198,6 +198,16 @@ func TestPublishLost(t *testing.T) {
 	}
 }
 
+// Why a communicator broke is published once: peers may be reading it.
+func TestPublishLostTwice(t *testing.T) {
+	x := newHosts(new(strings.Builder))
+	x.PublishLost(&fault.Error{Peer: 6, Err: fmt.Errorf("first: %w", fault.ErrPeerLost)})
+	v := x.Me.Lost.Load()
+	x.PublishLost(&fault.Error{Peer: 5, Err: fmt.Errorf("second: %w", fault.ErrAborted)})
+	require.Equal(t, v, x.Me.Lost.Load())
+	require.Contains(t, x.Me.lostText.Get(), "first")
+}
+
 // TestOwnWait: errors and waits have the running operation's name and the communicator's number of it.
 func TestOwnWait(t *testing.T) {
 	x := newHosts(new(strings.Builder))

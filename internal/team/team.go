@@ -5,6 +5,7 @@ package team
 import (
 	"log/slog"
 	"slices"
+	"sync"
 	"sync/atomic"
 	"unsafe"
 
@@ -50,6 +51,7 @@ type Team struct {
 	Hosts Hosts  // the communicator's other hosts, nil if there are none
 	Parts uint64 // how many of the Seq exchanges were no operations
 
+	publishing  sync.Mutex   // held by PublishLost
 	ReportAfter atomic.Int64 // how long a wait lasts, in nanoseconds, before it logs once who is missing
 }
 
