@@ -29,6 +29,10 @@ func (j *tuneJob) tunedHosts(ctx context.Context, c *ubcoll.Comm, progress io.Wr
 	for cfg.MinBytes <= h.Contribution() { // what travels with the agreement
 		cfg.MinBytes *= 2
 	}
+	if cfg.MinBytes > cfg.MaxBytes {
+		return "", m, fmt.Errorf("tune: -e %d: between these hosts up to %d bytes travel with the agreement, and only more is measured: want %d "+
+			"or more: %w", cfg.MaxBytes, h.Contribution(), cfg.MinBytes, ubcoll.ErrArgument)
+	}
 	var points []schedule.Point
 	at := map[schedule.Point]int{} // points by what was measured
 	for round := range j.rounds {

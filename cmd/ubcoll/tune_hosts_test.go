@@ -50,6 +50,11 @@ func TestTuneHosts(t *testing.T) {
 		require.Positive(t, cost)
 	}
 
+	j.host.MaxBytes = 4 << 10
+	require.ErrorContains(t, conform.Block(2, 2).Run(t.Context(), o, func(ctx context.Context, c *ubcoll.Comm) error {
+		return j.run(ctx, c, &table, &out)
+	}), "-e 4096: between these hosts up to 8192 bytes travel with the agreement")
+
 	j.device = measure.CUDA
 	require.ErrorContains(t, conform.Block(2, 1).Run(t.Context(), o, func(ctx context.Context, c *ubcoll.Comm) error {
 		return j.run(ctx, c, &table, &out)
