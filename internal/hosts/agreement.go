@@ -93,7 +93,7 @@ func (c *proposals) add(d proposals) {
 func (c *proposals) one() bool { return c.least == c.greatest }
 
 // same reports whether all want the same, and nobody refuses.
-func (c *proposals) same() bool { return c.refuser == 0 && c.least == c.greatest }
+func (c *proposals) same() bool { return c.refuser == 0 && c.one() }
 
 func newAgreement(hosts, me, ranks int, room []int, lone int) *agreement {
 	a := &agreement{hosts: hosts, me: me, ranks: ranks, room: room, lone: lone, rounds: roundsOf(hosts), data: make([][]byte, hosts)}
@@ -287,6 +287,7 @@ func (a *agreement) several(round, host int) int {
 
 func (a *agreement) single() int { return empty + dataHead + padded(a.lone) }
 
+// empty is the most bytes of a message without contributions.
 const empty = proposalsHead + proposalBytes
 
 // size is the most bytes of a host's message of a round, or of a report.

@@ -21,9 +21,9 @@ import (
 // granted nothing yet: if receives waited for them, all hosts of a ring might wait for each other.
 type mover struct {
 	x     team.Exchange
-	size  int  // of an element
-	begun bool // x is expected
-	team  team.Local
+	size  int        // of an element
+	begun bool       // x is expected
+	team  team.Local // brings the team's data, if x does not have them; or nil
 
 	sends, receives, grants side
 	silent                  int // grants that may not have left yet
