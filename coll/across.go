@@ -20,6 +20,7 @@ import (
 
 var (
 	acrossFoldPath  = team.Path{Name: "exchange", Offer: offerToLeader, Contribute: contribute, Folds: true, Conclude: conclude, Run: takeOutcome}
+	acrossPartPath  = team.Path{Name: "exchange", Offer: offerToLeader, Contribute: contribute, Folds: true, Folded: takeFold, Conclude: conclude, Run: takeOutcome}
 	acrossSmallPath = team.Path{Name: "exchange", Offer: offerToLeader, Contribute: contribute, Conclude: conclude, Run: takeOutcome}
 	acrossPaths     = [...]team.Path{schedule.Ring: acrossPath(schedule.Ring), schedule.Doubling: acrossPath(schedule.Doubling),
 		schedule.Halving: acrossPath(schedule.Halving), schedule.Chain: acrossPath(schedule.Chain), schedule.Tree: acrossPath(schedule.Tree),
@@ -32,27 +33,66 @@ func acrossPath(way schedule.Way) team.Path {
 
 // chooseAcross is choosePath between hosts: a pure function of the signature, the hosts, and how many ranks they have.
 func chooseAcross(t *team.Team, w *team.Work) {
-	h, bytes := t.Hosts, w.Count*w.Type.Size()
-	switch {
-	case bytes <= h.Contribution():
-		if w.Path = &acrossSmallPath; w.Kind == team.KindAllReduce {
-			w.Path = &acrossFoldPath
+	h := t.Hosts
+	switch small, source := smallAcross(t, w); {
+	case isVector(w.Kind):
+		w.Lanes, w.Path = h.Lanes(), &countedPath
+		if t.Whole() > mostCounted {
+			w.Err = fmt.Errorf("%v of %d ranks, more than %d: %w", w.Kind, t.Whole(), mostCounted, fault.ErrLimit)
 		}
-		if bytes > team.PayloadSize && t.Size() > 1 {
-			w.Eager.Bytes = bytes
+	case small:
+		switch w.Kind {
+		case team.KindAllReduce:
+			w.Path = &acrossFoldPath
+		case team.KindReduce, team.KindReduceScatter:
+			w.Path = &acrossPartPath
+		default:
+			w.Path = &acrossSmallPath
+		}
+		if source > team.PayloadSize && t.Size() > 1 {
+			w.Eager.Bytes = source
 		}
 		w.SrcBuf.Why, w.DstBuf.Why = "small enough to travel with what the hosts say", "its own rank alone writes it"
 	default:
 		w.Lanes = h.Lanes()
-		w.Path = &acrossPaths[wayAcross(t, w)]
+		way := wayAcross(t, w)
+		if way < schedule.ToTree {
+			w.Path = &acrossPaths[way]
+		} else {
+			w.Path = &blockPaths[way]
+		}
 	}
+}
+
+// smallAcross reports whether data travel with the proposals. source is how many bytes of a rank's source do.
+func smallAcross(t *team.Team, w *team.Work) (small bool, source int) {
+	h := t.Hosts
+	source = eagerBytes(t, w)
+	contributed, most, outcome := source, h.Contribution(), source // of a host; what a team gets
+	switch w.Kind {
+	case team.KindAllGather, team.KindGather:
+		contributed, most, outcome = h.Most()*source, h.Share(), t.Whole()*source
+	case team.KindAllToAll:
+		contributed, most, outcome = h.Most()*source, h.Share(), h.Most()*source
+	}
+	if h.Most() > 1 {
+		most = min(most, team.PartialBytes)
+	}
+	return contributed <= most && (h.Most() == 1 || outcome <= team.PartialBytes), source
 }
 
 // wayAcross is how data travel between hosts that do not travel with the proposals.
 func wayAcross(t *team.Team, w *team.Work) schedule.Way {
-	ways := schedule.Reducing
-	if w.Kind == team.KindBroadcast {
+	var ways []schedule.Way
+	switch w.Kind {
+	case team.KindAllReduce:
+		ways = schedule.Reducing
+	case team.KindBroadcast:
 		ways = schedule.Sending
+	case team.KindReduce:
+		ways = schedule.ToRoot
+	default:
+		return schedule.Pairwise
 	}
 	if asked := t.Algorithm(); asked != "" {
 		for _, way := range ways {
@@ -82,26 +122,28 @@ func offerToLeader(t *team.Team, w *team.Work) {
 	}
 }
 
-// contribute writes the combined sources of the team to b.
+// contribute writes what the other hosts need from the team to b: combined, if the operation reduces.
 func contribute(t *team.Team, w *team.Work, b []byte) int {
-	bytes := w.Count * w.Type.Size()
+	bytes := eagerBytes(t, w)
 	if bytes == 0 {
 		return 0
 	}
 	to := unsafe.Pointer(&b[0])
+	f := formOf(w.Kind)
 	switch {
-	case w.Kind == team.KindBroadcast:
+	case f.fromRoot:
 		root := t.Index(w.Root)
 		if root < 0 {
 			return 0
 		}
-		from := w.Src.Ptr
-		if t.Size() > 1 {
-			from = slot(t, w, root)
+		cpu.Copy(to, offered(t, w, root), bytes, false)
+	case f.perSource:
+		for r := range t.Size() {
+			cpu.Copy(unsafe.Add(to, r*bytes), offered(t, w, r), bytes, false)
 		}
-		cpu.Copy(to, from, bytes, false)
+		bytes *= t.Size()
 	case t.Size() == 1:
-		load(w, to, w.Src.Ptr, w.Count)
+		load(w, to, w.Src.Ptr, w.Src.Len)
 	default:
 		srcs := t.Scratch()
 		for r := range srcs {
@@ -111,57 +153,132 @@ func contribute(t *team.Team, w *team.Work, b []byte) int {
 		if w.HalfAverage() {
 			div = cpu.Fraction(t.Size())
 		}
-		cpu.ReduceN(w.Type, w.Red.Op(), to, srcs, w.Count, div, false)
+		cpu.ReduceN(w.Type, w.Red.Op(), to, srcs, w.Src.Len, div, false)
 	}
 	return bytes
 }
 
+// offered is where a rank's source is that travels with the proposals.
+func offered(t *team.Team, w *team.Work, rank int) unsafe.Pointer {
+	if t.Size() == 1 {
+		return w.Src.Ptr
+	}
+	return slot(t, w, rank)
+}
+
 // conclude writes the result to where the team fetches it, or, if the leader is alone, to its destination.
 func conclude(t *team.Team, w *team.Work, all func(host int) []byte) error {
-	bytes := w.Count * w.Type.Size()
-	to := t.Outcome(bytes)
-	if t.Size() == 1 {
-		to = w.Dst.Ptr
-	}
-	if bytes == 0 || to == nil {
+	h, bytes, f := t.Hosts, eagerBytes(t, w), formOf(w.Kind)
+	if bytes == 0 {
 		return nil
 	}
-	from := t.Hosts.Of(w.Root)
-	for h := range t.Hosts.Size() {
+	from := h.Of(w.Root)
+	for host := range h.Size() {
 		want := bytes
-		if w.Kind == team.KindBroadcast && h != from {
+		switch {
+		case f.fromRoot && host != from:
 			want = 0
+		case f.perSource:
+			want *= h.On(host)
 		}
-		if n := len(all(h)); n != want {
-			return fmt.Errorf("host %d has sent %d bytes, not %d: %w", h, n, want, fault.ErrMismatch)
+		if n := len(all(host)); n != want {
+			return fmt.Errorf("host %d has sent %d bytes, not %d: %w", host, n, want, fault.ErrMismatch)
 		}
 	}
-	if w.Kind == team.KindBroadcast {
-		cpu.Copy(to, unsafe.Pointer(&all(from)[0]), bytes, false)
+	alone := t.Size() == 1
+	if alone && w.Dst.Ptr == nil || f.toRoot && t.Index(w.Root) < 0 {
 		return nil
 	}
-	combine(t.Hosts, w, to, all)
+	to := w.Dst.Ptr
+	switch {
+	case f.fromRoot:
+		give(t, w, unsafe.Pointer(&all(from)[0]))
+	case f.perSource:
+		if !alone {
+			to = t.Outcome(t.Whole() * w.Count * w.Type.Size())
+			if f.perDestination {
+				to = t.Outcome(t.Size() * bytes)
+			}
+		}
+		for host := range h.Size() {
+			gatherBlocks(t, w, f, to, h.Members(host), unsafe.Pointer(&all(host)[0]))
+		}
+	default:
+		off, n := 0, w.Count
+		switch {
+		case w.Kind == team.KindReduceScatter && alone:
+			off = t.Name(t.Rank()) * n
+		case !alone:
+			to, n = t.Outcome(bytes), bytes/w.Type.Size()
+		}
+		combine(h, w, to, all, off, n)
+	}
 	return nil
 }
 
-// combine combines the hosts' contributions in the order of the hosts, so that all get the same bits.
-func combine(h team.Hosts, w *team.Work, to unsafe.Pointer, all func(host int) []byte) {
+// gatherBlocks writes the blocks of a host's ranks, which have contributed from, to where they belong in the destination of
+// each rank that gets them: in an all-to-all those of all ranks of the team, one behind the other, otherwise one.
+func gatherBlocks(t *team.Team, w *team.Work, f form, to unsafe.Pointer, ranks []int, from unsafe.Pointer) {
+	block, source := w.Count*w.Type.Size(), eagerBytes(t, w)
+	for i, s := range ranks {
+		from := unsafe.Add(from, i*source)
+		if !f.perDestination {
+			cpu.Copy(unsafe.Add(to, s*block), from, block, false)
+			continue
+		}
+		for d := range t.Size() {
+			cpu.Copy(unsafe.Add(to, d*source+s*block), unsafe.Add(from, t.Name(d)*block), block, false)
+		}
+	}
+}
+
+// give gives the team what is one block for all ranks, or one for each.
+func give(t *team.Team, w *team.Work, all unsafe.Pointer) {
+	if bytes := eagerBytes(t, w); t.Size() > 1 {
+		cpu.Copy(t.Outcome(bytes), all, bytes, false)
+		return
+	}
+	takeBlock(t, w, all)
+}
+
+// takeBlock takes this rank's block of those of all ranks, or the only one.
+func takeBlock(t *team.Team, w *team.Work, all unsafe.Pointer) {
+	if w.Dst.Ptr == nil {
+		return
+	}
+	bytes := w.Count * w.Type.Size()
+	if formOf(w.Kind).perDestination {
+		all = unsafe.Add(all, t.Name(t.Rank())*bytes)
+	}
+	cpu.Copy(w.Dst.Ptr, all, bytes, false)
+}
+
+// takeFold is conclude for what has been folded already, for operations in which a rank does not get all of it.
+func takeFold(t *team.Team, w *team.Work, data []byte) {
+	if w.Kind == team.KindReduce && t.Index(w.Root) < 0 {
+		return
+	}
+	give(t, w, unsafe.Pointer(&data[0]))
+}
+
+// combine combines elements of the hosts' contributions in the order of the hosts, so that all get the same bits.
+func combine(h team.Hosts, w *team.Work, to unsafe.Pointer, all func(host int) []byte, off, n int) {
 	srcs := h.Scratch()
 	for i := range srcs {
-		srcs[i] = unsafe.Pointer(&all(i)[0])
+		srcs[i] = unsafe.Pointer(&all(i)[off*w.Type.Size()])
 	}
 	div := 1
 	if w.Red == team.Avg {
 		if div = h.Ranks(); w.HalfAverage() && h.Most() > 1 {
-			combineFractions(h, w, to, srcs)
+			combineFractions(h, w, to, srcs, n)
 			return
 		}
 	}
-	cpu.ReduceN(w.Type, w.Red.Op(), to, srcs, w.Count, div, false)
+	cpu.ReduceN(w.Type, w.Red.Op(), to, srcs, n, div, false)
 }
 
 // combineFractions is combine where hosts of several ranks have sent fractions of sums.
-func combineFractions(h team.Hosts, w *team.Work, to unsafe.Pointer, srcs []unsafe.Pointer) {
+func combineFractions(h team.Hosts, w *team.Work, to unsafe.Pointer, srcs []unsafe.Pointer, n int) {
 	ranks := h.On(0)
 	for i := 1; i < len(srcs); i++ {
 		more := h.On(i)
@@ -169,14 +286,25 @@ func combineFractions(h team.Hosts, w *team.Work, to unsafe.Pointer, srcs []unsa
 		if i == len(srcs)-1 {
 			div = h.Ranks()
 		}
-		cpu.AddFractions(w.Type, to, srcs[0], srcs[i], w.Count, ranks, more, div)
+		cpu.AddFractions(w.Type, to, srcs[0], srcs[i], n, ranks, more, div)
 		srcs[0] = to
 		ranks += more
 	}
 }
 
 func takeOutcome(_ context.Context, t *team.Team, w *team.Work) error {
-	if bytes := w.Count * w.Type.Size(); bytes > 0 && w.Dst.Ptr != nil && t.Size() > 1 {
+	block := w.Count * w.Type.Size()
+	if block == 0 || w.Dst.Ptr == nil || t.Size() == 1 {
+		return nil
+	}
+	switch f := formOf(w.Kind); {
+	case !f.perSource:
+		takeBlock(t, w, t.Outcome(eagerBytes(t, w)))
+	case f.perDestination:
+		bytes := t.Whole() * block
+		cpu.Copy(w.Dst.Ptr, unsafe.Add(t.Outcome(t.Size()*bytes), t.Rank()*bytes), bytes, false)
+	default:
+		bytes := t.Whole() * block
 		cpu.Copy(w.Dst.Ptr, t.Outcome(bytes), bytes, false)
 	}
 	return nil

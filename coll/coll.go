@@ -244,8 +244,6 @@ func end(ctx context.Context, c *ubcoll.Comm, w *team.Work) error {
 	}
 	switch {
 	case onDevice(v, w) && placeOnDevice(v, w), w.Err != nil:
-	case v.SpansHosts():
-		choosePathBetween(v.Comm, w)
 	default:
 		choosePath(v.Comm.Team(), w)
 	}

@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"unsafe"
 
-	"github.com/ubcoll/ubcoll/fault"
 	"github.com/ubcoll/ubcoll/hw/cpu"
 	"github.com/ubcoll/ubcoll/internal/team"
 )
@@ -65,8 +64,7 @@ func checkRows(t *team.Team, w *team.Work) (int, error) {
 		for d := 0; d < t.Size(); d++ {
 			_, recv := rows(t, d)
 			if send[d] != recv[s] {
-				return t.Name(d), fmt.Errorf("rank %d expects %d elements from rank %d, which sends %d: %w", t.Name(d),
-					recv[s], t.Name(s), send[d], fault.ErrMismatch)
+				return t.Name(d), countsDiffer(t.Name(s), t.Name(d), send[d], recv[s])
 			}
 		}
 	}

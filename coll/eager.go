@@ -18,7 +18,7 @@ func eagerBytes(t *team.Team, w *team.Work) int {
 	n := w.Count * w.Type.Size()
 	switch w.Kind {
 	case team.KindReduceScatter, team.KindScatter, team.KindAllToAll:
-		n *= t.Size()
+		n *= t.Whole()
 	}
 	return n
 }

@@ -57,7 +57,8 @@ type agreement struct {
 // power of two, some proposals come twice.
 type proposals struct {
 	least, greatest proposal
-	refuser         int // 1 + the first rank that refuses; 0: none does
+	refuser         int  // 1 + the first rank that refuses; 0: none does
+	staged          bool // some host has buffers that go through staging memory
 }
 
 // proposal is what a rank wants: an operation, and its number.
@@ -87,6 +88,7 @@ func (c *proposals) add(d proposals) {
 	if d.refuser != 0 && (c.refuser == 0 || d.refuser < c.refuser) {
 		c.refuser = d.refuser
 	}
+	c.staged = c.staged || d.staged
 }
 
 // one reports whether all want the same, though some may refuse it.
@@ -135,7 +137,7 @@ func (a *agreement) begin(seq uint64, call team.Call) {
 	c := &a.sum
 	c.least.seq, c.least.call = seq, call
 	c.greatest.seq, c.greatest.call = seq, call
-	c.refuser = 0
+	c.refuser, c.staged = 0, false
 	a.seq, a.gathers, a.folds, a.theirs, a.at = seq, false, false, nil, 0
 	if a.some {
 		clear(a.data)
@@ -236,8 +238,8 @@ func (a *agreement) nextReport() (d transfer, ok bool) {
 	return d, false
 }
 
-// The head of a message of proposals: the least proposal; the refuser; how many contributions follow, and how many
-// proposals there are, 1 or 2; and the greatest proposal, if it is another one. Together with the frame's head it has at
+// The head of a message of proposals: the least proposal; the refuser; how many contributions follow; in a byte, how many
+// proposals there are, 1 or 2; in the next, 1 if some host stages; and the greatest proposal, if it is another one. Together with the frame's head it has at
 // most 128 bytes. As long as all goes well it has 64: of so little each byte counts.
 const (
 	proposalBytes = 3 * 8
@@ -346,7 +348,10 @@ func (a *agreement) write(d transfer, b []byte) int {
 		n += dataHead + padded(len(data))
 	}
 	le.PutUint16(b[proposalBytes+4:], uint16(items))
-	le.PutUint16(b[proposalBytes+6:], uint16(many))
+	b[proposalBytes+6], b[proposalBytes+7] = byte(many), 0
+	if a.sum.staged {
+		b[proposalBytes+7] = 1
+	}
 	return n
 }
 
@@ -356,7 +361,16 @@ func (a *agreement) repeats(b []byte) bool {
 	least := &a.sum.least
 	k := readProposal(b)
 	const contributions = 0xffff << 32
-	return k.seq == least.seq && k.call == least.call && binary.LittleEndian.Uint64(b[proposalBytes:])&^contributions == 1<<48
+	rest := binary.LittleEndian.Uint64(b[proposalBytes:]) &^ contributions
+	return k.seq == least.seq && k.call == least.call && (rest == 1<<48 || rest == 1<<48|stages && a.sum.staged)
+}
+
+const stages = 1 << 56 // in the word behind a proposal
+
+// other reports whether a message says that the hosts will not agree.
+func (a *agreement) other(b []byte) bool {
+	const rest = 0xffff<<32 | stages
+	return len(b) < proposalsHead || readProposal(b) != a.sum.least || binary.LittleEndian.Uint64(b[proposalBytes:])&^rest != 1<<48
 }
 
 func (a proposal) write(b []byte) {
@@ -396,8 +410,8 @@ func (a *agreement) read(d transfer, b []byte) error {
 	le := binary.LittleEndian
 	n, items := proposalsHead, int(le.Uint16(b[proposalBytes+4:]))
 	if !a.repeats(b) {
-		c := proposals{least: readProposal(b), refuser: int(le.Uint32(b[proposalBytes:]))}
-		if c.greatest = c.least; le.Uint16(b[proposalBytes+6:]) != 1 {
+		c := proposals{least: readProposal(b), refuser: int(le.Uint32(b[proposalBytes:])), staged: b[proposalBytes+7] != 0}
+		if c.greatest = c.least; b[proposalBytes+6] != 1 {
 			if len(b) < n+proposalBytes {
 				return errProposals(d.host)
 			}

@@ -56,6 +56,8 @@ type Stage struct {
 	mover mover
 	// agreeing says that the hosts agree while this rank moves data.
 	agreeing bool
+	counts   []uint64 // see Counts
+	staged   bool     // some host stages, of the running operation
 
 	// What follows is for leaders.
 
@@ -70,6 +72,8 @@ type Stage struct {
 	srcs   []unsafe.Pointer      // see Scratch
 	dataOf func(host int) []byte // contributions
 	folded *team.Work            // the operation whose contributions are folded
+	// counting says that the hosts tell each other counts, before they agree.
+	counting bool
 
 	ending  sync.Mutex // held by Close, and by users of links outside of the communicator's turn
 	closed  bool
@@ -235,6 +239,23 @@ func (s *Stage) post(e transport.Endpoint, d transfer) {
 	e.Post(s.agreement.place(d), d.seq, unsafe.Pointer(&b[0]), len(b))
 }
 
+// Share implements team.Hosts.
+func (s *Stage) Share() int { return share(s.n, s.most) }
+
+// Members implements team.Hosts.
+func (s *Stage) Members(host int) []int { return s.Hosts[host] }
+
+// Counts implements team.Hosts.
+func (s *Stage) Counts() []uint64 {
+	if s.counts == nil {
+		s.counts = make([]uint64, 2*s.ranks)
+	}
+	return s.counts
+}
+
+// Staged implements team.Hosts.
+func (s *Stage) Staged() bool { return s.staged }
+
 // Contribution implements team.Hosts.
 func (s *Stage) Contribution() int { return contribution(s.n, s.most) }
 
@@ -253,7 +274,9 @@ func (s *Stage) lay() {
 	sizes := []int{a.size(0, s.me), 0}
 	for k := range a.rounds {
 		sizes = append(sizes, empty, a.size(k, a.from[k]), a.size(k, a.from[k]))
-		sizes[1] = max(sizes[1], a.several(k, s.me))
+		if a.count(k) > 1 {
+			sizes[1] = max(sizes[1], a.several(k, s.me))
+		}
 	}
 	for range a.children + 2 {
 		sizes = append(sizes, reportBytes)

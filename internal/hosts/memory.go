@@ -33,7 +33,7 @@ func contribution(hosts, most int) int {
 		n = fewerBytes
 	}
 	if inPairs(hosts) {
-		n = min(n, max(foldBytes-foldLess*hosts, foldLeast)/(2*roundsOf(hosts)+1)&^(1<<10-1))
+		n = min(n, 2*max(foldBytes-foldLess*hosts, foldLeast)/(4*roundsOf(hosts)+3)&^(1<<10-1))
 	} else {
 		n /= hosts - 1
 	}
@@ -43,14 +43,19 @@ func contribution(hosts, most int) int {
 	return n
 }
 
-// room is how many bytes a host with on ranks may contribute if all hosts do, data or records. Between pairs it is
-// records, since data are folded.
-func room(hosts, ranks, most, on int) int {
-	records := on * recordBytes(ranks)
-	if inPairs(hosts) {
-		return records
+// share is how many bytes of data each host may contribute if all hosts do. Between pairs that is less: the last message
+// has the contributions of half of the hosts, for which there is half as much memory as for one alone.
+func share(hosts, most int) int {
+	n := contribution(hosts, most)
+	if inPairs(hosts) && hosts > 2 {
+		n = max(n/hosts-dataHead, 0) &^ 7
 	}
-	return max(contribution(hosts, most), records)
+	return n
+}
+
+// room is how many bytes a host with on ranks may contribute if all hosts do, data or records.
+func room(hosts, ranks, most, on int) int {
+	return max(share(hosts, most), on*recordBytes(ranks))
 }
 
 const line = 64 // of a cache
@@ -141,7 +146,9 @@ func PerComm(hosts, ranks int) []Term {
 	longest := 0
 	for k := range rounds {
 		several := min(1<<k, hosts-1<<k) * of(most)
-		longest = max(longest, several)
+		if min(1<<k, hosts-1<<k) > 1 {
+			longest = max(longest, several)
+		}
 		if inPairs(hosts) { // what is larger has a place: one contribution, a fold, or the records of up to half of the hosts
 			proposals += 2 * max(lone, several)
 		}

@@ -32,6 +32,7 @@ type mover struct {
 	item         int    // bytes of an item that lands there
 	items        uint64 // as many fit
 	landed, free uint64 // such items granted, and combined
+	filled, kept slots  // of an exchange with blocks: what has been gathered to be sent, and combined to be sent on
 
 	local []unsafe.Pointer // scratch, one for each rank of the team
 }
@@ -105,27 +106,38 @@ func (s *Stage) expect(w *team.Work, differ bool) error {
 	if err != nil {
 		return s.comm(s.Team.Name(s.Team.Rank()), err)
 	}
+	if x.Work == nil { // its Run exchanges later
+		return nil
+	}
 	s.begin(x)
+	if !s.leads { // leaders' grants leave with the proposals
+		s.passGrants()
+	}
 	return nil
+}
+
+// passGrants lets the grants leave with which an exchange begins.
+func (s *Stage) passGrants() {
+	for _, p := range s.partners() {
+		if f := s.flow(p); f.granted > f.taken {
+			p.link.Poll()
+		}
+	}
 }
 
 // begin begins an exchange: it lets the peers send.
 func (s *Stage) begin(x team.Exchange) {
 	m := &s.mover
-	m.x, m.size, m.begun = x, x.Work.Type.Size(), true
+	m.x, m.size, m.begun = x, x.Size, true
+	if m.size == 0 {
+		m.size = x.Work.Type.Size()
+	}
 	m.sends.begin(x.Plan, true)
 	m.receives.begin(x.Plan, false)
 	m.grants = m.receives
 	m.landed, m.free = 0, 0
 	s.grant()
-	m.silent = 0  // these leave with the proposals
-	if !s.leads { // or else now
-		for _, p := range s.partners() {
-			if s.flow(p).granted > 0 {
-				p.link.Poll()
-			}
-		}
-	}
+	m.silent = 0
 }
 
 // land makes sure that there is landing memory.
@@ -141,15 +153,30 @@ func (m *mover) land(s *Stage) {
 // leave gives landing memory back. No peer may write to it any more.
 func (m *mover) leave(s *Stage) {
 	s.Network.landing.give(m.landing)
+	m.filled.leave(s.Network)
+	m.kept.leave(s.Network)
 	m.landing, m.begun, m.team, m.x = nil, false, nil, team.Exchange{} // which keeps the caller's memory alive
 }
 
-// length is how many elements the next item of a step has that has rest elements left.
-func (m *mover) length(op schedule.Op, rest int) int {
-	if op == schedule.Reduce {
-		return min(rest, m.item/m.size)
+// apart is how many bytes, and no less, are worth an item of their own where data belong to several places. Less lands in
+// landing memory, with what comes behind it.
+const apart = 16 << 10
+
+// place is where the next item of a step belongs, off elements into it, nil: in landing memory; and how many elements it
+// has.
+func (m *mover) place(s *Stage, k *schedule.Step, off int) (to unsafe.Pointer, n int) {
+	rest := k.N - off
+	switch {
+	case k.Op == schedule.Reduce:
+	case m.x.Blocks == nil:
+		return unsafe.Add(m.x.Destination, (k.Off+off)*m.size), rest
+	default:
+		if to, n = m.x.Blocks.Destination(k.Peer, k.Off+off, rest); to != nil && (n == rest || n*m.size >= apart) {
+			return to, n
+		}
 	}
-	return rest
+	m.land(s)
+	return nil, min(rest, m.item/m.size)
 }
 
 // at is the address of an item in landing memory.
@@ -167,20 +194,26 @@ func (s *Stage) grant() {
 		if l.granted-l.taken == window {
 			return
 		}
-		to := unsafe.Add(m.x.Destination, (k.Off+g.off)*m.size)
-		if k.Op == schedule.Reduce {
-			if m.land(s); m.landed-m.free == m.items {
+		to, n := m.place(s, k, g.off)
+		if to == nil {
+			if m.landed-m.free == m.items {
 				return
 			}
 			to = m.at(m.landed)
 			m.landed++
 		}
-		n := m.length(k.Op, k.N-g.off)
 		p.link.Grant(s.itemPlace(l.granted), itemSeq(s.seq, l.granted), to, n*m.size)
 		l.granted++
 		m.silent++
 		g.did(n)
 	}
+}
+
+// Exchange implements team.Hosts.
+func (s *Stage) Exchange(ctx context.Context, x team.Exchange) error {
+	s.begin(x)
+	s.passGrants()
+	return s.Move(ctx, nil)
 }
 
 // Move implements team.Hosts.
@@ -196,7 +229,7 @@ func (s *Stage) Move(ctx context.Context, local team.Local) error {
 
 // multiply multiplies the data of a team of one rank, for PreMulSum. Others multiply what they stage.
 func (m *mover) multiply(ranks int) {
-	if w := m.x.Work; w.Red == team.PreMulSum && ranks == 1 && m.x.Plan.Count > 0 {
+	if w := m.x.Work; w.Red == team.PreMulSum && ranks == 1 && m.x.Plan.Count > 0 && m.x.Blocks == nil {
 		cpu.Scale(w.Type, m.x.Destination, m.x.Source, m.x.Plan.Count, w.Factor)
 		m.x.Source = m.x.Destination
 	}
@@ -206,7 +239,7 @@ func (m *mover) multiply(ranks int) {
 func (s *Stage) move(ctx context.Context) error {
 	what := s.mover.x.Plan.Way.String()
 	for {
-		to, err := s.send(what)
+		to, err := s.send(ctx, what)
 		if err != nil {
 			return err
 		}
@@ -249,7 +282,7 @@ func (m *mover) mine(k *schedule.Step) unsafe.Pointer {
 }
 
 // send sends what can be sent: steps before the next one that receives, up to one for which there is no grant.
-func (s *Stage) send(what string) (o obstacle, err error) {
+func (s *Stage) send(ctx context.Context, what string) (o obstacle, err error) {
 	m := &s.mover
 	for d := &m.sends; !d.over && (m.receives.over || d.number < m.receives.number); {
 		k := &d.k
@@ -266,12 +299,17 @@ func (s *Stage) send(what string) (o obstacle, err error) {
 		if n == 0 {
 			return o, s.damaged(p, what, fmt.Errorf("a grant of %d bytes for elements of %d", p.link.Room(place), m.size))
 		}
-		if k.Source {
+		if k.Source && m.x.Blocks == nil {
 			if err := m.prepare(k.Off+d.off, n); err != nil {
 				return o, err
 			}
 		}
-		from := unsafe.Add(m.mine(k), d.off*m.size)
+		var from unsafe.Pointer
+		if m.x.Blocks == nil {
+			from = unsafe.Add(m.mine(k), d.off*m.size)
+		} else if from, err = s.gathered(ctx, p, k, d.off, n); err != nil {
+			return o, err
+		}
 		p.link.Put(place, seq, from, n*m.size)
 		l.sent++
 		if k.Last {
@@ -302,15 +340,21 @@ func (s *Stage) receive(ctx context.Context, what string) (o obstacle, err error
 	if o = (obstacle{p: p, word: p.link.Word(place), target: itemSeq(s.seq, l.taken)}); !o.gone() {
 		return o, nil
 	}
-	n := m.length(k.Op, k.N-d.off)
-	replaces := k.After > 0 && !(k.Source && m.x.Source != m.x.Destination) // what is being sent
+	to, n := m.place(s, k, d.off)
+	blocks := m.x.Blocks != nil
+	replaces := k.After > 0 && (blocks || !(k.Source && m.x.Source != m.x.Destination)) // what is being sent
 	if replaces && !m.sent(k.After, d.off+n) {
 		return obstacle{}, nil
 	}
 	if got := p.link.Landed(place); got != n*m.size {
 		return o, s.damaged(p, what, fmt.Errorf("an item of %d bytes, not %d", got, n*m.size))
 	}
-	if k.Op == schedule.Reduce {
+	switch {
+	case blocks:
+		if err := s.take(ctx, k, to, d.off, n); err != nil {
+			return o, err
+		}
+	case k.Op == schedule.Reduce:
 		if replaces {
 			if err := s.flush(ctx); err != nil {
 				return o, err
@@ -324,7 +368,7 @@ func (s *Stage) receive(ctx context.Context, what string) (o obstacle, err error
 		s.combine(k, unsafe.Add(m.x.Destination, (k.Off+d.off)*m.size), m.at(m.free), unsafe.Add(m.mine(k), d.off*m.size), n)
 		m.free++
 	}
-	if k.Last {
+	if k.Last && !blocks {
 		m.hand(unsafe.Add(m.x.Destination, (k.Off+d.off)*m.size), k.Off+d.off, n)
 	}
 	l.taken++
@@ -416,7 +460,7 @@ func (s *Stage) ranksOf(x schedule.Span) (n int) {
 // damaged says that a peer does not do what the schedule says. That breaks the communicator, if the hosts agree: the peer
 // may have called something else.
 func (s *Stage) damaged(p *peer, what string, err error) error {
-	if s.agreeing {
+	if s.agreeing || s.counting {
 		return errVerdict
 	}
 	return s.fail(s.Team.Errorf(what, p.rank, fmt.Errorf("%w: %w", err, fault.ErrMismatch)))

@@ -17,6 +17,7 @@ type Network struct {
 	node transport.Node
 	JobConfig
 	landing pool
+	slots   spares
 
 	mu     sync.Mutex
 	stages map[uint64]*Stage // by communicator

@@ -1,6 +1,10 @@
 package hosts
 
-import "sync"
+import (
+	"sync"
+
+	"github.com/ubcoll/ubcoll/internal/schedule"
+)
 
 // pool is the memory in which a rank lets land what it will combine. All its communicators share it. An operation takes
 // the large piece; one that finds it taken goes on with a small one. There are as many small ones as operations have
@@ -49,4 +53,29 @@ func (p *pool) give(b []byte) {
 	case spareBytes:
 		p.spares = append(p.spares, b)
 	}
+}
+
+// spares is memory of items that are gathered to be sent, or combined to be sent on. There is as much as operations have
+// used at the same time.
+type spares struct {
+	mu   sync.Mutex
+	free [][]byte
+}
+
+func (p *spares) take() []byte {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	last := len(p.free) - 1
+	if last < 0 {
+		return make([]byte, schedule.Slots*slotBytes)
+	}
+	b := p.free[last]
+	p.free = p.free[:last]
+	return b
+}
+
+func (p *spares) give(b []byte) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.free = append(p.free, b)
 }

@@ -24,7 +24,11 @@ func writeReport(b []byte, y *team.Tally) int {
 	if k := y.Refused; k != nil {
 		le.PutUint32(b[0:], uint32(k.Rank+1))
 		le.PutUint32(b[4:], uint32(k.About+1))
-		le.PutUint32(b[8:], uint32(k.Code))
+		code := uint32(k.Code) << 1
+		if k.Counts {
+			code |= 1
+		}
+		le.PutUint32(b[8:], code)
 		text = k.Text[:min(len(k.Text), team.TextBytes)]
 	}
 	le.PutUint32(b[12:], uint32(len(y.Votes)))
@@ -56,8 +60,8 @@ func parseReport(b []byte, ranks int) (y team.Tally, err error) {
 	if rank := int(le.Uint32(b)); rank > ranks {
 		return y, errReport
 	} else if rank > 0 {
-		y.Refused = &team.Refusal{Rank: rank - 1, About: int(le.Uint32(b[4:])) - 1, Code: int(le.Uint32(b[8:])),
-			Text: string(b[len(b)-text:])}
+		y.Refused = &team.Refusal{Rank: rank - 1, About: int(le.Uint32(b[4:])) - 1, Code: int(le.Uint32(b[8:]) >> 1),
+			Counts: le.Uint32(b[8:])&1 != 0, Text: string(b[len(b)-text:])}
 	}
 	if y.Others = int(le.Uint32(b[16:])); y.Others > ranks {
 		return y, errReport

@@ -47,8 +47,15 @@ func (s *Stage) Agree(ctx context.Context, w *team.Work, bad, mine error) error 
 func (s *Stage) lead(ctx context.Context, w *team.Work, differ bool) error {
 	t, a := s.Team, s.agreement
 	a.begin(s.seq, w.Call())
+	wrong, err := s.count(ctx, w, differ)
+	if err != nil {
+		return err
+	}
+	a.sum.staged = !differ && w.Path.Stages != nil && w.Path.Stages(t, w)
 	if differ {
 		a.differs(s.proposed())
+	} else if wrong != nil {
+		a.sum.refuser = 1 + wrong.Rank
 	} else if w.Path.Contribute != nil {
 		b := a.own(s.full[0])
 		switch n := w.Path.Contribute(t, w, b); {
@@ -69,6 +76,10 @@ func (s *Stage) lead(ctx context.Context, w *team.Work, differ bool) error {
 		return err
 	}
 	if a.sum.same() {
+		if s.mover.begun && w.Path.Counts != nil {
+			return s.comm(t.Name(t.Rank()), fmt.Errorf("what the hosts say of their counts is damaged: %w", fault.ErrMismatch))
+		}
+		s.staged = a.sum.staged
 		if w.Path.Conclude != nil && !a.folds {
 			if err := w.Path.Conclude(t, w, s.dataOf); err != nil {
 				return s.comm(t.Name(t.Rank()), err)
@@ -80,8 +91,12 @@ func (s *Stage) lead(ctx context.Context, w *team.Work, differ bool) error {
 	}
 	s.free()
 	s.withdraw()
-	a.report(t.Tally())
-	err := s.converse(ctx)
+	y := t.Tally()
+	if wrong != nil {
+		y.Refused = wrong
+	}
+	a.report(y)
+	err = s.converse(ctx)
 	if err == nil {
 		err = s.revoked(ctx)
 	}
@@ -98,6 +113,50 @@ func (s *Stage) lead(ctx context.Context, w *team.Work, differ bool) error {
 		return err
 	}
 	return verdict
+}
+
+// count lets the hosts tell each other counts, if the operation has any, and compares them. It returns what is wrong with
+// them. If other hosts call something else, the leader goes on to agree, and the counts are left as they are.
+func (s *Stage) count(ctx context.Context, w *team.Work, differ bool) (wrong *team.Refusal, err error) {
+	t := s.Team
+	if differ || w.Path.Counts == nil {
+		return nil, nil
+	}
+	w.Path.Lay(t, w)
+	for r := 1; r < t.Size(); r++ {
+		if err := t.WaitProgress(ctx, r, 1, team.StepAgree); err != nil {
+			return nil, err
+		}
+	}
+	x, compare := w.Path.Counts(t, w)
+	s.counting = true
+	s.begin(x)
+	s.passGrants()
+	if err = s.move(ctx); err == nil {
+		err = s.flush(ctx)
+	}
+	s.counting = false
+	if err == errVerdict {
+		return nil, nil
+	}
+	if err == nil {
+		s.mover.leave(s)
+		wrong = compare()
+	}
+	return wrong, err
+}
+
+// heardOther reports whether some host has said that the hosts will not agree.
+func (s *Stage) heardOther() bool {
+	a := s.agreement
+	for k := range a.rounds {
+		d := a.heard(k, s.seq)
+		p, place := s.peers[d.host], a.place(d)
+		if team.Reached(p.link.Word(place).Load(), d.seq) && a.other(s.slot(d)[:p.link.Landed(place)]) {
+			return true
+		}
+	}
+	return false
 }
 
 // proposed is what the ranks of a team propose that does not agree.
@@ -212,7 +271,7 @@ func (s *Stage) proceed(ctx context.Context) (over bool, err error) {
 			d.seq++
 			s.post(p.link, d)
 		case a.theirs != nil:
-			if d.round < a.rounds-1 { // what it sent is folded in place
+			if d.round < a.rounds-1 || s.folded.Path.Folded != nil { // what it sent is folded in place
 				if err := s.flush(ctx); err != nil {
 					return false, err
 				}
@@ -250,7 +309,7 @@ func (s *Stage) fold(round int) {
 	}
 	into := unsafe.Pointer(&a.data[s.me][0])
 	switch {
-	case !last:
+	case !last || w.Path.Folded != nil:
 	case t.Size() > 1:
 		into = t.Outcome(bytes)
 	default:
@@ -258,6 +317,9 @@ func (s *Stage) fold(round int) {
 	}
 	a.theirs = nil
 	s.add(w, into, x, y, xs, ys, bytes/w.Type.Size(), last)
+	if last && w.Path.Folded != nil {
+		w.Path.Folded(t, w, a.data[s.me])
+	}
 }
 
 // free lets the slots of the running operation be used by the operation after the next.
@@ -275,7 +337,9 @@ func (s *Stage) say(e *fault.Error) {
 		return
 	}
 	d := &t.Me.Verdict[t.Seq&1]
-	d.Sig = 1
+	if d.Sig = 1; s.staged {
+		d.Sig = 2
+	}
 	if e != nil {
 		d.Sig = 0
 		d.Refusal = uint64(e.Peer+1)<<32 | uint64(reason.Code(e.Err))
@@ -286,6 +350,10 @@ func (s *Stage) say(e *fault.Error) {
 
 // follow is Agree on the other ranks.
 func (s *Stage) follow(ctx context.Context, w *team.Work, differ bool) error {
+	if !differ && w.Path.Counts != nil {
+		w.Path.Lay(s.Team, w)
+		s.Team.Progress(1)
+	}
 	if err := s.expect(w, differ); err != nil {
 		return err
 	}
@@ -340,7 +408,8 @@ func (s *Stage) hear(ctx context.Context) error {
 			return err
 		}
 	}
-	if d.Sig == 1 {
+	if d.Sig > 0 {
+		s.staged = d.Sig == 2
 		return nil
 	}
 	return t.Errorf(team.StepAgree, int(d.Refusal>>32)-1,

@@ -57,6 +57,11 @@ func (m Model) terms(way Way, hosts, bytes int) (t terms) {
 	case Scatter:
 		part := (n - 1) / n * b
 		t = terms{2 * rounds, part, part, 0, 0, 0}
+	case ToChain:
+		items := math.Ceil(b / float64(m.Item(ToChain, hosts, bytes)))
+		t = terms{n - 2 + items, 0, 0, b, (n - 2 + items) * b / items, 0}
+	case ToTree:
+		t = terms{rounds, rounds * b, 0, rounds * b, 0, 0}
 	}
 	return t
 }
@@ -95,7 +100,7 @@ func (m Model) Item(way Way, hosts, bytes int) int {
 	switch way {
 	case Ring:
 		bytes = (bytes + hosts - 1) / hosts
-	case Chain:
+	case Chain, ToChain:
 		// The last host has everything when hosts-2 items have passed, and then all items. That is soonest with so many.
 		items := int(math.Sqrt(float64(hosts-2) * float64(bytes) * float64(m.Relay) * 1e-3 / float64(max(m.Message, 1))))
 		bytes = max(bytes/max(items, 1), min(bytes, leastItem))

@@ -22,14 +22,17 @@ const (
 	Chain                   // broadcast
 	Tree                    // broadcast
 	Scatter                 // broadcast
+	ToTree                  // reduce
+	ToChain                 // reduce
+	Pairwise                // all others
 )
 
-// Reducing and Sending are the ways of all-reduces and of broadcasts.
-var Reducing, Sending = []Way{Doubling, Halving, Ring}, []Way{Tree, Scatter, Chain}
+// Reducing, Sending and ToRoot are the ways of all-reduces, of broadcasts and of reduces.
+var Reducing, Sending, ToRoot = []Way{Doubling, Halving, Ring}, []Way{Tree, Scatter, Chain}, []Way{ToTree, ToChain}
 
 // String is the way's name, as LastOp has it.
 func (w Way) String() string {
-	return [...]string{"", "ring", "doubling", "halving", "chain", "tree", "scatter"}[w]
+	return [...]string{"", "ring", "doubling", "halving", "chain", "tree", "scatter", "tree", "chain", "pairwise"}[w]
 }
 
 // Plan is one collective.
@@ -37,10 +40,18 @@ type Plan struct {
 	Way       Way
 	Hosts, Me int
 	Root      int // the root's host
-	Count     int // elements
+	Count     int // elements; pairwise, if it reduces: of this host's result; otherwise not used
 	Item      int // most elements of a step
 	Line      int // ring, halving, scatter: parts begin at multiples of so many elements, so that they share no cache line
+
+	// Pairwise: how many elements this host sends to each host, and receives from each. Offsets of steps count the elements
+	// between the two hosts.
+	Sends, Receives []int
+	Reduces         bool // pairwise: combines all that it receives, Count from each host, and its own
 }
+
+// Slots is how many items a host has memory for that it combines and sends on, if it has no destination for them.
+const Slots = 4
 
 // Op is what a step does.
 type Op uint8
@@ -83,7 +94,8 @@ type Cursor struct {
 	fold int // doubling, halving: pairs of hosts that begin with one sending the other all its data
 	rank int // doubling, halving: this host's number among those that go on, -1: not among them
 
-	hop, item int // halving, scatter
+	hop, item int  // halving, scatter, pairwise
+	more      bool // pairwise: some host had an item in this turn
 }
 
 // Begin returns a cursor before the first step.
@@ -113,7 +125,13 @@ func roundUp(n, to int) int { return (n + to - 1) / to * to }
 
 // Next stores the next step in s. It returns false at the end.
 func (c *Cursor) Next(s *Step) bool {
-	if c.p.Count == 0 || c.p.Hosts == 1 {
+	if c.p.Hosts == 1 {
+		return false
+	}
+	if c.p.Way == Pairwise {
+		return c.pairwise(s)
+	}
+	if c.p.Count == 0 {
 		return false
 	}
 	switch c.p.Way {
@@ -127,6 +145,10 @@ func (c *Cursor) Next(s *Step) bool {
 		return c.tree(s)
 	case Scatter:
 		return c.scatter(s)
+	case ToTree:
+		return c.toTree(s)
+	case ToChain:
+		return c.toChain(s)
 	}
 	return c.chain(s)
 }
@@ -467,4 +489,108 @@ func (c *Cursor) chain(s *Step) bool {
 			return true
 		}
 	}
+}
+
+// toTree is the reduce by the tree of tree, item by item: a host combines what comes from h + 1, h + 2, h + 4 and so on
+// with its own, and sends that to the host that is h without its lowest bit behind the root.
+func (c *Cursor) toTree(s *Step) bool {
+	p := &c.p
+	h := (p.Me - p.Root + p.Hosts) % p.Hosts
+	children := 0
+	for low := h & -h; (h == 0 || 1<<children < low) && h+1<<children < p.Hosts; children++ {
+	}
+	steps := children // of an item
+	if h > 0 {
+		steps++
+	}
+	item, at := c.at/steps, c.at%steps
+	off := item * p.Item
+	if off >= p.Count {
+		return false
+	}
+	c.at++
+	*s = Step{Off: off, N: min(p.Item, p.Count-off), Source: at == 0}
+	if at == children {
+		s.Op, s.Peer = Send, (p.Root+h&(h-1))%p.Hosts
+		return true
+	}
+	child := h + 1<<at
+	s.Op, s.Peer, s.OwnFirst, s.Last = Reduce, (p.Root+child)%p.Hosts, true, at == steps-1
+	s.Own, s.In = Span{p.Me, 1 << at}, Span{s.Peer, min(1<<at, p.Hosts-child)}
+	s.After = c.slot(h, item)
+	return true
+}
+
+// toChain is the reduce along a chain of the hosts, to the root's, item by item.
+func (c *Cursor) toChain(s *Step) bool {
+	p := &c.p
+	h := (p.Me - p.Root + p.Hosts) % p.Hosts
+	last := h == p.Hosts-1
+	for {
+		item, sends := c.at/2, c.at%2 == 1
+		off := item * p.Item
+		if off >= p.Count {
+			return false
+		}
+		c.at++
+		*s = Step{Off: off, N: min(p.Item, p.Count-off), Source: last || !sends}
+		switch {
+		case sends && h > 0:
+			s.Op, s.Peer = Send, before(p.Me, p.Hosts)
+			return true
+		case !sends && !last:
+			s.Op, s.Peer, s.OwnFirst, s.Last = Reduce, after(p.Me, p.Hosts), true, h == 0
+			s.Own, s.In = Span{p.Me, 1}, Span{s.Peer, p.Hosts - 1 - h}
+			s.After = c.slot(h, item)
+			return true
+		}
+	}
+}
+
+// slot is how many items must have left before there is memory for one more of those that are sent on.
+func (c *Cursor) slot(h, item int) int {
+	if h == 0 {
+		return 0
+	}
+	return max(0, item+1-Slots)
+}
+
+// pairwise is what goes straight from each host to each other one: first this host sends, to the hosts behind it, then it
+// receives, from those before it, in each case an item of every host's in turn. So at any time each host receives from
+// another one.
+func (c *Cursor) pairwise(s *Step) bool {
+	p := &c.p
+	for c.hop < 2 {
+		receives, counts, off := c.hop == 1, p.Sends, c.item*p.Item
+		if receives {
+			counts = p.Receives
+		}
+		for c.at++; c.at < p.Hosts; c.at++ {
+			peer := p.Me + c.at
+			if receives {
+				peer = p.Me - c.at + p.Hosts
+			}
+			peer %= p.Hosts
+			if off >= counts[peer] {
+				continue
+			}
+			c.more = true
+			*s = Step{Op: Send, Peer: peer, Off: off, N: min(p.Item, counts[peer]-off), Source: true}
+			switch {
+			case !receives:
+			case p.Reduces:
+				s.Op, s.Source, s.Last = Reduce, c.at == 1, c.at == p.Hosts-1
+				s.In, s.Own = Span{peer, 1}, Span{after(peer, p.Hosts), c.at}
+			default:
+				s.Op, s.Last = Copy, true
+			}
+			return true
+		}
+		c.at, c.item = 0, c.item+1
+		if !c.more {
+			c.hop, c.item = c.hop+1, 0
+		}
+		c.more = false
+	}
+	return false
 }

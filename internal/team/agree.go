@@ -86,8 +86,9 @@ type Tally struct {
 
 // Refusal says why a rank refused.
 type Refusal struct {
-	Rank, About int // ranks of the communicator; About is -1 if it is about none
-	Code        int // as of reason.Code
+	Rank, About int  // ranks of the communicator; About is -1 if it is about none
+	Code        int  // as of reason.Code
+	Counts      bool // no rank refused: what Rank sends is not what About expects
 	Text        string
 }
 
@@ -106,7 +107,7 @@ func (t *Team) tally(slot uint64) (y Tally) {
 		if d.Sig>>59 != uint64(KindRefused) {
 			y.vote(Vote{CallOf(d.Sig), 1, t.Name(r)})
 		} else if y.Refused == nil {
-			y.Refused = &Refusal{t.Name(r), int(d.Refusal>>32) - 1, int(uint32(d.Refusal)), t.Peers[r].Area.Refusals[slot].Get()}
+			y.Refused = &Refusal{Rank: t.Name(r), About: int(d.Refusal>>32) - 1, Code: int(uint32(d.Refusal)), Text: t.Peers[r].Area.Refusals[slot].Get()}
 		}
 	}
 	return y
@@ -150,6 +151,9 @@ func (t *Team) Verdict(y *Tally) *fault.Error {
 		about := k.About
 		if about < 0 || about >= t.all {
 			about = k.Rank
+		}
+		if k.Counts {
+			return t.Errorf(StepAgree, about, reason.Remote(k.Text, reason.OfCode(k.Code)))
 		}
 		return t.Errorf(StepAgree, about, fmt.Errorf("rank %d refused: %w", k.Rank, reason.Remote(k.Text, reason.OfCode(k.Code))))
 	}

@@ -21,6 +21,22 @@ type Exchange struct {
 	Stream          bool // Copies are written past the caches
 	// Early says that the data may move while the hosts agree. Otherwise only Destination is used before Move.
 	Early bool
+
+	// Blocks is where the data are if not at the same offsets in Source and Destination, which are not used then.
+	Blocks Blocks
+	Size   int // of an element, if it is not one of Work's
+}
+
+// Blocks is where the data of an exchange are that go from some host to another one. They are a sequence of elements, of
+// which off and n say a part. What is combined on a host is said to go to that host itself, and to come from it.
+type Blocks interface {
+	// Source returns where the elements for a host are, if they are together there, or nil. Fill writes them to another place.
+	Source(host, off, n int) unsafe.Pointer
+	Fill(to unsafe.Pointer, host, off, n int)
+	// Destination returns where the elements from a host belong, and how many of them, from the first on, belong together
+	// there; or nil. Take takes those that have come, whether to there or elsewhere.
+	Destination(host, off, n int) (to unsafe.Pointer, together int)
+	Take(from unsafe.Pointer, host, off, n int)
 }
 
 // Local is what a rank does within its team beside an exchange. Offsets and lengths are in elements of the exchange.

@@ -20,10 +20,18 @@ type Hosts interface {
 	Most() int
 	// Contribution is how many bytes of data a path may contribute: see Path.Contribute. All ranks have the same.
 	Contribution() int
+	// Share is how many bytes each host may contribute if all do.
+	Share() int
+	// Members are the ranks of a host, in the order of its team.
+	Members(host int) []int
+	// Staged reports whether Path.Stages did on any host, for the running operation.
+	Staged() bool
 	// Link is how data goes between the hosts. It does not change.
 	Link() *Link
 	// Scratch has one pointer for each host, for the running operation to use.
 	Scratch() []unsafe.Pointer
+	// Counts has room for two counts for each rank of the communicator, for the running operation to use.
+	Counts() []uint64
 	// Progress moves what other hosts send and wait for, while this rank waits for its team. It does not block. Any
 	// goroutine.
 	Progress()
@@ -37,6 +45,8 @@ type Hosts interface {
 	// results are bitwise the same. local brings the team's data, if the exchange does not have them; or it is nil. Blocks, in
 	// the communicator's turn; an error breaks the communicator.
 	Move(ctx context.Context, local Local) error
+	// Exchange does an exchange that begins only now. The owners of a lane do the same ones in the same order.
+	Exchange(ctx context.Context, x Exchange) error
 }
 
 // MostLanes is the most lanes of a communicator.

@@ -222,9 +222,18 @@ type Path struct {
 	// pairs, that is done as they come; the result is then where Conclude would put it, at Outcome, or in the destination
 	// of a team of one rank, and Conclude is not called.
 	Folds bool
+	// Folded, if it is not nil, is called with what has come of folding instead, on the first rank of each host.
+	Folded func(t *Team, w *Work, data []byte)
+	// Stages reports, on the first rank of a team that has agreed, whether some of its buffers go through staging memory.
+	Stages func(t *Team, w *Work) bool
+	// Counts is how the hosts tell each other the counts of an operation that has vectors of them, before they agree. Each rank of a
+	// team that has agreed leaves its own for the team with Lay. Then Counts runs on the first rank of each host, which
+	// exchanges x, and compare returns what is wrong, to be told to all ranks, or nil.
+	Lay    func(t *Team, w *Work)
+	Counts func(t *Team, w *Work) (x Exchange, compare func() *Refusal)
 	// Exchange is what this rank exchanges with the owners of its lane on other hosts. Its team has agreed. Other hosts
 	// may send from then on, while the hosts agree. If they do not, no rank's call returns before all ranks of its team
-	// are done with the exchange's memory. An error breaks the communicator.
+	// are done with the exchange's memory. An error breaks the communicator. With the zero Exchange, Run exchanges.
 	Exchange func(t *Team, w *Work) (Exchange, error)
 	// Conclude runs on the first rank of each host. It turns the contributions of all hosts into what Run uses. An
 	// error means that some host has sent something wrong, and breaks the communicator.
