@@ -141,8 +141,8 @@ func PerComm(hosts, ranks int) []Term {
 	most := on + min(fuller, 1)
 	of := func(on int) int { return dataHead + padded(room(hosts, ranks, most, on)) }
 	rounds, lone := roundsOf(hosts), dataHead+padded(contribution(hosts, most))
-	// Two messages to send with contributions, one each round without, and two slots each round.
-	proposals := (2+3*rounds)*empty + max(of(most), lone)
+	// A message to send with one contribution, one each round without, and two slots each round.
+	proposals := (1+3*rounds)*empty + max(of(most), lone)
 	longest := 0
 	for k := range rounds {
 		several := min(1<<k, hosts-1<<k) * of(most)
@@ -153,7 +153,9 @@ func PerComm(hosts, ranks int) []Term {
 			proposals += 2 * max(lone, several)
 		}
 	}
-	proposals += longest
+	if longest > 0 { // another message to send, with several
+		proposals += empty + longest
+	}
 	if !inPairs(hosts) { // all slots together have each other host's contribution twice
 		proposals += 2 * ((hosts-1-fuller)*of(on) + fuller*of(on+1))
 	}

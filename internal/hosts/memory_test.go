@@ -36,7 +36,7 @@ func TestMemoryOfMessages(t *testing.T) {
 			got := 0
 			for _, b := range slices.Concat(s.full[:], s.out, s.slots) {
 				got += cap(b)
-				require.Zero(t, uintptr(unsafe.Pointer(&b[0]))%8)
+				require.Zero(t, uintptr(unsafe.Pointer(unsafe.SliceData(b)))%8)
 			}
 			want := Sum(PerComm(k.hosts, k.ranks)[:2])
 			if k.ranks%k.hosts == 0 {
