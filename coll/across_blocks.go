@@ -15,7 +15,7 @@ var (
 	blockPaths = [...]team.Path{schedule.ToTree: blockPath(schedule.ToTree), schedule.ToChain: blockPath(schedule.ToChain),
 		schedule.Pairwise: blockPath(schedule.Pairwise)}
 	countedPath = team.Path{Name: schedule.Pairwise.String(), Acquire: acquireCounted, Stages: stagesBlocks, Lay: layCounts,
-		Counts: exchangeCounts, Run: runBlocks}
+		Exchange: exchangeCounts, Run: runBlocks}
 )
 
 func blockPath(way schedule.Way) team.Path {
@@ -64,7 +64,7 @@ func runBlocks(ctx context.Context, t *team.Team, w *team.Work) error {
 	w.Inner[1] = "push"
 	if b.h.Lane() >= 0 {
 		var err error
-		if w.Path.Exchange != nil && early(t) {
+		if early(t) && !isVector(w.Kind) {
 			err = b.h.Move(ctx, nil)
 		} else {
 			err = b.h.Exchange(ctx, b.exchange())

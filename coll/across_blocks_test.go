@@ -4,10 +4,17 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math/rand/v2"
+	"slices"
+	"strings"
 	"testing"
+
+	"github.com/stretchr/testify/require"
 
 	"github.com/ubcoll/ubcoll"
 	"github.com/ubcoll/ubcoll/coll"
+	"github.com/ubcoll/ubcoll/fault"
+	"github.com/ubcoll/ubcoll/internal/engine"
 	"github.com/ubcoll/ubcoll/internal/inside"
 	"github.com/ubcoll/ubcoll/internal/race"
 	"github.com/ubcoll/ubcoll/internal/testkit"
@@ -201,6 +208,168 @@ func TestAcrossBlocks(t *testing.T) {
 					return checkAcross(c, 3000, 0)
 				}))
 			})
+		}
+	}
+}
+
+// wrong makes a call that differs from k, in a way: another count, root or operation, a refusal, or counts of a pair
+// that do not match. dst and src have room for any.
+func (k blockCall) wrong(c *ubcoll.Comm, way int, dst, src []float32) error {
+	n := c.Size()
+	ctx := context.Background()
+	switch way {
+	case 1:
+		k.count++
+	case 2:
+		k.root = (k.root + 1) % n
+	case 3:
+		k.op = blockOps[(slices.Index(blockOps, k.op)+1)%len(blockOps)]
+	case 4: // refused
+		return coll.AllGather(ctx, c, ubcoll.Of(dst[:n]), ubcoll.Of(src[:2]))
+	case 5:
+		return coll.Barrier(ctx, c)
+	case 6:
+		ended, cancel := context.WithCancel(ctx)
+		cancel()
+		ctx = ended
+	}
+	size := k.count
+	if way == 1 && strings.HasSuffix(k.op, "_v") {
+		size-- // only what it says of the first rank differs
+	}
+	sends, receives, send, receive := make([]int, n), make([]int, n), 0, 0
+	for r := range n {
+		sends[r], receives[r] = size, size
+		if r == 0 {
+			sends[r], receives[r] = k.count, k.count
+		}
+		send, receive = send+sends[r], receive+receives[r]
+	}
+	of := func(b []float32, n int) ubcoll.Vec { return ubcoll.Of(b[:n]) }
+	switch all := n * k.count; k.op {
+	case "reduce_scatter":
+		return coll.ReduceScatter(ctx, c, of(dst, k.count), of(src, all), ubcoll.Sum)
+	case "reduce":
+		return coll.Reduce(ctx, c, of(dst, k.count), of(src, k.count), ubcoll.Sum, k.root)
+	case "all_gather":
+		return coll.AllGather(ctx, c, of(dst, all), of(src, k.count))
+	case "gather":
+		return coll.Gather(ctx, c, of(dst, all), of(src, k.count), k.root)
+	case "scatter":
+		return coll.Scatter(ctx, c, of(dst, k.count), of(src, all), k.root)
+	case "all_to_all":
+		return coll.AllToAll(ctx, c, of(dst, all), of(src, all))
+	case "all_gather_v":
+		return coll.AllGatherV(ctx, c, of(dst, receive), receives, of(src, receives[c.Rank()]))
+	case "gather_v":
+		if c.Rank() != k.root {
+			return coll.GatherV(ctx, c, ubcoll.Vec{}, nil, of(src, k.count), k.root)
+		}
+		return coll.GatherV(ctx, c, of(dst, receive), receives, of(src, receives[c.Rank()]), k.root)
+	case "scatter_v":
+		if c.Rank() != k.root {
+			return coll.ScatterV(ctx, c, of(dst, k.count), ubcoll.Vec{}, nil, k.root)
+		}
+		return coll.ScatterV(ctx, c, of(dst, sends[c.Rank()]), of(src, send), sends, k.root)
+	}
+	return coll.AllToAllV(ctx, c, of(dst, receive), receives, of(src, send), sends)
+}
+
+// TestAcrossBlocksMismatches: if ranks make a wrong call, all ranks return the same error, in the same operation, and
+// nothing is written later; so do they if the counts of a pair of ranks do not match, which are named. TEST_PROGRAMS says how
+// many calls of each seed are wrong.
+func TestAcrossBlocksMismatches(t *testing.T) {
+	count := programs(t, 60)
+	for _, seed := range testkit.Seeds(t) {
+		t.Logf("%d calls of seed %d", count, seed)
+		for i, hosts := range []string{"ab", "abcdabcc", "ababb", "abc"} {
+			blockMismatches(t, hosts, inside.Providers.Network, seed, max(count/8, 1))
+			blockMismatches(t, hosts, transporttest.New(t, wires[i].o).Node, seed+uint64(i), max(count/8, 1))
+		}
+	}
+}
+
+func blockMismatches(t *testing.T, hosts string, network engine.NewNode, seed uint64, count int) {
+	ranks, most := len(hosts), 60000
+	if race.Enabled || testing.Short() {
+		most = 3000
+	}
+	said, what := make([][]error, count), make([]string, count)
+	for i := range said {
+		said[i] = make([]error, ranks)
+	}
+	requireAll(t, onHostsOver(t, hosts, network, func(c *ubcoll.Comm) error {
+		draw := rand.New(rand.NewPCG(seed, 7))
+		var of [2][2][]float32 // staged and direct
+		for i := range of {
+			src, dst, free, err := twoBuffers(c, ranks*(most+1), i == 1, false)
+			if err != nil {
+				return err
+			}
+			defer free()
+			of[i] = [2][]float32{src, dst}
+		}
+		for i := range count {
+			k := blockCall{op: blockOps[draw.IntN(len(blockOps))], count: []int{1, 10, 1000, most}[draw.IntN(4)], root: draw.IntN(ranks)}
+			wrong := make([]int, ranks)
+			counts := strings.HasSuffix(k.op, "_v")
+			for range 1 + draw.IntN(2) {
+				way := 1 + draw.IntN(6)
+				if way == 2 && (k.op == "all_gather" || k.op == "all_to_all" || k.op == "reduce_scatter" || k.op == "all_gather_v" || k.op == "all_to_all_v") {
+					way = 3
+				}
+				at := draw.IntN(ranks)
+				if way == 1 && (k.op == "gather_v" || k.op == "scatter_v") && draw.IntN(2) == 0 {
+					at = k.root
+				}
+				wrong[at] = way
+				if draw.IntN(2) == 0 && !counts {
+					for r := range wrong {
+						if hosts[r] == hosts[at] {
+							wrong[r] = way
+						}
+					}
+				}
+			}
+			if len(slices.Compact(slices.Clone(wrong))) == 1 || counts && slices.Index(wrong, 1) == 0 && !slices.ContainsFunc(wrong, func(w int) bool { return w > 1 }) {
+				wrong = make([]int, ranks)
+				wrong[ranks-1] = 5
+			}
+			src, dst := of[draw.IntN(8)>>(c.Rank()%3)&1][0], of[draw.IntN(8)>>(c.Rank()%3)&1][1]
+			if c.Rank() == 0 {
+				what[i] = fmt.Sprintf("%s: %+v, %v", hosts, k, wrong)
+			}
+			err := k.wrong(c, wrong[c.Rank()], dst, src)
+			said[i][c.Rank()] = err
+			for j := range dst {
+				dst[j] = float32(c.Rank())
+			}
+			k = blockCall{op: blockOps[i%len(blockOps)], count: []int{3, 700, 20000}[i%3], root: i % ranks, direct: i%2 == 0}
+			if err := k.call(c); err != nil {
+				return fmt.Errorf("after wrong call %d (%s): %w", i, what[i], err)
+			}
+			for j, is := range dst {
+				if is != float32(c.Rank()) {
+					return fmt.Errorf("rank %d: after wrong call %d (%s) had returned, it wrote [%d] = %v", c.Rank(), i, what[i], j, is)
+				}
+			}
+		}
+		return nil
+	}))
+	for i, errs := range said {
+		about, text := -2, ""
+		for r, err := range errs {
+			require.Error(t, err, "call %d, %s, rank %d: %v", i, what[i], r, errs)
+			e, ok := errors.AsType[*fault.Error](err)
+			require.True(t, ok)
+			if e.Step == "" {
+				continue // the rank's own refusal
+			}
+			if about == -2 {
+				about, text = e.Peer, e.Err.Error()
+			}
+			require.Equal(t, about, e.Peer, "call %d, %s: %v", i, what[i], errs)
+			require.Equal(t, text, e.Err.Error(), "call %d, %s: %v", i, what[i], errs)
 		}
 	}
 }

@@ -1,6 +1,7 @@
 package coll
 
 import (
+	"context"
 	"fmt"
 	"unsafe"
 
@@ -11,8 +12,8 @@ import (
 )
 
 // In an operation with vectors between hosts, each rank of a team that has agreed leaves its counts in its staging memory.
-// The hosts' leaders tell each other, in pairs, what the ranks of the one send to those of the other, compare that with
-// what these expect, and agree only then. So no host has the counts of all pairs, and nobody succeeds if any are wrong.
+// The hosts' leaders tell each other, in pairs, what the ranks of the one send to those of the other, while they agree on the
+// operation, compare that with what these expect, and agree on the result. So no host has the counts of all pairs, and nobody succeeds if any are wrong.
 
 // rankCounts is what one rank sends to each rank of the communicator, and expects from each; where these blocks are in
 // its source and its destination; and how many elements all are together.
@@ -84,8 +85,12 @@ type counting struct {
 	source, dest int // the ranks that wrong is about
 }
 
-func exchangeCounts(t *team.Team, w *team.Work) (team.Exchange, func() *team.Refusal) {
-	c := &counting{blocks: newBlocks(nil, t, w)}
+// exchangeCounts is the exchange of counts, on leaders.
+func exchangeCounts(t *team.Team, w *team.Work) (team.Exchange, error) {
+	if t.Rank() != 0 {
+		return team.Exchange{}, nil
+	}
+	c := &counting{blocks: newBlocks(context.Background(), t, w)}
 	h := t.Hosts
 	me, hosts := h.Host(), h.Size()
 	p := schedule.Plan{Way: schedule.Pairwise, Hosts: hosts, Me: me, Item: schedule.LargestItem / 8, Line: 1,
@@ -104,7 +109,7 @@ func exchangeCounts(t *team.Team, w *team.Work) (team.Exchange, func() *team.Ref
 			p.Receives[other] = from.number()
 		}
 	}
-	return team.Exchange{Plan: p, Work: w, Blocks: c, Size: 8}, c.compare
+	return team.Exchange{Plan: p, Work: w, Blocks: c, Size: 8, Early: true}, nil
 }
 
 // Source implements team.Blocks.
@@ -160,8 +165,9 @@ func countsDiffer(source, dest int, sent, expected uint64) error {
 	return fmt.Errorf("rank %d expects %d elements from rank %d, which sends %d: %w", dest, expected, source, sent, fault.ErrMismatch)
 }
 
-// compare also compares the counts within the team. It returns the pair of the lowest ranks whose counts differ, or nil.
-func (c *counting) compare() *team.Refusal {
+// Wrong implements team.Counting. It also compares the counts within the team. Of several pairs of ranks whose counts differ
+// it names that of the lowest ranks.
+func (c *counting) Wrong() *team.Refusal {
 	for s := range c.n {
 		send := countsOf(c.t, s).send
 		for d := range c.n {

@@ -325,15 +325,21 @@ func wrongCall(c *ubcoll.Comm, kind, n, root int, dst, src []float32) error {
 	return coll.AllReduce(ctx, c, v, from, ubcoll.Sum)
 }
 
+// programs is how many random programs a test runs: as many as TEST_PROGRAMS says.
+func programs(t *testing.T, usually int) int {
+	s := os.Getenv("TEST_PROGRAMS")
+	if s == "" {
+		return testkit.Often(usually)
+	}
+	n, err := strconv.Atoi(s)
+	require.NoError(t, err)
+	return n
+}
+
 // TestAcrossMismatches: if any ranks of any host make a wrong call, all ranks return the same error, and the next call
 // works. TEST_PROGRAMS says how many calls of each seed are wrong.
 func TestAcrossMismatches(t *testing.T) {
-	count := testkit.Often(100)
-	if s := os.Getenv("TEST_PROGRAMS"); s != "" {
-		var err error
-		count, err = strconv.Atoi(s)
-		require.NoError(t, err)
-	}
+	count := programs(t, 100)
 	for _, seed := range testkit.Seeds(t) {
 		t.Logf("%d calls of seed %d", count, seed)
 		most := 3 << 20

@@ -340,7 +340,12 @@ func (c *Comm) perform(ctx context.Context, w *team.Work) error {
 		err = c.team.Agree(ctx, w, bad)
 	}
 	if c.stage != nil {
-		err = c.stage.Agree(ctx, w, bad, err)
+		if err = c.stage.Agree(ctx, w, bad, err); err == nil && path.Lay != nil {
+			c.team.Seq++
+			c.team.Parts++ // it is no operation of its own
+			c.team.Publish(w, nil)
+			err = c.stage.Compare(ctx, w, c.team.Agree(ctx, w, nil))
+		}
 	}
 	if bad != nil && err != nil { // not that the others have ended since, perhaps because of it
 		err = c.team.Refused(bad)

@@ -367,12 +367,6 @@ func (a *agreement) repeats(b []byte) bool {
 
 const stages = 1 << 56 // in the word behind a proposal
 
-// other reports whether a message says that the hosts will not agree.
-func (a *agreement) other(b []byte) bool {
-	const rest = 0xffff<<32 | stages
-	return len(b) < proposalsHead || readProposal(b) != a.sum.least || binary.LittleEndian.Uint64(b[proposalBytes:])&^rest != 1<<48
-}
-
 func (a proposal) write(b []byte) {
 	le := binary.LittleEndian
 	le.PutUint64(b, a.seq)

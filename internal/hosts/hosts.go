@@ -44,7 +44,7 @@ type Stage struct {
 	me    int    // this host
 	ranks int    // of the communicator
 	most  int    // most ranks on one host
-	seq   uint64 // of the running operation, the same on all ranks
+	seq   uint64 // of the running operation, or of its second agreement, the same on all ranks
 	leads bool   // this rank is its team's leader
 	lanes int    // see Lanes
 	lane  int    // this rank's, -1: none; such ranks use none of the fields below
@@ -72,8 +72,6 @@ type Stage struct {
 	srcs   []unsafe.Pointer      // see Scratch
 	dataOf func(host int) []byte // contributions
 	folded *team.Work            // the operation whose contributions are folded
-	// counting says that the hosts tell each other counts, before they agree.
-	counting bool
 
 	ending  sync.Mutex // held by Close, and by users of links outside of the communicator's turn
 	closed  bool

@@ -95,9 +95,16 @@ func (s *Stage) flow(p *peer) *flow {
 func (s *Stage) itemPlace(n uint64) int { return agreementPlaces + int(n%window) }
 
 // expect lets the peers send what the operation's exchange receives.
-func (s *Stage) expect(w *team.Work, differ bool) error {
+func (s *Stage) expect(ctx context.Context, w *team.Work, differ bool) error {
 	if s.lane < 0 || differ || w.Path.Exchange == nil {
 		return nil
+	}
+	if w.Path.Lay != nil {
+		for r := range s.Team.Size() {
+			if err := s.Team.WaitProgress(ctx, r, 1, team.StepAgree); err != nil {
+				return err
+			}
+		}
 	}
 	x, err := w.Path.Exchange(s.Team, w)
 	if e, ok := errors.AsType[*fault.Error](err); ok {
@@ -460,7 +467,7 @@ func (s *Stage) ranksOf(x schedule.Span) (n int) {
 // damaged says that a peer does not do what the schedule says. That breaks the communicator, if the hosts agree: the peer
 // may have called something else.
 func (s *Stage) damaged(p *peer, what string, err error) error {
-	if s.agreeing || s.counting {
+	if s.agreeing {
 		return errVerdict
 	}
 	return s.fail(s.Team.Errorf(what, p.rank, fmt.Errorf("%w: %w", err, fault.ErrMismatch)))

@@ -30,7 +30,11 @@ func (s *Stage) Agree(ctx context.Context, w *team.Work, bad, mine error) error 
 		}
 		return e
 	}
-	s.seq = s.Team.Number()
+	s.seq++
+	if mine == nil && w.Path.Lay != nil {
+		w.Path.Lay(s.Team, w)
+		s.Team.Progress(1)
+	}
 	var err error
 	if s.leads {
 		err = s.lead(ctx, w, mine != nil)
@@ -47,15 +51,9 @@ func (s *Stage) Agree(ctx context.Context, w *team.Work, bad, mine error) error 
 func (s *Stage) lead(ctx context.Context, w *team.Work, differ bool) error {
 	t, a := s.Team, s.agreement
 	a.begin(s.seq, w.Call())
-	wrong, err := s.count(ctx, w, differ)
-	if err != nil {
-		return err
-	}
-	a.sum.staged = !differ && w.Path.Stages != nil && w.Path.Stages(t, w)
+	a.sum.staged = !differ && w.Path.Stages != nil && w.Path.Lay == nil && w.Path.Stages(t, w)
 	if differ {
 		a.differs(s.proposed())
-	} else if wrong != nil {
-		a.sum.refuser = 1 + wrong.Rank
 	} else if w.Path.Contribute != nil {
 		b := a.own(s.full[0])
 		switch n := w.Path.Contribute(t, w, b); {
@@ -66,7 +64,7 @@ func (s *Stage) lead(ctx context.Context, w *team.Work, differ bool) error {
 			a.offer(b[:n:n])
 		}
 	}
-	if err := s.expect(w, differ); err != nil {
+	if err := s.expect(ctx, w, differ); err != nil {
 		return err
 	}
 	if err := s.moveBeside(ctx); err != nil {
@@ -76,9 +74,6 @@ func (s *Stage) lead(ctx context.Context, w *team.Work, differ bool) error {
 		return err
 	}
 	if a.sum.same() {
-		if s.mover.begun && w.Path.Counts != nil {
-			return s.comm(t.Name(t.Rank()), fmt.Errorf("what the hosts say of their counts is damaged: %w", fault.ErrMismatch))
-		}
 		s.staged = a.sum.staged
 		if w.Path.Conclude != nil && !a.folds {
 			if err := w.Path.Conclude(t, w, s.dataOf); err != nil {
@@ -90,13 +85,22 @@ func (s *Stage) lead(ctx context.Context, w *team.Work, differ bool) error {
 		return nil
 	}
 	s.free()
-	s.withdraw()
-	y := t.Tally()
-	if wrong != nil {
-		y.Refused = wrong
+	verdict := s.reported(ctx, t.Tally())
+	if t.Broken() != nil {
+		return verdict
 	}
+	if err := s.stopped(ctx, w, differ); err != nil {
+		return err
+	}
+	return verdict
+}
+
+// reported ends an operation on which the hosts do not agree. It returns why.
+func (s *Stage) reported(ctx context.Context, y team.Tally) error {
+	t, a := s.Team, s.agreement
+	s.withdraw()
 	a.report(y)
-	err = s.converse(ctx)
+	err := s.converse(ctx)
 	if err == nil {
 		err = s.revoked(ctx)
 	}
@@ -109,54 +113,45 @@ func (s *Stage) lead(ctx context.Context, w *team.Work, differ bool) error {
 		return s.comm(s.Hosts[s.me][0], fmt.Errorf("hosts that differ report nothing that does: %w", fault.ErrMismatch))
 	}
 	s.say(verdict)
-	if err := s.stopped(ctx, w, differ); err != nil {
-		return err
-	}
 	return verdict
 }
 
-// count lets the hosts tell each other counts, if the operation has any, and compares them. It returns what is wrong with
-// them. If other hosts call something else, the leader goes on to agree, and the counts are left as they are.
-func (s *Stage) count(ctx context.Context, w *team.Work, differ bool) (wrong *team.Refusal, err error) {
-	t := s.Team
-	if differ || w.Path.Counts == nil {
-		return nil, nil
-	}
-	w.Path.Lay(t, w)
-	for r := 1; r < t.Size(); r++ {
-		if err := t.WaitProgress(ctx, r, 1, team.StepAgree); err != nil {
-			return nil, err
+// Compare implements team.Hosts.
+func (s *Stage) Compare(ctx context.Context, w *team.Work, mine error) error {
+	if e := s.Team.Broken(); e != nil {
+		if mine != nil {
+			return mine
 		}
+		return e
 	}
-	x, compare := w.Path.Counts(t, w)
-	s.counting = true
-	s.begin(x)
-	s.passGrants()
-	if err = s.move(ctx); err == nil {
-		err = s.flush(ctx)
+	if !s.leads {
+		s.seq++
+		return s.hear(ctx)
 	}
-	s.counting = false
-	if err == errVerdict {
-		return nil, nil
+	counts := s.mover.x.Blocks.(team.Counting)
+	if err := s.Move(ctx, nil); err != nil {
+		return err
 	}
-	if err == nil {
-		s.mover.leave(s)
-		wrong = compare()
-	}
-	return wrong, err
-}
-
-// heardOther reports whether some host has said that the hosts will not agree.
-func (s *Stage) heardOther() bool {
 	a := s.agreement
-	for k := range a.rounds {
-		d := a.heard(k, s.seq)
-		p, place := s.peers[d.host], a.place(d)
-		if team.Reached(p.link.Word(place).Load(), d.seq) && a.other(s.slot(d)[:p.link.Landed(place)]) {
-			return true
-		}
+	s.seq++
+	a.begin(s.seq, w.Call())
+	a.sum.staged = w.Path.Stages(s.Team, w)
+	wrong := counts.Wrong()
+	if wrong != nil {
+		a.sum.refuser = 1 + wrong.Rank
 	}
-	return false
+	if err := s.converse(ctx); err != nil {
+		return err
+	}
+	s.free()
+	if a.sum.same() {
+		s.staged = a.sum.staged
+		s.say(nil)
+		return nil
+	}
+	y := s.Team.Tally()
+	y.Refused = wrong
+	return s.reported(ctx, y)
 }
 
 // proposed is what the ranks of a team propose that does not agree.
@@ -350,11 +345,7 @@ func (s *Stage) say(e *fault.Error) {
 
 // follow is Agree on the other ranks.
 func (s *Stage) follow(ctx context.Context, w *team.Work, differ bool) error {
-	if !differ && w.Path.Counts != nil {
-		w.Path.Lay(s.Team, w)
-		s.Team.Progress(1)
-	}
-	if err := s.expect(w, differ); err != nil {
+	if err := s.expect(ctx, w, differ); err != nil {
 		return err
 	}
 	if err := s.moveBeside(ctx); err != nil {
@@ -380,7 +371,7 @@ func (s *Stage) follow(ctx context.Context, w *team.Work, differ bool) error {
 // stopped waits, after a bad verdict, until the owners of lanes use the team's buffers no more: they are the callers'
 // again.
 func (s *Stage) stopped(ctx context.Context, w *team.Work, differ bool) error {
-	if differ || w.Path.Exchange == nil {
+	if differ || w.Path.Exchange == nil || w.Path.Lay != nil { // counts are no buffers
 		return nil
 	}
 	s.Team.Progress(1)

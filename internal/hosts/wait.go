@@ -51,9 +51,6 @@ func (s *Stage) poll(ctx context.Context, p, other *peer) error {
 	if s.agreeing {
 		return s.agreeBeside(ctx, p)
 	}
-	if s.counting && s.heardOther() {
-		return errVerdict
-	}
 	_, err := s.mover.advance()
 	return err
 }

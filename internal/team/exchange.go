@@ -39,6 +39,13 @@ type Blocks interface {
 	Take(from unsafe.Pointer, host, off, n int)
 }
 
+// Counting is counts that hosts tell each other.
+type Counting interface {
+	Blocks
+	// Wrong returns what is wrong with them, once all have come, or nil.
+	Wrong() *Refusal
+}
+
 // Local is what a rank does within its team beside an exchange. Offsets and lengths are in elements of the exchange.
 type Local interface {
 	// Need waits until this rank has its team's data of n elements from off on.

@@ -45,6 +45,9 @@ type Hosts interface {
 	// results are bitwise the same. local brings the team's data, if the exchange does not have them; or it is nil. Blocks, in
 	// the communicator's turn; an error breaks the communicator.
 	Move(ctx context.Context, local Local) error
+	// Compare completes the exchange of counts on the first rank of each host, and then all hosts agree that they match.
+	// mine is the team's verdict. An error is as one of the first agreement: it leaves the communicator usable.
+	Compare(ctx context.Context, w *Work, mine error) error
 	// Exchange does an exchange that begins only now. The owners of a lane do the same ones in the same order.
 	Exchange(ctx context.Context, x Exchange) error
 }

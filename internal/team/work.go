@@ -226,11 +226,10 @@ type Path struct {
 	Folded func(t *Team, w *Work, data []byte)
 	// Stages reports, on the first rank of a team that has agreed, whether some of its buffers go through staging memory.
 	Stages func(t *Team, w *Work) bool
-	// Counts is how the hosts tell each other the counts of an operation that has vectors of them, before they agree. Each rank of a
-	// team that has agreed leaves its own for the team with Lay. Then Counts runs on the first rank of each host, which
-	// exchanges x, and compare returns what is wrong, to be told to all ranks, or nil.
-	Lay    func(t *Team, w *Work)
-	Counts func(t *Team, w *Work) (x Exchange, compare func() *Refusal)
+	// Lay is for operations with vectors of counts between hosts: each rank of a team that has agreed leaves its own for the
+	// team. Exchange then moves counts, on the first rank of each host, and its Blocks are Counting. Once the hosts have agreed on the
+	// operation they agree again, on what has come of that: see Hosts.Compare.
+	Lay func(t *Team, w *Work)
 	// Exchange is what this rank exchanges with the owners of its lane on other hosts. Its team has agreed. Other hosts
 	// may send from then on, while the hosts agree. If they do not, no rank's call returns before all ranks of its team
 	// are done with the exchange's memory. An error breaks the communicator. With the zero Exchange, Run exchanges.
