@@ -11,7 +11,7 @@ type Model struct {
 	Send    int // to send a byte to a host that sends nothing meanwhile
 	Swap    int // to exchange a byte with another host
 	Combine int // to combine a byte
-	Relay   int // to pass a byte on in a chain, where a host receives and sends
+	Relay   int // to pass a byte on in a chain, where a host receives and sends, beside combining it
 	Around  int // to send a byte around a ring, whose hosts wait for their neighbours at each hop
 
 	Only Way // this way costs nothing: it is the one that is measured
@@ -57,9 +57,10 @@ func (m Model) terms(way Way, hosts, bytes int) (t terms) {
 	case Scatter:
 		part := (n - 1) / n * b
 		t = terms{2 * rounds, part, part, 0, 0, 0}
-	case ToChain:
+	case ToChain: // each host that passes an item on has combined it
 		items := math.Ceil(b / float64(m.Item(ToChain, hosts, bytes)))
-		t = terms{n - 2 + items, 0, 0, b, (n - 2 + items) * b / items, 0}
+		passed := (n - 2 + items) * b / items
+		t = terms{n - 2 + items, 0, 0, passed, passed, 0}
 	case ToTree:
 		t = terms{rounds, rounds * b, 0, rounds * b, 0, 0}
 	}
@@ -102,7 +103,11 @@ func (m Model) Item(way Way, hosts, bytes int) int {
 		bytes = (bytes + hosts - 1) / hosts
 	case Chain, ToChain:
 		// The last host has everything when hosts-2 items have passed, and then all items. That is soonest with so many.
-		items := int(math.Sqrt(float64(hosts-2) * float64(bytes) * float64(m.Relay) * 1e-3 / float64(max(m.Message, 1))))
+		pass := float64(m.Relay)
+		if way == ToChain {
+			pass += float64(m.Combine)
+		}
+		items := int(math.Sqrt(float64(hosts-2) * float64(bytes) * pass * 1e-3 / float64(max(m.Message, 1))))
 		bytes = max(bytes/max(items, 1), min(bytes, leastItem))
 	}
 	return min((bytes+63)&^63, LargestItem)

@@ -28,7 +28,7 @@ func pointsOf(m Model, hosts int, noise float64, r *rand.Rand) (all []Point) {
 }
 
 // A fit chooses almost as the model does that the measurements come from: what it chooses costs 2% more at most, or a little
-// more than measurements are wrong.
+// more than measurements are wrong. So it does for reduces, which are not measured.
 func TestFit(t *testing.T) {
 	for _, k := range []struct {
 		name string
@@ -45,7 +45,7 @@ func TestFit(t *testing.T) {
 				r := rand.New(rand.NewPCG(7, uint64(hosts)))
 				got := Default.Fit(pointsOf(k.m, hosts, noise, r))
 				for bytes := 16 << 10; bytes <= 16<<20; bytes *= 2 {
-					for _, ways := range [][]Way{Reducing, Sending} {
+					for _, ways := range [][]Way{Reducing, Sending, ToRoot} {
 						chosen, best := got.Best(ways, hosts, bytes), k.m.Best(ways, hosts, bytes)
 						loss := k.m.Cost(chosen, hosts, bytes) / k.m.Cost(best, hosts, bytes)
 						require.LessOrEqual(t, loss, 1.02+1.3*noise, "%s, %d hosts, noise %v, %d bytes: %v, best %v; %+v", k.name, hosts, noise,
@@ -71,4 +71,24 @@ func TestFitFew(t *testing.T) {
 	require.Equal(t, Default, Default.Fit(nil))
 	require.Equal(t, 4<<10, Model{Relay: math.MaxInt}.Item(Chain, 4096, 1<<20), "odd costs")
 	require.False(t, math.IsNaN(got.Cost(Ring, 2, 1<<20)))
+}
+
+// A reduce costs what the broadcast along the same hosts does, and combining: what a host sends has been combined.
+func TestCostToRoot(t *testing.T) {
+	free := Default
+	free.Combine = 0
+	for hosts := 2; hosts < 70; hosts++ {
+		for bytes := 1 << 10; bytes <= 64<<20; bytes *= 4 {
+			require.Equal(t, free.Cost(Tree, hosts, bytes), free.Cost(ToTree, hosts, bytes))
+			require.Equal(t, free.Cost(Chain, hosts, bytes), free.Cost(ToChain, hosts, bytes))
+			for _, way := range ToRoot {
+				terms := Default.terms(way, hosts, bytes)
+				require.InEpsilon(t, terms[1]+terms[4], terms[3], 1e-9, "%v, %d hosts, %d bytes", way, hosts, bytes)
+			}
+		}
+		if hosts > 3 {
+			require.Equal(t, ToTree, Default.Best(ToRoot, hosts, 16<<10), "%d hosts", hosts)
+			require.Equal(t, ToChain, Default.Best(ToRoot, hosts, 64<<20), "%d hosts", hosts)
+		}
+	}
 }

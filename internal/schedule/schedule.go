@@ -50,7 +50,8 @@ type Plan struct {
 	Reduces         bool // pairwise: combines all that it receives, Count from each host, and its own
 }
 
-// Slots is how many items a host has memory for that it combines and sends on, if it has no destination for them.
+// Slots is how many items a host has memory for that it combines and sends on, if it has no destination for them. Item i is
+// in slot i%Slots.
 const Slots = 4
 
 // Op is what a step does.
@@ -76,7 +77,7 @@ type Step struct {
 	// OwnFirst says that this host's data are the first operand.
 	OwnFirst bool
 	// After is how many of the host's steps that send must have left before. The last of them sends the own data, which
-	// the result replaces, unless the source is other memory.
+	// the result replaces, unless the source is other memory; in a reduce, what is in the result's slot (see Slots).
 	After int
 	// Last says that the elements are final then: the result, which this host sends and receives no more in another form.
 	Last bool

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"math/bits"
 	"math/rand/v2"
+	"slices"
 	"strings"
 	"testing"
 
@@ -12,12 +13,47 @@ import (
 	"github.com/ubcoll/ubcoll/internal/testkit"
 )
 
-// value is what an element holds: whose data are combined in it, and a hash of how, by which two values that were
-// combined differently differ.
+// value is what an element holds: whose data are combined in it, which element it is, and a hash of how, by which two values
+// that were combined differently differ.
 type value struct {
 	of   Span
+	id   int
 	hash uint64
 }
+
+// pairs is how many elements each host sends to each, pairwise. A host sends itself its own part.
+type pairs [][]int
+
+// plan is host me's.
+func (x pairs) plan(p Plan, me int) Plan {
+	p.Me = me
+	if x == nil {
+		return p
+	}
+	p.Sends = x[me]
+	for _, sends := range x {
+		p.Receives = append(p.Receives, sends[me])
+	}
+	if p.Reduces {
+		p.Count = x[me][me]
+	}
+	return p
+}
+
+// messages is how many messages all hosts send together.
+func (x pairs) messages(item int) (n int) {
+	for from, sends := range x {
+		for to, count := range sends {
+			if to != from {
+				n += (count + item - 1) / item
+			}
+		}
+	}
+	return n
+}
+
+// idOf is the identity of an element that is sent to a host pairwise.
+func idOf(to, off int) int { return to<<20 | off }
 
 // host is one host that does its steps.
 type host struct {
@@ -25,10 +61,11 @@ type host struct {
 	sends, receives     side
 	grants              Cursor
 	source, destination []value
+	parts, places       []int      // pairwise: where each host's elements begin in the source, and in the destination
 	in                  []*message // sent to this host, by the order of its receives from each
 	granted, taken      map[int]int
 	sent                int
-	landing             int    // granted places of Reduce that have not been taken
+	landing             int    // granted places in landing memory that have not been taken
 	order               []Step // of receives that are granted and not taken
 	all, over           bool
 	final               []int // how often each element has been said to be final
@@ -64,40 +101,104 @@ type sim struct {
 	t     *testing.T
 	r     *rand.Rand
 	hosts []*host
-	// window is how many receives from one host, and how many of Reduce from all, are granted ahead.
+	// window is how many receives from one host, and how many in landing memory from all, are granted ahead.
 	window int
 	read   []*message // not read yet
 	sent   int
 }
 
-func newSim(t *testing.T, r *rand.Rand, p Plan, inPlace bool) *sim {
+// newSim's x is for pairwise plans.
+func newSim(t *testing.T, r *rand.Rand, p Plan, x pairs, inPlace bool) *sim {
 	s := &sim{t: t, r: r, window: 1 + r.IntN(8)}
 	for me := range p.Hosts {
-		p.Me = me
+		p := x.plan(p, me)
 		h := &host{p: p, grants: p.Begin(), granted: map[int]int{}, taken: map[int]int{}}
 		h.sends.c, h.receives.c = p.Begin(), p.Begin()
 		h.sends.next(true)
 		h.receives.next(false)
-		for range p.Count {
-			h.source = append(h.source, value{Span{me, 1}, uint64(me + 1)})
-			h.destination = append(h.destination, value{})
-		}
-		h.final = make([]int, p.Count)
-		if inPlace {
-			h.destination = h.source
+		if p.Way == Pairwise {
+			h.exchanges(inPlace)
+		} else {
+			h.source = contributed(me, 0, p.Count)
+			switch {
+			case h.passesOn():
+				h.destination = make([]value, Slots*p.Item)
+			case inPlace:
+				h.destination = h.source
+			default:
+				h.destination = make([]value, p.Count)
+			}
+			h.final = make([]int, p.Count)
 		}
 		s.hosts = append(s.hosts, h)
 	}
 	return s
 }
 
+// contributed is n elements of a host's own data.
+func contributed(host, id, n int) []value {
+	all := make([]value, n)
+	for i := range all {
+		all[i] = value{Span{host, 1}, id + i, uint64(host + 1)}
+	}
+	return all
+}
+
+// exchanges makes a host's memory for a pairwise plan. In place, the result of one that reduces replaces the own part.
+func (h *host) exchanges(inPlace bool) {
+	p, n := &h.p, 0
+	for peer := range p.Hosts {
+		h.parts, h.places = append(h.parts, len(h.source)), append(h.places, n)
+		h.source = append(h.source, contributed(p.Me, idOf(peer, 0), p.Sends[peer])...)
+		if !p.Reduces {
+			n += p.Receives[peer]
+		}
+	}
+	switch {
+	case !p.Reduces:
+		h.destination = make([]value, n)
+	case inPlace:
+		h.destination = h.source[h.parts[p.Me]:][:p.Count]
+	default:
+		h.destination = make([]value, p.Count)
+	}
+	h.final = make([]int, len(h.destination))
+}
+
+// passesOn says that a host of a reduce is not the root. Then its destination is memory for Slots items.
+func (h *host) passesOn() bool { return h.p.Way.toRoot() && h.p.Me != h.p.Root }
+
 // memory is where a step's own data are.
 func (h *host) memory(k *Step) []value {
-	if k.Source {
+	switch {
+	case !k.Source:
+		return h.result(k)
+	case h.parts == nil:
 		return h.source[k.Off:][:k.N]
+	case k.Op == Send:
+		return h.source[h.parts[k.Peer]+k.Off:][:k.N]
 	}
-	return h.destination[k.Off:][:k.N]
+	return h.source[h.parts[h.p.Me]+k.Off:][:k.N]
 }
+
+// result is where a step's elements are in the destination.
+func (h *host) result(k *Step) []value {
+	if h.passesOn() {
+		return h.destination[k.Off/h.p.Item%Slots*h.p.Item:][:k.N]
+	}
+	return h.destination[h.place(k):][:k.N]
+}
+
+// place is a step's first element in a destination that has everything.
+func (h *host) place(k *Step) int {
+	if h.places != nil {
+		return h.places[k.Peer] + k.Off
+	}
+	return k.Off
+}
+
+// lands says that a step receives in landing memory. Pairwise, what comes may not belong together.
+func (h *host) lands(k *Step) bool { return k.Op == Reduce || h.p.Way == Pairwise }
 
 // grant grants receives as far ahead as there is room.
 func (h *host) grant(window int) {
@@ -109,11 +210,11 @@ func (h *host) grant(window int) {
 			return
 		}
 		if k.Op != Send {
-			if h.granted[k.Peer]-h.taken[k.Peer] == window || k.Op == Reduce && h.landing == window {
+			if h.granted[k.Peer]-h.taken[k.Peer] == window || h.lands(&k) && h.landing == window {
 				return
 			}
 			h.granted[k.Peer]++
-			if k.Op == Reduce {
+			if h.lands(&k) {
 				h.landing++
 			}
 			h.order = append(h.order, k)
@@ -129,7 +230,7 @@ func (h *host) did(k *Step) {
 	}
 	if k.Last {
 		for i := range k.N {
-			h.final[k.Off+i]++
+			h.final[h.place(k)+i]++
 		}
 	}
 }
@@ -189,14 +290,12 @@ func (s *sim) do(h *host) bool {
 		if h.sends.over || !h.receives.over && h.sends.number > h.receives.number {
 			return false
 		}
-		require.Positive(s.t, h.sends.k.N)
 		return s.send(h, &h.sends.k)
 	}
 	if s.r.IntN(2) == 0 && send() {
 		return true
 	}
 	if d := &h.receives; !d.over && h.sent >= d.k.After {
-		require.Positive(s.t, d.k.N)
 		if s.receive(h, &d.k) {
 			return true
 		}
@@ -227,7 +326,9 @@ func (s *sim) send(h *host, k *Step) bool {
 	if want == nil {
 		return false
 	}
-	require.Equal(s.t, [2]int{want.Off, want.N}, [2]int{k.Off, k.N}, "%+v sends %+v, and host %d receives %+v", h.p, *k, to.p.Me, *want)
+	if k.N <= 0 || want.Off != k.Off || want.N != k.N {
+		s.t.Fatalf("%+v sends %+v, and host %d receives %+v", h.p, *k, to.p.Me, *want)
+	}
 	m := &message{from: h, to: to, step: *k, nth: h.sent}
 	if s.r.IntN(2) == 0 {
 		m.load()
@@ -237,7 +338,7 @@ func (s *sim) send(h *host, k *Step) bool {
 	to.in = append(to.in, m)
 	if want.Op == Copy && s.r.IntN(2) == 0 { // it lands before the host comes to its step
 		m.load()
-		copy(to.destination[k.Off:], m.data)
+		copy(to.result(want), m.data)
 	}
 	s.sent++
 	h.sent++
@@ -264,14 +365,16 @@ func (s *sim) receive(h *host, k *Step) bool {
 	h.taken[k.Peer]++
 	m.load()
 	s.drain(h, k.After)
-	if k.Op == Copy {
-		copy(h.destination[k.Off:], m.data)
-	} else {
+	if h.lands(k) {
 		h.landing--
-		own := h.memory(k)
+	}
+	if k.Op == Copy {
+		copy(h.result(k), m.data)
+	} else {
+		own, out := h.memory(k), h.result(k)
 		for i, in := range m.data {
-			s.require(in.of == k.In && own[i].of == k.Own, h, k, in, own[i])
-			h.destination[k.Off+i] = s.combine(h, k, in, own[i])
+			s.require(in.of == k.In && own[i].of == k.Own && in.id == own[i].id, h, k, in, own[i])
+			out[i] = s.combine(h, k, in, own[i])
 		}
 	}
 	h.did(k)
@@ -304,41 +407,83 @@ func (s *sim) combine(h *host, k *Step, in, own value) value {
 		a, b = b, a
 	}
 	n := h.p.Hosts
-	out := value{Span{a.of.First, a.of.N + b.of.N}, bits.RotateLeft64(a.hash*0x9e3779b97f4a7c15, 17) ^ b.hash*0xc2b2ae3d27d4eb4f}
+	out := value{Span{a.of.First, a.of.N + b.of.N}, a.id, bits.RotateLeft64(a.hash*0x9e3779b97f4a7c15, 17) ^ b.hash*0xc2b2ae3d27d4eb4f}
 	s.require((a.of.First+a.of.N)%n == b.of.First && out.of.N <= n, h, k, in, own) // neighbours: no host's data twice
 	s.require(k.Last == (out.of.N == n), h, k, in, own)
 	return out
 }
 
-// check requires that all hosts have everything, combined in the same way, and have heard once of each element that it
-// is final.
+// check requires that all hosts that get a result have everything, combined in the same way, and have heard once of each
+// element that it is final.
 func (s *sim) check() {
 	for _, h := range s.hosts {
-		for i, n := range h.final {
-			require.Equal(s.t, 1, n, "%+v, element %d", h.p, i)
+		p, times, first := &h.p, 1, s.hosts[0]
+		switch {
+		case p.Way == Pairwise && !p.Reduces:
+			h.checkParts(s)
+			continue
+		case h.passesOn():
+			times = 0
+		case p.Way.sends() || p.Way.toRoot():
+			first = s.hosts[p.Root]
+		case p.Way == Pairwise:
+			first = h
 		}
-		if want := h.p.Count; h.p.Way.sends() {
-			if h.p.Me == h.p.Root {
+		for i, n := range h.final {
+			if n != times {
+				s.t.Fatalf("%+v, element %d: final %d times", *p, i, n)
+			}
+		}
+		if p.Way.sends() {
+			want := p.Count
+			if p.Me == p.Root {
 				want = 0
 			}
-			require.Equal(s.t, want, h.copied, "%+v", h.p)
-			if want == 0 { // its source has everything
-				continue
-			}
+			require.Equal(s.t, want, h.copied, "%+v", *p)
+		}
+		if h.passesOn() || p.Way.sends() && p.Me == p.Root { // nothing, or in the source
+			continue
 		}
 		for i, v := range h.destination {
-			if h.p.Way.sends() {
-				require.Equal(s.t, uint64(h.p.Root+1), v.hash, "%+v, element %d", h.p, i)
-			} else {
-				require.Equal(s.t, h.p.Hosts, v.of.N, "%+v, element %d", h.p, i)
-				require.Equal(s.t, s.hosts[0].destination[i].hash, v.hash, "%+v, element %d", h.p, i)
+			want := value{Span{v.of.First, p.Hosts}, i, first.destination[i].hash}
+			switch p.Way {
+			case Chain, Tree, Scatter:
+				want = first.source[i]
+			case Pairwise:
+				want.id = idOf(p.Me, i)
+			}
+			if v != want {
+				s.t.Fatalf("%+v, element %d: %+v, not %+v", *p, i, v, want)
 			}
 		}
 	}
 }
 
-// sends says that a way is one of broadcasts.
-func (w Way) sends() bool { return w >= Chain }
+// checkParts requires that a host has each other host's elements for it, at their places.
+func (h *host) checkParts(s *sim) {
+	others := 0
+	for peer, first := range h.places {
+		times := 1
+		if peer == h.p.Me {
+			times = 0
+		}
+		for off := range h.p.Receives[peer] {
+			want := value{Span{peer, 1}, idOf(h.p.Me, off), uint64(peer + 1)}
+			if times == 0 {
+				want = value{}
+			}
+			if v, n := h.destination[first+off], h.final[first+off]; v != want || n != times {
+				s.t.Fatalf("%+v, element %d of host %d: %+v, final %d times, not %+v", h.p, off, peer, v, n, want)
+			}
+			others += times
+		}
+	}
+	require.Equal(s.t, others, h.copied, "%+v", h.p)
+}
+
+// sends and toRoot say that a way is one of broadcasts, or of reduces.
+func (w Way) sends() bool  { return slices.Contains(Sending, w) }
+func (w Way) toRoot() bool { return slices.Contains(ToRoot, w) }
 
 // messages is how many messages all hosts send together.
 func (p Plan) messages() (n int) {
@@ -385,7 +530,7 @@ func (p Plan) messages() (n int) {
 				}
 			}
 		}
-	case Chain, Tree:
+	case Chain, Tree, ToTree, ToChain:
 		n = (p.Hosts - 1) * ((p.Count + p.Item - 1) / p.Item)
 	}
 	return n
@@ -404,21 +549,20 @@ func TestSchedules(t *testing.T) {
 		if hosts > 33 && !testkit.Full() && r.IntN(4) > 0 {
 			continue
 		}
-		for way := Ring; way <= Scatter; way++ {
+		for way := Ring; way < Pairwise; way++ {
 			counts := []int{0, 1, hosts - 1, hosts, hosts + 1, 1 + r.IntN(12*hosts)}
 			if hosts > 20 {
 				counts = []int{1 + r.IntN(3*hosts)}
 			}
 			for _, count := range counts {
 				p := Plan{Way: way, Hosts: hosts, Root: r.IntN(hosts), Count: count, Item: 1 + r.IntN(5), Line: 1 + r.IntN(3)}
-				reduces := !way.sends()
-				if reduces {
+				if slices.Contains(Reducing, way) {
 					p.Root = 0
 				}
 				if way == Doubling {
 					p.Count = min(p.Count, 40)
 				}
-				s := newSim(t, r, p, r.IntN(2) == 0)
+				s := newSim(t, r, p, nil, r.IntN(2) == 0)
 				s.run()
 				if hosts == 1 { // the host has everything
 					require.Zero(t, s.sent)
@@ -435,48 +579,124 @@ func TestSchedules(t *testing.T) {
 	}
 }
 
+// TestPairwise: the same for what goes straight from each host to each, in all collectives that do so. No send waits for a
+// receive.
+func TestPairwise(t *testing.T) {
+	testkit.SkipRace(t)
+	r := testkit.Random(t)
+	last := 130
+	if testing.Short() {
+		last = 33
+	}
+	const patterns = 5
+	for hosts := 1; hosts <= last; hosts++ {
+		if hosts > 33 && !testkit.Full() && r.IntN(4) > 0 {
+			continue
+		}
+		most, some := 24, r.Perm(patterns)
+		if hosts > 20 {
+			most, some = 5, some[:1]
+		}
+		random := func() int { return max(0, r.IntN(most+most/4)-most/4) } // a fifth are 0
+		for _, pattern := range some {
+			root, part, x := r.IntN(hosts), make([]int, hosts), make(pairs, hosts)
+			for h := range part {
+				part[h] = random()
+			}
+			for from := range x {
+				for to := range hosts {
+					n := 0
+					switch pattern {
+					case 0: // all-gather
+						n = part[from]
+					case 1: // all-to-all
+						n = random()
+					case 2: // gather
+						if to == root {
+							n = part[from]
+						}
+					case 3: // scatter
+						if from == root {
+							n = part[to]
+						}
+					case 4: // reduce-scatter
+						n = part[to]
+					}
+					x[from] = append(x[from], n)
+				}
+			}
+			p := Plan{Way: Pairwise, Hosts: hosts, Item: 1 + r.IntN(5), Reduces: pattern == 4}
+			s := newSim(t, r, p, x, r.IntN(2) == 0)
+			s.run()
+			if hosts > 1 {
+				s.check()
+			}
+			require.Equal(t, x.messages(p.Item), s.sent, "%+v: %v", p, x)
+			for me := range hosts {
+				p, receives := x.plan(p, me), false
+				for c, k := p.Begin(), (Step{}); c.Next(&k); {
+					if receives = receives || k.Op != Send; receives && k.Op == Send {
+						t.Fatalf("%+v: %+v waits for a receive", p, k)
+					}
+				}
+			}
+		}
+	}
+}
+
 // The ways with few steps, whole.
 func TestWaysOf4096(t *testing.T) {
 	testkit.SkipRace(t)
 	r := testkit.Random(t)
 	for _, p := range []Plan{{Way: Doubling, Hosts: 512}, {Way: Doubling, Hosts: 1000}, {Way: Doubling, Hosts: 4095}, {Way: Doubling, Hosts: 4096},
-		{Way: Tree, Hosts: 4095, Root: 1000}, {Way: Tree, Hosts: 4096}, {Way: Halving, Hosts: 1000, Count: 3}, {Way: Halving, Hosts: 4096, Count: 2},
+		{Way: Tree, Hosts: 4095, Root: 1000}, {Way: Tree, Hosts: 4096}, {Way: ToTree, Hosts: 4095, Root: 1000, Count: 6},
+		{Way: ToTree, Hosts: 4096}, {Way: Halving, Hosts: 1000, Count: 3}, {Way: Halving, Hosts: 4096, Count: 2},
 		{Way: Scatter, Hosts: 1000, Root: 999, Count: 1000, Item: 300}, {Way: Scatter, Hosts: 4095, Root: 1000, Count: 3}, {Way: Scatter, Hosts: 4096, Count: 2}} {
 		p.Count, p.Item, p.Line = max(p.Count, 1), max(p.Item, 1), 1
-		s := newSim(t, r, p, true)
+		s := newSim(t, r, p, nil, true)
 		s.run()
 		s.check()
 		require.Equal(t, p.messages(), s.sent)
 	}
 }
 
-// TestPipelines: what holds for all hosts of a ring and a chain if it holds for two neighbours: each receives what the
-// other sends, in the same order; and nothing is sent on before it has come, but soon after.
+// TestPipelines: what holds for all hosts of a ring and of chains if it holds for two neighbours: each receives what the
+// other sends, in the same order; and nothing is sent on before it has come, but soon after. A host that combines and sends
+// on waits for its memory, and for nothing else.
 func TestPipelines(t *testing.T) {
 	for _, hosts := range []int{2, 3, 64, 4095, 4096} {
 		for _, k := range []struct{ count, item, root int }{{1, 1, 0}, {hosts, 1, 1}, {3 * hosts, 2, hosts - 1}, {20 * hosts, 3, hosts / 2}} {
-			for _, way := range []Way{Ring, Chain} {
+			for _, way := range []Way{Ring, Chain, ToChain} {
+				from, to := before, after
+				if way == ToChain {
+					from, to = after, before
+				}
 				if way == Chain {
 					k.count /= max(1, hosts/64)
 				}
 				p := Plan{Way: way, Hosts: hosts, Root: k.root, Count: max(k.count, 1), Item: k.item, Line: 1}
-				for _, me := range []int{0, 1, hosts / 2, hosts - 1, (k.root + hosts - 1) % hosts} {
+				for _, me := range []int{0, 1, hosts / 2, hosts - 1, before(k.root, hosts), after(k.root, hosts)} {
 					var sent, got []Step
 					p.Me = me
 					c := p.Begin()
 					for have, k := 0, (Step{}); c.Next(&k); {
 						if k.Op != Send {
-							require.Equal(t, before(me, hosts), k.Peer)
+							require.Equal(t, from(me, hosts), k.Peer)
 							have++
+							if way == ToChain && me != p.Root {
+								require.Equal(t, max(0, have-Slots), k.After)
+							} else {
+								require.Zero(t, k.After)
+							}
 							continue
 						}
-						require.Equal(t, after(me, hosts), k.Peer)
+						require.Equal(t, to(me, hosts), k.Peer)
 						sent = append(sent, k)
-						if way == Chain && me != p.Root {
+						if way == Chain && me != p.Root || way == ToChain && me != before(p.Root, hosts) {
 							require.Equal(t, have, len(sent))
 						}
 					}
-					p.Me = after(me, hosts)
+					p.Me = to(me, hosts)
 					for c, k := p.Begin(), (Step{}); c.Next(&k); {
 						if k.Op != Send {
 							got = append(got, k)
@@ -494,8 +714,11 @@ func TestPipelines(t *testing.T) {
 
 func TestNoAllocs(t *testing.T) {
 	testkit.SkipRace(t)
-	for way := Ring; way <= Scatter; way++ {
+	for way := Ring; way <= Pairwise; way++ {
 		p, n := Plan{Way: way, Hosts: 5, Me: 3, Count: 100, Item: 7, Line: 16}, 0
+		if way == Pairwise {
+			p.Sends, p.Receives = []int{0, 1, 20, 0, 30}, []int{10, 0, 40, 0, 5}
+		}
 		require.Zero(t, testing.AllocsPerRun(10, func() {
 			var k Step
 			for c := p.Begin(); c.Next(&k); {
@@ -506,8 +729,28 @@ func TestNoAllocs(t *testing.T) {
 	}
 }
 
-// TestScatter: the steps of a scatter, whole: > and < for to and from which host, where and how many elements, ! if they are
-// final. Host 2 is the root, so parts of 4, 4, 4, 2 and no elements are those of hosts 2, 3, 4, 0 and 1.
+// transcript is a host's steps: > and < for to and from which host, where and how many elements, ! if they are final, and @
+// for how many sends must have left before.
+func (p Plan) transcript() string {
+	var steps []string
+	for c, k := p.Begin(), (Step{}); c.Next(&k); {
+		step := fmt.Sprintf("<%d %d+%d", k.Peer, k.Off, k.N)
+		if k.Op == Send {
+			step = ">" + step[1:]
+		}
+		if k.Last {
+			step += "!"
+		}
+		if k.After > 0 {
+			step += fmt.Sprintf("@%d", k.After)
+		}
+		steps = append(steps, step)
+	}
+	return strings.Join(steps, " ")
+}
+
+// TestScatter: the steps of a scatter, whole. Host 2 is the root, so parts of 4, 4, 4, 2 and no elements are those of hosts 2,
+// 3, 4, 0 and 1.
 func TestScatter(t *testing.T) {
 	for me, want := range []string{
 		"<4 12+2! >3 12+2 <2 0+8! >1 12+2 <4 8+4!",
@@ -516,18 +759,37 @@ func TestScatter(t *testing.T) {
 		"<2 4+4! <4 8+4! >1 4+8 <0 12+2! >4 4+4 <2 0+4!",
 		"<2 8+6! >0 12+2 >3 8+4 <1 0+4! >0 8+4 <3 4+4!",
 	} {
-		var got []string
 		p := Plan{Way: Scatter, Hosts: 5, Root: 2, Me: me, Count: 14, Item: 8, Line: 2}
-		for c, k := p.Begin(), (Step{}); c.Next(&k); {
-			step := fmt.Sprintf("<%d %d+%d", k.Peer, k.Off, k.N)
-			if k.Op == Send {
-				step = ">" + step[1:]
-			}
-			if k.Last {
-				step += "!"
-			}
-			got = append(got, step)
-		}
-		require.Equal(t, want, strings.Join(got, " "), "host %d", me)
+		require.Equal(t, want, p.transcript(), "host %d", me)
+	}
+}
+
+// TestToTree: the steps of a reduce by a tree, whole. Hosts 3, 4 and 1 send to host 2, the root, and host 0 to host 4, which
+// has memory for four items.
+func TestToTree(t *testing.T) {
+	for me, want := range []string{
+		">4 0+2 >4 2+2 >4 4+2 >4 6+2 >4 8+2 >4 10+1",
+		">2 0+2 >2 2+2 >2 4+2 >2 6+2 >2 8+2 >2 10+1",
+		"<3 0+2 <4 0+2 <1 0+2! <3 2+2 <4 2+2 <1 2+2! <3 4+2 <4 4+2 <1 4+2! <3 6+2 <4 6+2 <1 6+2! <3 8+2 <4 8+2 <1 8+2! " +
+			"<3 10+1 <4 10+1 <1 10+1!",
+		">2 0+2 >2 2+2 >2 4+2 >2 6+2 >2 8+2 >2 10+1",
+		"<0 0+2 >2 0+2 <0 2+2 >2 2+2 <0 4+2 >2 4+2 <0 6+2 >2 6+2 <0 8+2@1 >2 8+2 <0 10+1@2 >2 10+1",
+	} {
+		p := Plan{Way: ToTree, Hosts: 5, Root: 2, Me: me, Count: 11, Item: 2}
+		require.Equal(t, want, p.transcript(), "host %d", me)
+	}
+}
+
+// TestAllGather: the steps of a pairwise all-gather, whole. Hosts have parts of 3, 2, 0 and 5 elements.
+func TestAllGather(t *testing.T) {
+	for me, want := range []string{
+		">1 0+2 >2 0+2 >3 0+2 >1 2+1 >2 2+1 >3 2+1 <3 0+2! <1 0+2! <3 2+2! <3 4+1!",
+		">2 0+2 >3 0+2 >0 0+2 <0 0+2! <3 0+2! <0 2+1! <3 2+2! <3 4+1!",
+		"<1 0+2! <0 0+2! <3 0+2! <0 2+1! <3 2+2! <3 4+1!",
+		">0 0+2 >1 0+2 >2 0+2 >0 2+2 >1 2+2 >2 2+2 >0 4+1 >1 4+1 >2 4+1 <1 0+2! <0 0+2! <0 2+1!",
+	} {
+		n := []int{3, 2, 0, 5}
+		p := Plan{Way: Pairwise, Hosts: 4, Me: me, Item: 2, Sends: slices.Repeat(n[me:me+1], 4), Receives: n}
+		require.Equal(t, want, p.transcript(), "host %d", me)
 	}
 }
