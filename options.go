@@ -87,23 +87,28 @@ const (
 	// reads of peers' memory.
 	AlgorithmPush Algorithm = "push"
 
-	// AlgorithmDoubling, of all-reduces between hosts, has each host exchange all data with log2 of the hosts.
+	// AlgorithmDoubling, of all-reduces and all-gathers between hosts, has each host exchange all that it has with log2 of
+	// the hosts.
 	AlgorithmDoubling Algorithm = "doubling"
-	// AlgorithmHalving, of all-reduces between hosts, has each host exchange half of the data with another one, then a
-	// quarter, and so on, and then the results in the other order.
+	// AlgorithmHalving, of all-reduces and reduce-scatters between hosts, has each host exchange half of the data with another
+	// one, then a quarter, and so on, and of an all-reduce then the results in the other order.
 	AlgorithmHalving Algorithm = "halving"
-	// AlgorithmChain, of broadcasts between hosts, passes the data on from host to host, in pieces.
+	// AlgorithmChain, of broadcasts and reduces between hosts, passes the data on from host to host, in pieces.
 	AlgorithmChain Algorithm = "chain"
-	// AlgorithmTree, of broadcasts between hosts, passes the data on to up to log2 of the hosts each.
+	// AlgorithmTree, of broadcasts, reduces, gathers and scatters between hosts, passes the data on to, or from, up to log2
+	// of the hosts each.
 	AlgorithmTree Algorithm = "tree"
 	// AlgorithmScatter, of broadcasts between hosts, gives each host a part of the data, and each collects the others.
 	AlgorithmScatter Algorithm = "scatter"
+	// AlgorithmPairwise, of all-gathers, reduce-scatters, gathers, scatters and all-to-alls between hosts, has each host send
+	// its data straight to each other one.
+	AlgorithmPairwise Algorithm = "pairwise"
 )
 
 // Algorithms returns the algorithms that can be asked for by name: all but [AlgorithmAuto]. The caller owns the slice.
 func Algorithms() []Algorithm {
 	return []Algorithm{AlgorithmRing, AlgorithmOneShot, AlgorithmTwoShot, AlgorithmPush, AlgorithmDoubling, AlgorithmHalving,
-		AlgorithmChain, AlgorithmTree, AlgorithmScatter}
+		AlgorithmChain, AlgorithmTree, AlgorithmScatter, AlgorithmPairwise}
 }
 
 // DevicePolicy decides whether the ranks of a communicator, and of those that Split and Dup make of it, use their GPUs.

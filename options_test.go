@@ -34,7 +34,7 @@ func TestOptionsText(t *testing.T) {
 func TestAlgorithms(t *testing.T) {
 	require.Equal(t, []ubcoll.Algorithm{ubcoll.AlgorithmRing, ubcoll.AlgorithmOneShot, ubcoll.AlgorithmTwoShot,
 		ubcoll.AlgorithmPush, ubcoll.AlgorithmDoubling, ubcoll.AlgorithmHalving, ubcoll.AlgorithmChain, ubcoll.AlgorithmTree,
-		ubcoll.AlgorithmScatter}, ubcoll.Algorithms())
+		ubcoll.AlgorithmScatter, ubcoll.AlgorithmPairwise}, ubcoll.Algorithms())
 	ubcoll.Algorithms()[0] = "changed"
 	for _, a := range append(ubcoll.Algorithms(), ubcoll.AlgorithmAuto) {
 		require.NoError(t, ubcoll.Options{Algorithm: a}.Validate())

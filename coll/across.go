@@ -91,10 +91,8 @@ func wayAcross(t *team.Team, w *team.Work) schedule.Way {
 		ways = schedule.Reducing
 	case team.KindBroadcast:
 		ways = schedule.Sending
-	case team.KindReduce:
-		ways = schedule.ToRoot
 	default:
-		return schedule.Pairwise
+		return wayOfBlocks(t, w, w.Count)
 	}
 	if asked := t.Algorithm(); asked != "" {
 		for _, way := range ways {

@@ -13,7 +13,9 @@ import (
 
 var (
 	blockPaths = [...]team.Path{schedule.ToTree: blockPath(schedule.ToTree), schedule.ToChain: blockPath(schedule.ToChain),
-		schedule.Pairwise: blockPath(schedule.Pairwise)}
+		schedule.Pairwise: blockPath(schedule.Pairwise), schedule.GatherDoubling: blockPath(schedule.GatherDoubling),
+		schedule.ScatterHalving: blockPath(schedule.ScatterHalving), schedule.GatherTree: blockPath(schedule.GatherTree),
+		schedule.ScatterTree: blockPath(schedule.ScatterTree)}
 	countedPath = team.Path{Name: schedule.Pairwise.String(), Acquire: acquireCounted, Stages: stagesBlocks, Lay: layCounts,
 		Exchange: exchangeCounts, Run: runBlocks}
 )
@@ -21,6 +23,46 @@ var (
 func blockPath(way schedule.Way) team.Path {
 	return team.Path{Name: way.String(), Acquire: acquireAcross, Stages: stagesBlocks, Exchange: exchangeBlocks, Run: runBlocks}
 }
+
+// wayOfBlocks is how data travel that consist of blocks, of so many elements each if they are all as long.
+func wayOfBlocks(t *team.Team, w *team.Work, count int) schedule.Way {
+	h, size, asked := t.Hosts, w.Type.Size(), t.Algorithm()
+	hosts := h.Size()
+	total := alignedSlice(count, h.Lanes(), size) * size // what a lane moves of all blocks
+	ways := []schedule.Way{schedule.Pairwise}
+	switch w.Kind {
+	case team.KindReduce:
+		ways = schedule.ToRoot
+	case team.KindAllGather:
+		total *= t.Whole()
+		ways = allGathers
+	case team.KindReduceScatter:
+		if total *= t.Whole(); hosts&(hosts-1) == 0 && total <= mostHeld {
+			ways = reduceScatters
+		}
+	case team.KindGather:
+		if total *= t.Whole(); total <= mostHeld {
+			ways = gathers
+		}
+	case team.KindScatter:
+		if total *= t.Whole(); total <= mostHeld {
+			ways = scatters
+		}
+	}
+	for _, way := range ways {
+		if way.String() == asked {
+			return way
+		}
+	}
+	return t.Tuning().Hosts.Best(ways, hosts, total)
+}
+
+var (
+	allGathers     = []schedule.Way{schedule.GatherDoubling, schedule.Pairwise}
+	reduceScatters = []schedule.Way{schedule.ScatterHalving, schedule.Pairwise}
+	gathers        = []schedule.Way{schedule.GatherTree, schedule.Pairwise}
+	scatters       = []schedule.Way{schedule.ScatterTree, schedule.Pairwise}
+)
 
 // stagesBlocks reports whether some buffers of this team go through staging memory.
 func stagesBlocks(t *team.Team, w *team.Work) bool {
@@ -45,7 +87,7 @@ func exchangeBlocks(t *team.Team, w *team.Work) (team.Exchange, error) {
 		return team.Exchange{}, err
 	}
 	x := b.exchange()
-	x.Early = true
+	x.Early, b.lent = true, true
 	return x, nil
 }
 

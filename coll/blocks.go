@@ -25,12 +25,14 @@ type blocks struct {
 	h           team.Hosts
 	lane, lanes int
 	windows     bool // data are in staging memory
+	lent        bool // to an exchange, whose end frees it
 	root        int  // index in the team; -1: on another host
 	lo, most    int  // elements from lo on of each block, and no more
 	srcs, dsts  []unsafe.Pointer
 	combined    []unsafe.Pointer
 	sends       []int
 	receives    []int
+	parts       parts
 }
 
 // form is which blocks an operation has.
@@ -67,7 +69,7 @@ func newBlocks(ctx context.Context, t *team.Team, w *team.Work) *blocks {
 	b := spare.Get().(*blocks)
 	b.call, b.form, b.h = newCall(ctx, t, w), formOf(w.Kind), t.Hosts
 	b.lane, b.lanes = b.h.Lane(), b.h.Lanes()
-	b.windows, b.lo, b.most = false, 0, team.MaxCount
+	b.windows, b.lent, b.lo, b.most = false, false, 0, team.MaxCount
 	b.root = t.Index(w.Root)
 	b.srcs, b.dsts, b.combined = sized(b.srcs, b.n), sized(b.dsts, b.n), sized(b.combined, b.n)
 	return b
@@ -88,6 +90,13 @@ func (b *blocks) free() {
 	clear(b.combined)
 	b.call = call{}
 	spare.Put(b)
+}
+
+// Done implements team.Blocks.
+func (b *blocks) Done() {
+	if b.lent {
+		b.free()
+	}
 }
 
 // sendsData and getsData report whether a rank of the team has a source, or a destination.
@@ -407,25 +416,40 @@ func (b *blocks) copy(to, from unsafe.Pointer, n int) {
 	}
 }
 
-// plan is what this host does on this rank's lane.
-func (b *blocks) plan() schedule.Plan {
+// exchange is the exchange of this rank's lane.
+func (b *blocks) exchange() team.Exchange {
 	h := b.h
 	me, hosts := h.Host(), h.Size()
-	p := schedule.Plan{Way: wayAcross(b.t, b.w), Hosts: hosts, Me: me, Line: 64 / b.size, Item: schedule.LargestItem / b.size}
+	p := schedule.Plan{Way: wayOfBlocks(b.t, b.w, b.clamp(b.w.Count)), Hosts: hosts, Me: me, Line: 64 / b.size, Item: schedule.LargestItem / b.size}
 	if b.fromRoot || b.toRoot {
 		p.Root = h.Of(b.w.Root)
 	}
+	x := team.Exchange{Work: b.w, Blocks: b}
+	switch {
+	case p.Way == schedule.Pairwise:
+		b.pairwise(&p)
+	case b.w.Kind == team.KindReduce:
+		own := b.pieces(me, me, 0, 0)
+		_, p.Count = b.part(&own)
+		p.Item = max(b.t.Tuning().Hosts.Item(p.Way, hosts, p.Count*b.size)/b.size, 1)
+	default:
+		a := b.newParts(p)
+		p, x.Blocks = a.plan, a
+	}
+	x.Plan = p
+	return x
+}
+
+// pairwise makes p what this host sends to each host, and receives from it.
+func (b *blocks) pairwise(p *schedule.Plan) {
+	me := p.Me
 	if b.reduces {
 		own := b.pieces(me, me, 0, 0)
 		_, p.Count = b.part(&own)
 	}
-	if b.w.Kind == team.KindReduce {
-		p.Item = max(b.t.Tuning().Hosts.Item(p.Way, hosts, p.Count*b.size)/b.size, 1)
-		return p
-	}
-	b.sends, b.receives = sized(b.sends, hosts), sized(b.receives, hosts)
+	b.sends, b.receives = sized(b.sends, p.Hosts), sized(b.receives, p.Hosts)
 	p.Sends, p.Receives, p.Reduces = b.sends, b.receives, b.reduces
-	for other := range hosts {
+	for other := range p.Hosts {
 		if other == me {
 			continue
 		}
@@ -438,12 +462,6 @@ func (b *blocks) plan() schedule.Plan {
 			_, b.receives[other] = b.part(&from)
 		}
 	}
-	return p
-}
-
-// exchange is the exchange of this rank's lane.
-func (b *blocks) exchange() team.Exchange {
-	return team.Exchange{Plan: b.plan(), Work: b.w, Blocks: b}
 }
 
 // local moves the blocks within this host that this rank gets.

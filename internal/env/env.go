@@ -93,7 +93,7 @@ var (
 		choice("auto", "required"))
 	Algorithm = define(Info{Name: "UBCOLL_ALGO", Kind: "ring|one-shot|two-shot|push|doubling|halving|chain|tree|scatter", JobWide: true,
 		Doc: "The algorithm of all-reduces on one host (the first four), or of all-reduces (ring, doubling, halving) and broadcasts (chain, tree, scatter) between hosts, where it can be had; empty lets the plan choose."},
-		choice("ring", "one-shot", "two-shot", "push", "doubling", "halving", "chain", "tree", "scatter"))
+		choice("ring", "one-shot", "two-shot", "push", "doubling", "halving", "chain", "tree", "scatter", "pairwise"))
 	Tuning = define(Info{Name: "UBCOLL_TUNING", Kind: "text",
 		Doc: "A tuning table as ubcoll tune writes it; what it lacks is the default. Open compares what it says."}, text)
 	MaxRegions = define(Info{Name: "UBCOLL_MAX_REGIONS", Kind: "number", Default: "0",

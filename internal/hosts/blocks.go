@@ -52,7 +52,11 @@ func (k *slots) sends(i int, p *peer) {
 // gathered returns where n elements are that a step sends, off elements into it.
 func (s *Stage) gathered(ctx context.Context, p *peer, k *schedule.Step, off, n int) (from unsafe.Pointer, err error) {
 	m := &s.mover
-	if !k.Source {
+	combines := m.x.Work.Red.Valid() // and what does not come from the source is what has come of that
+	if at, together := m.x.Blocks.Destination(s.me, k.Off, k.N); !k.Source && combines && together == k.N {
+		return unsafe.Add(at, off*m.size), nil
+	}
+	if !k.Source && combines {
 		i := k.Off / m.x.Plan.Item % schedule.Slots
 		m.kept.sends(i, p)
 		return unsafe.Pointer(&m.kept.b[i*slotBytes+off*m.size]), nil

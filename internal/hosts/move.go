@@ -159,6 +159,9 @@ func (m *mover) land(s *Stage) {
 
 // leave gives landing memory back. No peer may write to it any more.
 func (m *mover) leave(s *Stage) {
+	if m.x.Blocks != nil {
+		m.x.Blocks.Done()
+	}
 	s.Network.landing.give(m.landing)
 	m.filled.leave(s.Network)
 	m.kept.leave(s.Network)

@@ -179,8 +179,10 @@ func (s *Stage) moveBeside(ctx context.Context) (err error) {
 		return nil
 	}
 	s.agreeing = true
-	if s.leads { // the proposals leave first
-		_, err = s.proceed(ctx)
+	if s.leads { // the proposals leave first, with the grants to those who get them, and then the others
+		if _, err = s.proceed(ctx); err == nil {
+			s.passGrants()
+		}
 	}
 	if err == nil {
 		m.multiply(s.Team.Size())

@@ -61,6 +61,14 @@ func (m Model) terms(way Way, hosts, bytes int) (t terms) {
 		items := math.Ceil(b / float64(m.Item(ToChain, hosts, bytes)))
 		passed := (n - 2 + items) * b / items
 		t = terms{n - 2 + items, 0, 0, passed, passed, 0}
+	case Pairwise:
+		t = terms{n - 1, 0, (n - 1) / n * b, 0, 0, 0}
+	case GatherDoubling:
+		t = terms{rounds, 0, (n - 1) / n * b, 0, 0, 0}
+	case ScatterHalving:
+		t = terms{rounds, 0, (n - 1) / n * b, (n - 1) / n * b, 0, 0}
+	case GatherTree, ScatterTree:
+		t = terms{rounds, b, 0, 0, 0, 0}
 	case ToTree:
 		t = terms{rounds, rounds * b, 0, rounds * b, 0, 0}
 	}

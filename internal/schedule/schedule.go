@@ -16,15 +16,19 @@ type Way uint8
 
 // The ways.
 const (
-	Ring     Way = iota + 1 // all-reduce
-	Doubling                // all-reduce
-	Halving                 // all-reduce
-	Chain                   // broadcast
-	Tree                    // broadcast
-	Scatter                 // broadcast
-	ToTree                  // reduce
-	ToChain                 // reduce
-	Pairwise                // all others
+	Ring           Way = iota + 1 // all-reduce
+	Doubling                      // all-reduce
+	Halving                       // all-reduce
+	Chain                         // broadcast
+	Tree                          // broadcast
+	Scatter                       // broadcast
+	ToTree                        // reduce
+	ToChain                       // reduce
+	Pairwise                      // all others
+	GatherDoubling                // all-gather
+	ScatterHalving                // reduce-scatter, of a number of hosts that is a power of two
+	GatherTree                    // gather
+	ScatterTree                   // scatter
 )
 
 // Reducing, Sending and ToRoot are the ways of all-reduces, of broadcasts and of reduces.
@@ -32,7 +36,8 @@ var Reducing, Sending, ToRoot = []Way{Doubling, Halving, Ring}, []Way{Tree, Scat
 
 // String is the way's name, as LastOp has it.
 func (w Way) String() string {
-	return [...]string{"", "ring", "doubling", "halving", "chain", "tree", "scatter", "tree", "chain", "pairwise"}[w]
+	return [...]string{"", "ring", "doubling", "halving", "chain", "tree", "scatter", "tree", "chain", "pairwise",
+		"doubling", "halving", "tree", "tree"}[w]
 }
 
 // Plan is one collective.
@@ -43,6 +48,10 @@ type Plan struct {
 	Count     int // elements; pairwise, if it reduces: of this host's result; otherwise not used
 	Item      int // most elements of a step
 	Line      int // ring, halving, scatter: parts begin at multiples of so many elements, so that they share no cache line
+
+	// GatherDoubling, ScatterHalving, GatherTree, ScatterTree: each host has a part, and part i is elements Begins[i] to
+	// Begins[i+1]. See PartOf.
+	Begins []int
 
 	// Pairwise: how many elements this host sends to each host, and receives from each. Offsets of steps count the elements
 	// between the two hosts.
@@ -95,7 +104,7 @@ type Cursor struct {
 	fold int // doubling, halving: pairs of hosts that begin with one sending the other all its data
 	rank int // doubling, halving: this host's number among those that go on, -1: not among them
 
-	hop, item int  // halving, scatter, pairwise
+	hop, item int  // halving, scatter, pairwise, and those with Begins
 	more      bool // pairwise: some host had an item in this turn
 }
 
@@ -132,7 +141,7 @@ func (c *Cursor) Next(s *Step) bool {
 	if c.p.Way == Pairwise {
 		return c.pairwise(s)
 	}
-	if c.p.Count == 0 {
+	if c.p.Count == 0 && c.p.Begins == nil {
 		return false
 	}
 	switch c.p.Way {
@@ -142,6 +151,14 @@ func (c *Cursor) Next(s *Step) bool {
 		return c.doubling(s)
 	case Halving:
 		return c.halving(s)
+	case GatherDoubling:
+		return c.gatherDoubling(s)
+	case ScatterHalving:
+		return c.scatterHalving(s)
+	case GatherTree:
+		return c.gatherTree(s)
+	case ScatterTree:
+		return c.scatterTree(s)
 	case Tree:
 		return c.tree(s)
 	case Scatter:
@@ -592,6 +609,159 @@ func (c *Cursor) pairwise(s *Step) bool {
 			c.hop, c.item = c.hop+1, 0
 		}
 		c.more = false
+	}
+	return false
+}
+
+// PartOf is which part is a host's: its number among the hosts from the root on, and for ScatterHalving its number with its
+// bits in the other order.
+func (p *Plan) PartOf(host int) int {
+	switch p.Way {
+	case ScatterHalving:
+		levels := bits.Len(uint(p.Hosts)) - 1
+		return int(bits.Reverse(uint(host)) >> (bits.UintSize - levels))
+	case GatherTree, ScatterTree:
+		return (host - p.Root + p.Hosts) % p.Hosts
+	}
+	return host
+}
+
+// HostOf is whose part part i is.
+func (p *Plan) HostOf(part int) int {
+	switch p.Way {
+	case ScatterHalving:
+		return p.PartOf(part)
+	case GatherTree, ScatterTree:
+		return (p.Root + part) % p.Hosts
+	}
+	return part
+}
+
+// run makes s the step of the next item of parts lo to hi, if there is one.
+func (c *Cursor) run(s *Step, lo, hi int) bool {
+	if lo >= hi {
+		return false
+	}
+	s.Off = c.p.Begins[lo] + c.item*c.p.Item
+	s.N = min(c.p.Item, c.p.Begins[hi]-s.Off)
+	c.item++
+	return s.N > 0
+}
+
+// gatherDoubling is the all-gather by recursive doubling: in round k a host exchanges all that it has with the one whose
+// number differs in bit k. If hosts are no power of two it is Bruck's: it sends to the host 2^k before it, and receives from
+// the one 2^k behind it, in the last round only what is missing. The host's own part is in the destination at first.
+func (c *Cursor) gatherDoubling(s *Step) bool {
+	n, me, rounds := c.p.Hosts, c.p.Me, bits.Len(uint(c.p.Hosts-1))
+	for ; c.hop < 4*rounds; c.hop, c.item = c.hop+1, 0 { // in each round what is sent, up to the last part, and from the first on, and what is received
+		k, receives := c.hop/4, c.hop%4 >= 2
+		peer, first := (me-1<<k+n)%n, me
+		switch pairs := n == 1<<rounds; {
+		case pairs && receives:
+			peer = me ^ 1<<k
+			first = peer &^ (1<<k - 1)
+		case pairs:
+			peer, first = me^1<<k, me&^(1<<k-1)
+		case receives:
+			peer = (me + 1<<k) % n
+			first = peer
+		}
+		lo, hi := first, first+min(1<<k, n-1<<k)
+		if c.hop%2 == 1 {
+			lo, hi = 0, hi-n
+		}
+		if *s = (Step{Op: Send, Peer: peer}); receives {
+			s.Op, s.Last = Copy, true
+		}
+		if c.run(s, lo, min(hi, n)) {
+			return true
+		}
+	}
+	return false
+}
+
+// scatterHalving is the reduce-scatter by recursive halving, as in halving.
+func (c *Cursor) scatterHalving(s *Step) bool {
+	levels, me := c.levels(), c.p.Me
+	lo, hi := 0, c.p.Hosts
+	for k := range levels {
+		mid := (lo + hi) / 2
+		low := me>>k&1 == 0
+		if k < c.hop/2 {
+			if low {
+				hi = mid
+			} else {
+				lo = mid
+			}
+			continue
+		}
+		for ; c.hop/2 == k; c.hop, c.item = c.hop+1, 0 {
+			other := me ^ 1<<k
+			*s = Step{Op: Send, Peer: other, Source: k == 0}
+			from, to := lo, mid
+			if receives := c.hop%2 == 1; receives {
+				s.Op, s.In, s.Own = Reduce, Span{other &^ (1<<k - 1), 1 << k}, Span{me &^ (1<<k - 1), 1 << k}
+				s.OwnFirst, s.Last = other > me, k == levels-1
+				if !low {
+					from, to = mid, hi
+				}
+			} else if low {
+				from, to = mid, hi
+			}
+			if c.run(s, from, to) {
+				return true
+			}
+		}
+		if low {
+			hi = mid
+		} else {
+			lo = mid
+		}
+	}
+	return false
+}
+
+// gatherTree is the gather along the tree of tree: a host sends its part together with those that it has received.
+func (c *Cursor) gatherTree(s *Step) bool {
+	n, h := c.p.Hosts, c.p.PartOf(c.p.Me)
+	end := c.scattered(h)
+	for ; c.hop <= bits.Len(uint(n-1)); c.hop, c.item = c.hop+1, 0 {
+		if child := h + 1<<c.hop; child < end {
+			*s = Step{Op: Copy, Peer: c.p.HostOf(child), Last: true}
+			if c.run(s, child, c.scattered(child)) {
+				return true
+			}
+			continue
+		}
+		if h == 0 {
+			return false
+		}
+		*s = Step{Op: Send, Peer: c.p.HostOf(h & (h - 1)), Source: end == h+1}
+		return c.run(s, h, end)
+	}
+	return false
+}
+
+// scatterTree is the scatter along the same tree, as in scatter.
+func (c *Cursor) scatterTree(s *Step) bool {
+	h := c.p.PartOf(c.p.Me)
+	end := c.scattered(h)
+	for ; c.hop <= bits.Len(uint(c.p.Hosts-1)); c.hop, c.item = c.hop+1, 0 {
+		if c.hop == 0 {
+			*s = Step{Op: Copy, Peer: c.p.HostOf(h & (h - 1)), Last: true}
+			if h > 0 && c.run(s, h, end) {
+				return true
+			}
+			continue
+		}
+		child := h + 1<<(bits.Len(uint(c.p.Hosts-1))-c.hop)
+		if child >= end {
+			continue
+		}
+		*s = Step{Op: Send, Peer: c.p.HostOf(child), Source: h == 0}
+		if c.run(s, child, c.scattered(child)) {
+			return true
+		}
 	}
 	return false
 }

@@ -37,6 +37,8 @@ type Blocks interface {
 	// there; or nil. Take takes those that have come, whether to there or elsewhere.
 	Destination(host, off, n int) (to unsafe.Pointer, together int)
 	Take(from unsafe.Pointer, host, off, n int)
+	// Done says that the exchange is over, or is none. Nobody uses the memory any more.
+	Done()
 }
 
 // Counting is counts that hosts tell each other.
