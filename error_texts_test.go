@@ -244,8 +244,12 @@ func callErrors() []bad {
 		{"hosts: count on one host", hosts, no, by(reduce(100), reduce(99), reduce(100))},
 		{"hosts: operation", hosts, no, odd(bar, reduce(100))},
 		{"hosts: refused", hosts, no, odd(reduceOf(f.Slice(0, 10), f, ubcoll.Sum), reduce(100))},
-		{"hosts: not supported", hosts, no, func(ctx context.Context, c *ubcoll.Comm) error {
-			return coll.AllGather(ctx, c, f.Slice(0, 30), f.Slice(50, 60))
+		{"hosts: counts", hosts, no, func(ctx context.Context, c *ubcoll.Comm) error {
+			n := 10
+			if c.Rank() == 2 {
+				n = 9
+			}
+			return coll.AllGatherV(ctx, c, f.Slice(0, 20+n), []int{10, n, 10}, f.Slice(50, 60))
 		}},
 		{"hosts: message", hosts, no, send(0, 1)},
 		{"hosts: window", hosts, no, window(func(ctx context.Context, c *ubcoll.Comm, w *ubcoll.Window) error { return nil })},

@@ -14,7 +14,7 @@ import (
 func TestOptionsHints(t *testing.T) {
 	err := ubcoll.Options{Algorithm: "two-shots"}.Validate()
 	require.ErrorIs(t, err, ubcoll.ErrArgument)
-	require.ErrorContains(t, err, `unknown algorithm "two-shots" (one of ring, one-shot, two-shot, push, doubling, halving, chain, tree, scatter): did you mean two-shot?`)
+	require.ErrorContains(t, err, `unknown algorithm "two-shots" (one of ring, one-shot, two-shot, push, doubling, halving, chain, tree, scatter, pairwise): did you mean two-shot?`)
 }
 
 // Options are read from TOML, and written, as words.

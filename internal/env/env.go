@@ -91,8 +91,8 @@ var (
 	Pin = define(Info{Name: "UBCOLL_PIN", Kind: "auto|required", Default: "auto", JobWide: true,
 		Doc: "Whether host memory must be locked in memory to be registered: as far as ulimit -l allows, or else registering fails."},
 		choice("auto", "required"))
-	Algorithm = define(Info{Name: "UBCOLL_ALGO", Kind: "ring|one-shot|two-shot|push|doubling|halving|chain|tree|scatter", JobWide: true,
-		Doc: "The algorithm of all-reduces on one host (the first four), or of all-reduces (ring, doubling, halving) and broadcasts (chain, tree, scatter) between hosts, where it can be had; empty lets the plan choose."},
+	Algorithm = define(Info{Name: "UBCOLL_ALGO", Kind: "ring|one-shot|two-shot|push|doubling|halving|chain|tree|scatter|pairwise", JobWide: true,
+		Doc: "The algorithm of all-reduces on one host (the first four), or of collectives between hosts (ring and those from doubling on), where it can be had; empty lets the plan choose."},
 		choice("ring", "one-shot", "two-shot", "push", "doubling", "halving", "chain", "tree", "scatter", "pairwise"))
 	Tuning = define(Info{Name: "UBCOLL_TUNING", Kind: "text",
 		Doc: "A tuning table as ubcoll tune writes it; what it lacks is the default. Open compares what it says."}, text)

@@ -76,14 +76,14 @@ func TestMemoryLimits(t *testing.T) {
 }
 
 func TestMemoryText(t *testing.T) {
-	require.Equal(t, "between 64 hosts: 2.4 MiB a rank that leads its host, 248 KiB for each further communicator", MemoryText(64, 64))
+	require.Equal(t, "between 64 hosts: 2.4 MiB a rank that leads its host, 237 KiB for each further communicator", MemoryText(64, 64))
 }
 
 // Two hosts may contribute 64 KiB each, other powers of two what slots have room for. What is not folded has 64 KiB for all
 // hosts together, or, if they are many, half as much. Hosts of several ranks are limited by what their teams share.
 func TestContribution(t *testing.T) {
 	for _, k := range []struct{ hosts, most, want int }{
-		{2, 1, 65536}, {3, 1, 32768}, {4, 1, 46080}, {5, 1, 16384}, {8, 1, 32768}, {63, 1, 1057}, {64, 1, 15360}, {65, 1, 512}, {512, 1, 3072}, {4095, 1, 8}, {2, 2, 8192}, {64, 8, 8192}, {63, 8, 1057},
+		{2, 1, 65536}, {3, 1, 32768}, {4, 1, 41984}, {5, 1, 16384}, {8, 1, 29696}, {63, 1, 1057}, {64, 1, 14336}, {65, 1, 512}, {512, 1, 3072}, {4095, 1, 8}, {2, 2, 8192}, {64, 8, 8192}, {63, 8, 1057},
 	} {
 		require.Equal(t, k.want, contribution(k.hosts, k.most), "%d hosts of %d", k.hosts, k.most)
 	}
