@@ -37,9 +37,6 @@ func chooseAcross(t *team.Team, w *team.Work) {
 	switch small, source := smallAcross(t, w); {
 	case isVector(w.Kind):
 		w.Lanes, w.Path = h.Lanes(), &countedPath
-		if t.Whole() > mostCounted {
-			w.Err = fmt.Errorf("%v of %d ranks, more than %d: %w", w.Kind, t.Whole(), mostCounted, fault.ErrLimit)
-		}
 	case small:
 		switch w.Kind {
 		case team.KindAllReduce:

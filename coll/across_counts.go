@@ -19,7 +19,7 @@ import (
 // its source and its destination; and how many elements all are together.
 type rankCounts struct{ send, receive, sendAt, receiveAt, all []uint64 }
 
-// countBytes is how much staging memory the counts take.
+// countBytes is how much staging memory the counts take: a quarter, at most.
 func countBytes(t *team.Team, w *team.Work) int {
 	if !isVector(w.Kind) {
 		return 0
@@ -40,9 +40,6 @@ func (c rankCounts) longest() (n int) {
 	}
 	return n
 }
-
-// mostCounted is how many ranks an operation with vectors may have: half of the staging memory is for the data.
-const mostCounted = team.StagingBytes/2/32 - 1
 
 // acquireCounted also checks this rank's counts, and keeps them for layCounts.
 func acquireCounted(t *team.Team, w *team.Work) error {

@@ -13,9 +13,11 @@
 // on all ranks. On devices kernels do the work. Blocking calls run on a stream of the communicator, which is not
 // ordered after work that the program has queued on its own streams.
 //
-// Between hosts there are [Barrier], [AllReduce] and [Broadcast] of host memory so far. On a communicator with ranks on
-// several hosts, all other collectives, and all on device memory, return [ubcoll.ErrNotSupported] on all ranks. If an
-// operation there is refused, or the ranks differ, some hosts may already have written to its destinations.
+// Between hosts all collectives move host memory so far. On a communicator with ranks on several hosts, those on device
+// memory return [ubcoll.ErrNotSupported] on all ranks. If an operation there is refused, or the ranks differ, some hosts
+// may already have written to its destinations, but for the operations with counts. Floating sums have the same bits on
+// all ranks that get them, and whenever the same ranks on the same hosts repeat the call; on other hosts they may be
+// combined in another order.
 //
 // The memory stays the caller's, who must not touch it until the operation is done. The same holds for vectors of
 // counts. Launches of package graph's graphs read these vectors again; replays of a CUDA graph that other code has
@@ -24,7 +26,7 @@
 //
 // The usual errors are: [ubcoll.ErrArgument] for a Vec that is not valid, memory of a device that is not this rank's,
 // or a stream on another device than the memory; [ubcoll.ErrStale] for freed memory; [ubcoll.ErrLimit] for 2^40
-// elements or more, and for more than 1023 ranks in the operations with counts; the error of a context that had ended
+// elements or more, and for more than 1023 ranks on one host in the operations with counts; the error of a context that had ended
 // before the call. If one rank has such an error, or ranks differ ([ubcoll.ErrMismatch]), all ranks return the error
 // before data moves, and the communicator stays usable; on devices, small operations may have written to dst by then.
 // [ubcoll.ErrPeerLost], [ubcoll.ErrTimeout], [ubcoll.ErrAborted] and a context that ends during the call break the

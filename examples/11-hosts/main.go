@@ -32,8 +32,7 @@ func run(ctx context.Context, c *ubcoll.Comm) error {
 	leader := leaders[c.Hostname(c.Rank())]
 
 	// With the leader's rank as color, Split makes a communicator of each host's ranks. It can do everything that works
-	// on one host: all collectives, messages, channels, windows, GPUs. Between hosts there are barriers, and
-	// all-reduces and broadcasts of host memory.
+	// on one host: messages, channels, windows, GPUs. Between hosts there are all collectives of host memory.
 	local, err := c.Split(ctx, leader, c.Rank())
 	if err != nil {
 		return err
