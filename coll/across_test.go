@@ -197,7 +197,7 @@ func (s sending) wantPuts(kind string, root, bytes int) int {
 		small /= 2
 	}
 	if k := bits.Len(uint(hosts - 1)); hosts == 1<<k {
-		small = min(64<<10, 2*(228<<10-512*hosts)/(4*k+3)/1024*1024)
+		small = min(64<<10, (228<<10-512*hosts)/(2*k+2)/1024*1024)
 	}
 	if s.most > 1 {
 		small = min(small, 8<<10)

@@ -33,7 +33,11 @@ func contribution(hosts, most int) int {
 		n = fewerBytes
 	}
 	if inPairs(hosts) {
-		n = min(n, 2*max(foldBytes-foldLess*hosts, foldLeast)/(4*roundsOf(hosts)+3)&^(1<<10-1))
+		parts := 2*roundsOf(hosts) + 2 // slots, and messages with one contribution and with several
+		if hosts == 2 {
+			parts-- // there are no others
+		}
+		n = min(n, max(foldBytes-foldLess*hosts, foldLeast)/parts&^(1<<10-1))
 	} else {
 		n /= hosts - 1
 	}
@@ -43,12 +47,12 @@ func contribution(hosts, most int) int {
 	return n
 }
 
-// share is how many bytes of data each host may contribute if all hosts do. Between pairs that is less: the last message
-// has the contributions of half of the hosts, for which there is half as much memory as for one alone.
+// share is how many bytes of data each host may contribute if all hosts do. Between pairs the last message has the
+// contributions of half of the hosts.
 func share(hosts, most int) int {
 	n := contribution(hosts, most)
 	if inPairs(hosts) && hosts > 2 {
-		n = max(n/hosts-dataHead, 0) &^ 7
+		n = max(2*(n+dataHead)/hosts-dataHead, 0) &^ 7
 	}
 	return n
 }

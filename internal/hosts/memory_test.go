@@ -83,7 +83,7 @@ func TestMemoryText(t *testing.T) {
 // hosts together, or, if they are many, half as much. Hosts of several ranks are limited by what their teams share.
 func TestContribution(t *testing.T) {
 	for _, k := range []struct{ hosts, most, want int }{
-		{2, 1, 65536}, {3, 1, 32768}, {4, 1, 41984}, {5, 1, 16384}, {8, 1, 29696}, {63, 1, 1057}, {64, 1, 14336}, {65, 1, 512}, {512, 1, 3072}, {4095, 1, 8}, {2, 2, 8192}, {64, 8, 8192}, {63, 8, 1057},
+		{2, 1, 65536}, {3, 1, 32768}, {4, 1, 37888}, {5, 1, 16384}, {8, 1, 28672}, {63, 1, 1057}, {64, 1, 14336}, {65, 1, 512}, {512, 1, 3072}, {4095, 1, 8}, {2, 2, 8192}, {64, 8, 8192}, {63, 8, 1057},
 	} {
 		require.Equal(t, k.want, contribution(k.hosts, k.most), "%d hosts of %d", k.hosts, k.most)
 	}
