@@ -66,6 +66,7 @@ type host struct {
 	granted, taken      map[int]int
 	sent                int
 	landing             int    // granted places in landing memory that have not been taken
+	apart               bool   // what is copied may not belong together: it lands in landing memory
 	order               []Step // of receives that are granted and not taken
 	all, over           bool
 	final               []int // how often each element has been said to be final
@@ -116,9 +117,13 @@ func newSim(t *testing.T, r *rand.Rand, p Plan, x pairs, inPlace bool) *sim {
 		h.sends.c, h.receives.c = p.Begin(), p.Begin()
 		h.sends.next(true)
 		h.receives.next(false)
-		if p.Way == Pairwise {
+		switch {
+		case p.Way == Pairwise:
 			h.exchanges(inPlace)
-		} else {
+		case p.Begins != nil:
+			h.apart = r.IntN(2) == 0
+			h.keeps(inPlace)
+		default:
 			h.source = contributed(me, 0, p.Count)
 			switch {
 			case h.passesOn():
@@ -147,6 +152,7 @@ func contributed(host, id, n int) []value {
 // exchanges makes a host's memory for a pairwise plan. In place, the result of one that reduces replaces the own part.
 func (h *host) exchanges(inPlace bool) {
 	p, n := &h.p, 0
+	h.apart = true
 	for peer := range p.Hosts {
 		h.parts, h.places = append(h.parts, len(h.source)), append(h.places, n)
 		h.source = append(h.source, contributed(p.Me, idOf(peer, 0), p.Sends[peer])...)
@@ -163,6 +169,39 @@ func (h *host) exchanges(inPlace bool) {
 		h.destination = make([]value, p.Count)
 	}
 	h.final = make([]int, len(h.destination))
+}
+
+// keeps makes a host's memory for a plan with parts: all are at the same offsets in the source and in the destination. What
+// the host does not have there is not valid.
+func (h *host) keeps(inPlace bool) {
+	p := &h.p
+	n, own := p.Begins[p.Hosts], p.PartOf(p.Me)
+	lo, hi := p.Begins[own], p.Begins[own+1]
+	h.source, h.destination, h.final = make([]value, n), make([]value, n), make([]int, n)
+	first, end := p.below()
+	switch {
+	case p.Way == ScatterHalving:
+		h.source = contributed(p.Me, 0, n)
+		if inPlace {
+			h.destination = h.source
+		}
+	case p.Way == ScatterTree && first == 0:
+		h.source = contributed(p.Me, 0, n)
+	case p.Way == GatherTree && first == 0, p.Way == ScatterTree: // not sent
+	case p.Way == GatherTree && end == first+1: // nothing is passed on
+		copy(h.source[lo:], contributed(p.Me, lo, hi-lo))
+	default:
+		copy(h.destination[lo:], contributed(p.Me, lo, hi-lo))
+	}
+}
+
+// below is the parts of a host, and of those below it in a tree with the root's first.
+func (p *Plan) below() (first, end int) {
+	first, end = (p.Me-p.Root+p.Hosts)%p.Hosts, 1
+	for end < p.Hosts && first%(2*end) == 0 {
+		end *= 2
+	}
+	return first, min(first+end, p.Hosts)
 }
 
 // passesOn says that a host of a reduce is not the root. Then its destination is memory for Slots items.
@@ -197,8 +236,8 @@ func (h *host) place(k *Step) int {
 	return k.Off
 }
 
-// lands says that a step receives in landing memory. Pairwise, what comes may not belong together.
-func (h *host) lands(k *Step) bool { return k.Op == Reduce || h.p.Way == Pairwise }
+// lands says that a step receives in landing memory.
+func (h *host) lands(k *Step) bool { return k.Op == Reduce || h.apart }
 
 // grant grants receives as far ahead as there is room.
 func (h *host) grant(window int) {
@@ -407,10 +446,22 @@ func (s *sim) combine(h *host, k *Step, in, own value) value {
 		a, b = b, a
 	}
 	n := h.p.Hosts
-	out := value{Span{a.of.First, a.of.N + b.of.N}, a.id, bits.RotateLeft64(a.hash*0x9e3779b97f4a7c15, 17) ^ b.hash*0xc2b2ae3d27d4eb4f}
+	out := value{Span{a.of.First, a.of.N + b.of.N}, a.id, mixed(a.hash, b.hash)}
 	s.require((a.of.First+a.of.N)%n == b.of.First && out.of.N <= n, h, k, in, own) // neighbours: no host's data twice
 	s.require(k.Last == (out.of.N == n), h, k, in, own)
 	return out
+}
+
+func mixed(a, b uint64) uint64 {
+	return bits.RotateLeft64(a*0x9e3779b97f4a7c15, 17) ^ b*0xc2b2ae3d27d4eb4f
+}
+
+// halved is the hash of what has been combined from n hosts from first on, each half of them by itself before.
+func halved(first, n int) uint64 {
+	if n == 1 {
+		return uint64(first + 1)
+	}
+	return mixed(halved(first, n/2), halved(first+n/2, n/2))
 }
 
 // check requires that all hosts that get a result have everything, combined in the same way, and have heard once of each
@@ -421,6 +472,9 @@ func (s *sim) check() {
 		switch {
 		case p.Way == Pairwise && !p.Reduces:
 			h.checkParts(s)
+			continue
+		case p.Begins != nil:
+			h.checkKept(s)
 			continue
 		case h.passesOn():
 			times = 0
@@ -481,6 +535,45 @@ func (h *host) checkParts(s *sim) {
 	require.Equal(s.t, others, h.copied, "%+v", h.p)
 }
 
+// checkKept requires that a host has heard once of each element that it gets, and of no others, and has it.
+func (h *host) checkKept(s *sim) {
+	p := &h.p
+	own := p.PartOf(p.Me)
+	first, end := p.below() // what it gets, but for its own part in a gather
+	switch {
+	case p.Way == GatherDoubling:
+		first, end = 0, p.Hosts
+	case p.Way == ScatterHalving:
+		first, end = own, own+1
+	case p.Way == ScatterTree && first == 0:
+		end = 0
+	}
+	gathers, combined, others := p.Way == GatherDoubling || p.Way == GatherTree, halved(0, p.Hosts), 0
+	for part := range p.Hosts {
+		times, of := 0, value{Span{p.HostOf(part), 1}, 0, uint64(p.HostOf(part) + 1)}
+		if first <= part && part < end && (!gathers || part != own) {
+			times = 1
+		}
+		switch p.Way {
+		case ScatterHalving:
+			of = value{Span{0, p.Hosts}, 0, combined}
+		case ScatterTree:
+			of = value{Span{p.Root, 1}, 0, uint64(p.Root + 1)}
+		}
+		for i := p.Begins[part]; i < p.Begins[part+1]; i++ {
+			of.id = i
+			if v, n := h.destination[i], h.final[i]; n != times || (n > 0 || p.Way == GatherDoubling) && v != of {
+				s.t.Fatalf("%+v, element %d of part %d: %+v, final %d times, not %+v", *p, i, part, v, n, of)
+			}
+			others += times
+		}
+	}
+	if p.Way == ScatterHalving {
+		others = 0
+	}
+	require.Equal(s.t, others, h.copied, "%+v", *p)
+}
+
 // sends and toRoot say that a way is one of broadcasts, or of reduces.
 func (w Way) sends() bool  { return slices.Contains(Sending, w) }
 func (w Way) toRoot() bool { return slices.Contains(ToRoot, w) }
@@ -530,10 +623,47 @@ func (p Plan) messages() (n int) {
 				}
 			}
 		}
+	case GatherDoubling, ScatterHalving, GatherTree, ScatterTree:
+		n = p.messagesOfParts()
 	case Chain, Tree, ToTree, ToChain:
 		n = (p.Hosts - 1) * ((p.Count + p.Item - 1) / p.Item)
 	}
 	return n
+}
+
+func (p Plan) messagesOfParts() (n int) {
+	items := func(lo, hi int) int { return (p.Begins[hi] - p.Begins[lo] + p.Item - 1) / p.Item }
+	switch pairs := p.Hosts&(p.Hosts-1) == 0; {
+	case p.Way == GatherTree || p.Way == ScatterTree: // once for each host but the root
+		for p.Me = range p.Hosts {
+			if lo, hi := p.below(); lo > 0 {
+				n += items(lo, hi)
+			}
+		}
+	case pairs: // each run of 1, 2, 4 and so on parts to as many hosts
+		for run := 1; run < p.Hosts; run *= 2 {
+			for lo := 0; lo < p.Hosts; lo += run {
+				n += run * items(lo, lo+run)
+			}
+		}
+	default: // to each host what is 1, 2 to 3, 4 to 7 and so on hosts ahead, in two if it goes on at part 0
+		for h := range p.Hosts {
+			for ahead := 1; ahead < p.Hosts; ahead *= 2 {
+				lo, hi := h+ahead, h+min(2*ahead, p.Hosts)
+				n += items(min(lo, p.Hosts), min(hi, p.Hosts)) + items(max(lo-p.Hosts, 0), max(hi-p.Hosts, 0))
+			}
+		}
+	}
+	return n
+}
+
+// begins is where parts of so many elements begin.
+func begins(parts ...int) []int {
+	all := []int{0}
+	for i, n := range parts {
+		all = append(all, all[i]+n)
+	}
+	return all
 }
 
 // TestSchedules: for any number of hosts and elements, whatever comes first, all hosts end with the same: everything
@@ -644,6 +774,57 @@ func TestPairwise(t *testing.T) {
 	}
 }
 
+// TestParts: the same where each host has a part, of which some or all may be empty.
+func TestParts(t *testing.T) {
+	testkit.SkipRace(t)
+	r := testkit.Random(t)
+	last := 130
+	if testing.Short() {
+		last = 33
+	}
+	for hosts := 1; hosts <= last; hosts++ {
+		for way := GatherDoubling; way <= ScatterTree; way++ {
+			if way == ScatterHalving && hosts&(hosts-1) != 0 {
+				continue
+			}
+			some, most, item := r.Perm(4), 24, 1+r.IntN(5) // how parts are drawn
+			if hosts > 20 {
+				some, most, item = some[:2], 4, 1+r.IntN(hosts)
+			}
+			for _, pattern := range some {
+				parts := make([]int, hosts)
+				for i := range parts {
+					switch pattern {
+					case 1: // of one host
+						if i == hosts/2 {
+							parts[i] = 1 + r.IntN(most)
+						}
+					case 2: // of all
+						parts[i] = 1 + r.IntN(most)
+					case 3: // of some
+						parts[i] = max(0, r.IntN(2*most)-most)
+					}
+				}
+				r.Shuffle(hosts, func(i, j int) { parts[i], parts[j] = parts[j], parts[i] })
+				p := Plan{Way: way, Hosts: hosts, Item: item, Begins: begins(parts...)}
+				if way == GatherTree || way == ScatterTree {
+					p.Root = r.IntN(hosts)
+				}
+				for h := range hosts {
+					require.Equal(t, h, p.HostOf(p.PartOf(h)), "%+v", p)
+					require.Equal(t, h, p.PartOf(p.HostOf(h)), "%+v", p)
+				}
+				s := newSim(t, r, p, nil, r.IntN(2) == 0)
+				s.run()
+				if hosts > 1 { // or the host has everything
+					s.check()
+				}
+				require.Equal(t, p.messages(), s.sent, "%+v", p)
+			}
+		}
+	}
+}
+
 // The ways with few steps, whole.
 func TestWaysOf4096(t *testing.T) {
 	testkit.SkipRace(t)
@@ -657,6 +838,67 @@ func TestWaysOf4096(t *testing.T) {
 		s.run()
 		s.check()
 		require.Equal(t, p.messages(), s.sent)
+	}
+	for _, p := range []Plan{{Way: GatherDoubling, Hosts: 4095}, {Way: GatherDoubling, Hosts: 4096}, {Way: ScatterHalving, Hosts: 4096},
+		{Way: GatherTree, Hosts: 4095, Root: 1000}, {Way: GatherTree, Hosts: 4096}, {Way: ScatterTree, Hosts: 4095, Root: 1000},
+		{Way: ScatterTree, Hosts: 4096}} {
+		parts := make([]int, p.Hosts)
+		for range 2 {
+			parts[r.IntN(p.Hosts)]++
+		}
+		p.Begins, p.Item = begins(parts...), 1+r.IntN(2)
+		s := newSim(t, r, p, nil, true)
+		s.run()
+		s.check()
+		require.Equal(t, p.messages(), s.sent)
+	}
+}
+
+// TestRounds: how many hosts a host sends to, and receives how much from, is what costs count, if parts are as long: 12 rounds
+// for 4096 hosts. In a tree it is what the root sends or receives, with its own part. What is short takes fewest messages.
+func TestRounds(t *testing.T) {
+	for _, hosts := range []int{2, 3, 5, 8, 12, 64, 4095, 4096} {
+		p := Plan{Hosts: hosts, Item: hosts, Root: hosts / 2, Begins: begins(slices.Repeat([]int{1}, hosts)...)}
+		rounds := bits.Len(uint(hosts - 1))
+		for p.Way = GatherDoubling; p.Way <= ScatterTree; p.Way++ {
+			if p.Way == ScatterHalving && hosts != 1<<rounds {
+				continue
+			}
+			terms := Default.terms(p.Way, hosts, hosts) // elements of a byte
+			require.Equal(t, float64(rounds), terms[0])
+			for _, me := range []int{0, 1, hosts / 2, hosts - 1} {
+				peers, n := [2]map[int]bool{{}, {}}, [2]int{} // of sends, and of receives
+				p.Me = me
+				for c, k := p.Begin(), (Step{}); c.Next(&k); {
+					to := 0
+					if k.Op != Send {
+						to = 1
+					}
+					peers[to][k.Peer] = true
+					n[to] += k.N
+				}
+				switch p.Way {
+				case GatherDoubling, ScatterHalving:
+					require.Equal(t, [2]int{rounds, rounds}, [2]int{len(peers[0]), len(peers[1])}, "%+v", p)
+					require.Equal(t, [2]int{hosts - 1, hosts - 1}, n, "%+v", p)
+					require.InEpsilon(t, hosts-1, terms[2], 1e-9)
+					if p.Way == ScatterHalving {
+						require.InEpsilon(t, hosts-1, terms[3], 1e-9)
+					}
+				case GatherTree, ScatterTree:
+					if at := int(p.Way - GatherTree); me == p.Root {
+						require.Len(t, peers[1-at], rounds, "%+v", p)
+						require.Equal(t, hosts-1, n[1-at], "%+v", p)
+						require.Zero(t, n[at], "%+v", p)
+					}
+					require.Less(t, max(n[0], n[1]), hosts, "%+v", p)
+					require.InDelta(t, hosts, terms[1], 1)
+				}
+			}
+			if hosts > 3 {
+				require.Equal(t, p.Way, Default.Best([]Way{Pairwise, p.Way}, hosts, 1<<10))
+			}
+		}
 	}
 }
 
@@ -714,10 +956,16 @@ func TestPipelines(t *testing.T) {
 
 func TestNoAllocs(t *testing.T) {
 	testkit.SkipRace(t)
-	for way := Ring; way <= Pairwise; way++ {
+	for way := Ring; way <= ScatterTree; way++ {
 		p, n := Plan{Way: way, Hosts: 5, Me: 3, Count: 100, Item: 7, Line: 16}, 0
 		if way == Pairwise {
 			p.Sends, p.Receives = []int{0, 1, 20, 0, 30}, []int{10, 0, 40, 0, 5}
+		}
+		if way > Pairwise {
+			p.Begins = begins(10, 0, 40, 30, 20)
+		}
+		if way == ScatterHalving {
+			p.Hosts = 4
 		}
 		require.Zero(t, testing.AllocsPerRun(10, func() {
 			var k Step
@@ -792,4 +1040,56 @@ func TestAllGather(t *testing.T) {
 		p := Plan{Way: Pairwise, Hosts: 4, Me: me, Item: 2, Sends: slices.Repeat(n[me:me+1], 4), Receives: n}
 		require.Equal(t, want, p.transcript(), "host %d", me)
 	}
+}
+
+// transcribed requires hosts' steps, whole, of a plan with parts. Steps are of four elements at most.
+func transcribed(t *testing.T, p Plan, hosts ...string) {
+	t.Helper()
+	p.Hosts, p.Item = len(hosts), 4
+	for me, want := range hosts {
+		p.Me = me
+		require.Equal(t, want, p.transcript(), "host %d", me)
+	}
+}
+
+// TestGatherDoubling: the steps of all-gathers, whole. Hosts have parts of 3, 2, 0, 5 and 1 elements, and the first four parts
+// of 3, 2, 0 and 5.
+func TestGatherDoubling(t *testing.T) {
+	transcribed(t, Plan{Way: GatherDoubling, Begins: begins(3, 2, 0, 5, 1)},
+		">4 0+3 <1 3+2! >3 0+4 >3 4+1 <2 5+4! <2 9+1! >1 0+3 <4 10+1!",
+		">0 3+2 >4 3+2 <3 5+4! <3 9+2! >2 3+2 <0 0+3!",
+		"<3 5+4! <3 9+1! >0 5+4 >0 9+1 <4 10+1! <4 0+3! <1 3+2!",
+		">2 5+4 >2 9+1 <4 10+1! >1 5+4 >1 9+2 <0 0+4! <0 4+1! >4 5+4 >4 9+1",
+		">3 10+1 <0 0+3! >2 10+1 >2 0+3 <1 3+2! >0 10+1 <3 5+4! <3 9+1!")
+	transcribed(t, Plan{Way: GatherDoubling, Begins: begins(3, 2, 0, 5)},
+		">1 0+3 <1 3+2! >2 0+4 >2 4+1 <2 5+4! <2 9+1!",
+		">0 3+2 <0 0+3! >3 0+4 >3 4+1 <3 5+4! <3 9+1!",
+		"<3 5+4! <3 9+1! >0 5+4 >0 9+1 <0 0+4! <0 4+1!",
+		">2 5+4 >2 9+1 >1 5+4 >1 9+1 <1 0+4! <1 4+1!")
+}
+
+// TestScatterHalving: the steps of a reduce-scatter, whole. Hosts 0, 2, 1 and 3 get parts of 3, 2, 0 and 5 elements.
+func TestScatterHalving(t *testing.T) {
+	transcribed(t, Plan{Way: ScatterHalving, Begins: begins(3, 2, 0, 5)},
+		">1 5+4 >1 9+1 <1 0+4 <1 4+1 >2 3+2 <2 0+3!",
+		">0 0+4 >0 4+1 <0 5+4 <0 9+1 >3 5+4 >3 9+1",
+		">3 5+4 >3 9+1 <3 0+4 <3 4+1 >0 0+3 <0 3+2!",
+		">2 0+4 >2 4+1 <2 5+4 <2 9+1 <1 5+4! <1 9+1!")
+}
+
+// TestTreesOfParts: the steps of a gather and of a scatter, whole. Host 2 is the root, so parts of 3, 2, 1, 4 and 1 elements are
+// those of hosts 2, 3, 4, 0 and 1. Host 4 passes on what is host 0's.
+func TestTreesOfParts(t *testing.T) {
+	transcribed(t, Plan{Way: GatherTree, Root: 2, Begins: begins(3, 2, 1, 4, 1)},
+		">4 6+4",
+		">2 10+1",
+		"<3 3+2! <4 5+4! <4 9+1! <1 10+1!",
+		">2 3+2",
+		"<0 6+4! >2 5+4 >2 9+1")
+	transcribed(t, Plan{Way: ScatterTree, Root: 2, Begins: begins(3, 2, 1, 4, 1)},
+		"<4 6+4!",
+		"<2 10+1!",
+		">1 10+1 >4 5+4 >4 9+1 >3 3+2",
+		"<2 3+2!",
+		"<2 5+4! <2 9+1! >0 6+4")
 }
