@@ -13,7 +13,7 @@ import (
 
 var (
 	blockPaths = [...]team.Path{schedule.ToTree: blockPath(schedule.ToTree), schedule.ToChain: blockPath(schedule.ToChain),
-		schedule.Pairwise: blockPath(schedule.Pairwise), schedule.GatherDoubling: blockPath(schedule.GatherDoubling),
+		schedule.Pairwise: blockPath(schedule.Pairwise), schedule.Linear: blockPath(schedule.Linear), schedule.GatherDoubling: blockPath(schedule.GatherDoubling),
 		schedule.ScatterHalving: blockPath(schedule.ScatterHalving), schedule.GatherTree: blockPath(schedule.GatherTree),
 		schedule.ScatterTree: blockPath(schedule.ScatterTree)}
 	countedPath = team.Path{Name: schedule.Pairwise.String(), Acquire: acquireCounted, Stages: stagesBlocks, Lay: layCounts,
@@ -29,7 +29,7 @@ func wayOfBlocks(t *team.Team, w *team.Work, count int) schedule.Way {
 	h, size, asked := t.Hosts, w.Type.Size(), t.Algorithm()
 	hosts := h.Size()
 	total := alignedSlice(count, h.Lanes(), size) * size // what a lane moves of all blocks
-	ways := []schedule.Way{schedule.Pairwise}
+	ways := pairwise
 	switch w.Kind {
 	case team.KindReduce:
 		ways = schedule.ToRoot
@@ -41,10 +41,12 @@ func wayOfBlocks(t *team.Team, w *team.Work, count int) schedule.Way {
 			ways = reduceScatters
 		}
 	case team.KindGather:
+		ways = linear
 		if total *= t.Whole(); total <= mostHeld {
 			ways = gathers
 		}
 	case team.KindScatter:
+		ways = linear
 		if total *= t.Whole(); total <= mostHeld {
 			ways = scatters
 		}
@@ -58,10 +60,12 @@ func wayOfBlocks(t *team.Team, w *team.Work, count int) schedule.Way {
 }
 
 var (
+	pairwise       = []schedule.Way{schedule.Pairwise}
+	linear         = []schedule.Way{schedule.Linear}
 	allGathers     = []schedule.Way{schedule.GatherDoubling, schedule.Pairwise}
 	reduceScatters = []schedule.Way{schedule.ScatterHalving, schedule.Pairwise}
-	gathers        = []schedule.Way{schedule.GatherTree, schedule.Pairwise}
-	scatters       = []schedule.Way{schedule.ScatterTree, schedule.Pairwise}
+	gathers        = []schedule.Way{schedule.GatherTree, schedule.Linear}
+	scatters       = []schedule.Way{schedule.ScatterTree, schedule.Linear}
 )
 
 // stagesBlocks reports whether some buffers of this team go through staging memory.

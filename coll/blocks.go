@@ -426,7 +426,7 @@ func (b *blocks) exchange() team.Exchange {
 	}
 	x := team.Exchange{Work: b.w, Blocks: b}
 	switch {
-	case p.Way == schedule.Pairwise:
+	case p.Way == schedule.Pairwise || p.Way == schedule.Linear:
 		b.pairwise(&p)
 	case b.w.Kind == team.KindReduce:
 		own := b.pieces(me, me, 0, 0)

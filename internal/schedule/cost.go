@@ -30,6 +30,13 @@ func (m *Model) prices() [len(terms{})]*int {
 // unit is how many nanoseconds a price of 1 is.
 var unit = terms{1, 1e-3, 1e-3, 1e-3, 1e-3, 1e-3}
 
+// What ways of blocks cost, in the model's prices, by measurements of 4 and 8 hosts of 4 KiB to 4 MiB.
+const (
+	apiece  = 0.6  // a message of many that do not wait for each other, to or from one host
+	rounded = 1.15 // a byte that is exchanged in rounds, rather than straight
+	passed  = 1.3  // a byte that hosts pass on, for the host that has all
+)
+
 // terms returns what a way costs for so many bytes, if items are as long as m says.
 func (m Model) terms(way Way, hosts, bytes int) (t terms) {
 	n, b := float64(hosts), float64(bytes)
@@ -61,14 +68,14 @@ func (m Model) terms(way Way, hosts, bytes int) (t terms) {
 		items := math.Ceil(b / float64(m.Item(ToChain, hosts, bytes)))
 		passed := (n - 2 + items) * b / items
 		t = terms{n - 2 + items, 0, 0, passed, passed, 0}
-	case Pairwise:
+	case Pairwise: // a reduce-scatter combines as much by any way
 		t = terms{n - 1, 0, (n - 1) / n * b, 0, 0, 0}
-	case GatherDoubling:
-		t = terms{rounds, 0, (n - 1) / n * b, 0, 0, 0}
-	case ScatterHalving:
-		t = terms{rounds, 0, (n - 1) / n * b, (n - 1) / n * b, 0, 0}
+	case GatherDoubling, ScatterHalving:
+		t = terms{rounds, 0, rounded * (n - 1) / n * b, 0, 0, 0}
+	case Linear:
+		t = terms{apiece * (n - 1), (n - 1) / n * b, 0, 0, 0, 0}
 	case GatherTree, ScatterTree:
-		t = terms{rounds, b, 0, 0, 0, 0}
+		t = terms{rounds, passed * (n - 1) / n * b, 0, 0, 0, 0}
 	case ToTree:
 		t = terms{rounds, rounds * b, 0, rounds * b, 0, 0}
 	}

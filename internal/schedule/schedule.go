@@ -25,6 +25,7 @@ const (
 	ToTree                        // reduce
 	ToChain                       // reduce
 	Pairwise                      // all others
+	Linear                        // gather, scatter: pairwise with the root alone
 	GatherDoubling                // all-gather
 	ScatterHalving                // reduce-scatter, of a number of hosts that is a power of two
 	GatherTree                    // gather
@@ -36,7 +37,7 @@ var Reducing, Sending, ToRoot = []Way{Doubling, Halving, Ring}, []Way{Tree, Scat
 
 // String is the way's name, as LastOp has it.
 func (w Way) String() string {
-	return [...]string{"", "ring", "doubling", "halving", "chain", "tree", "scatter", "tree", "chain", "pairwise",
+	return [...]string{"", "ring", "doubling", "halving", "chain", "tree", "scatter", "tree", "chain", "pairwise", "pairwise",
 		"doubling", "halving", "tree", "tree"}[w]
 }
 
@@ -138,7 +139,7 @@ func (c *Cursor) Next(s *Step) bool {
 	if c.p.Hosts == 1 {
 		return false
 	}
-	if c.p.Way == Pairwise {
+	if c.p.Way == Pairwise || c.p.Way == Linear {
 		return c.pairwise(s)
 	}
 	if c.p.Count == 0 && c.p.Begins == nil {
