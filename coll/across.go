@@ -19,10 +19,11 @@ import (
 // owners through staging memory, and the results to all: see moveStaged.
 
 var (
-	acrossFoldPath  = team.Path{Name: "exchange", Offer: offerToLeader, Contribute: contribute, Folds: true, Conclude: conclude, Run: takeOutcome}
-	acrossPartPath  = team.Path{Name: "exchange", Offer: offerToLeader, Contribute: contribute, Folds: true, Folded: takeFold, Conclude: conclude, Run: takeOutcome}
-	acrossSmallPath = team.Path{Name: "exchange", Offer: offerToLeader, Contribute: contribute, Conclude: conclude, Run: takeOutcome}
-	acrossPaths     = [...]team.Path{schedule.Ring: acrossPath(schedule.Ring), schedule.Doubling: acrossPath(schedule.Doubling),
+	acrossFoldPath   = team.Path{Name: "exchange", Offer: offerToLeader, Contribute: contribute, Folds: true, Conclude: conclude, Run: takeOutcome}
+	acrossPartPath   = team.Path{Name: "exchange", Offer: offerToLeader, Contribute: contribute, Folds: true, Folded: takeFold, Conclude: conclude, Run: takeOutcome}
+	acrossSmallPath  = team.Path{Name: "exchange", Offer: offerToLeader, Contribute: contribute, Conclude: conclude, Run: takeOutcome}
+	acrossRoutedPath = team.Path{Name: "exchange", Route: newRoutes}
+	acrossPaths      = [...]team.Path{schedule.Ring: acrossPath(schedule.Ring), schedule.Doubling: acrossPath(schedule.Doubling),
 		schedule.Halving: acrossPath(schedule.Halving), schedule.Chain: acrossPath(schedule.Chain), schedule.Tree: acrossPath(schedule.Tree),
 		schedule.Scatter: acrossPath(schedule.Scatter)}
 )
@@ -41,7 +42,14 @@ func chooseAcross(t *team.Team, w *team.Work) {
 		switch w.Kind {
 		case team.KindAllReduce:
 			w.Path = &acrossFoldPath
-		case team.KindReduce, team.KindReduceScatter:
+		case team.KindAllToAll, team.KindScatter, team.KindGather, team.KindReduceScatter:
+			if w.Path = &acrossSmallPath; w.Kind == team.KindReduceScatter && h.Size() > 2 {
+				w.Path = &acrossPartPath
+			}
+			if isRouted(t, w) && w.Count > 0 {
+				w.Path = &acrossRoutedPath
+			}
+		case team.KindReduce:
 			if w.Path = &acrossPartPath; h.Size() == 2 {
 				w.Path = &acrossSmallPath
 			}
@@ -67,6 +75,9 @@ func chooseAcross(t *team.Team, w *team.Work) {
 func smallAcross(t *team.Team, w *team.Work) (small bool, source int) {
 	h := t.Hosts
 	source = eagerBytes(t, w)
+	if isRouted(t, w) {
+		return w.Count*w.Type.Size() <= h.Routed(), source
+	}
 	contributed, most, outcome := source, h.Contribution(), source // of a host; what a team gets
 	switch w.Kind {
 	case team.KindAllGather, team.KindGather:

@@ -45,6 +45,7 @@ type agreement struct {
 	// folds says that contributions are folded. Then data has this host's fold, and theirs is the fold that was heard last.
 	folds  bool
 	theirs []byte
+	router team.Router // instead of contributions; or nil
 
 	bad     uint64 // counts the operations on which hosts did not agree: numbers the reports
 	tally   team.Tally
@@ -138,7 +139,7 @@ func (a *agreement) begin(seq uint64, call team.Call) {
 	c.least.seq, c.least.call = seq, call
 	c.greatest.seq, c.greatest.call = seq, call
 	c.refuser, c.staged = 0, false
-	a.seq, a.gathers, a.folds, a.theirs, a.at = seq, false, false, nil, 0
+	a.seq, a.gathers, a.folds, a.theirs, a.router, a.at = seq, false, false, nil, nil, 0
 	if a.some {
 		clear(a.data)
 		a.some = false
@@ -303,6 +304,8 @@ func (a *agreement) size(round, host int) int {
 // carries is how many contributions travel in the next message of a round: 0, 1, or 2 for more.
 func (a *agreement) carries(round int) (n int) {
 	switch {
+	case a.router != nil && a.sum.one() && a.router.Carries(round):
+		return 1
 	case !a.some || !a.sum.one(): // nobody uses them
 		return 0
 	case a.folds:
@@ -329,6 +332,9 @@ func (a *agreement) write(d transfer, b []byte) int {
 		many = 2
 		a.sum.greatest.write(b[n:])
 		n += proposalBytes
+	}
+	if a.router != nil && many == 1 {
+		n += a.router.Pack(d.round, b[n:])
 	}
 	for i := 0; a.some && many == 1 && i < a.count(d.round); i++ {
 		h := a.behind(a.first(a.me, d.round), i)
@@ -420,6 +426,12 @@ func (a *agreement) read(d transfer, b []byte) error {
 	}
 	if !a.sum.same() {
 		return nil // nobody uses the contributions, which may be of several operations
+	}
+	if a.router != nil {
+		if !a.router.Unpack(d.round, b[n:]) {
+			return errProposals(d.host)
+		}
+		return nil
 	}
 	if a.folds {
 		return a.readFold(d, b[n:], items)

@@ -19,6 +19,7 @@ import (
 
 	"github.com/ubcoll/ubcoll/fault"
 	"github.com/ubcoll/ubcoll/internal/reason"
+	"github.com/ubcoll/ubcoll/internal/schedule"
 	"github.com/ubcoll/ubcoll/internal/team"
 	"github.com/ubcoll/ubcoll/internal/transport"
 )
@@ -239,6 +240,17 @@ func (s *Stage) post(e transport.Endpoint, d transfer) {
 
 // Share implements team.Hosts.
 func (s *Stage) Share() int { return share(s.n, s.most) }
+
+// Routed implements team.Hosts.
+func (s *Stage) Routed() int { return routed(s.n, s.most) }
+
+// Combine implements team.Hosts.
+func (s *Stage) Combine(w *team.Work, out, a, b unsafe.Pointer, as, bs schedule.Span, n int, last bool) {
+	if bs.First < as.First { // alike on both sides
+		a, b, as, bs = b, a, bs, as
+	}
+	s.add(w, out, a, b, as, bs, n, last)
+}
 
 // Members implements team.Hosts.
 func (s *Stage) Members(host int) []int { return s.Hosts[host] }

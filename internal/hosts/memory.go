@@ -57,6 +57,25 @@ func share(hosts, most int) int {
 	return n
 }
 
+// routed is how many bytes a block may have if hosts route one from each to each other: in a round they send those whose
+// distance has a bit, half of them or less, in a message with room for one contribution, to a slot for those that others
+// contribute.
+func routed(hosts, most int) int {
+	n := smallBytes
+	for k := range roundsOf(hosts) {
+		slot := contribution(hosts, most)
+		if !inPairs(hosts) {
+			slot = min(slot, min(1<<k, hosts-1<<k)*share(hosts, most))
+		}
+		blocks := 0
+		for x := range hosts {
+			blocks += x >> k & 1
+		}
+		n = min(n, slot/blocks)
+	}
+	return n
+}
+
 // room is how many bytes a host with on ranks may contribute if all hosts do, data or records.
 func room(hosts, ranks, most, on int) int {
 	return max(share(hosts, most), on*recordBytes(ranks))

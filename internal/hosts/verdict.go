@@ -54,6 +54,8 @@ func (s *Stage) lead(ctx context.Context, w *team.Work, differ bool) error {
 	a.sum.staged = !differ && w.Path.Stages != nil && w.Path.Lay == nil && w.Path.Stages(t, w)
 	if differ {
 		a.differs(s.proposed())
+	} else if w.Path.Route != nil {
+		a.router = w.Path.Route(t, w)
 	} else if w.Path.Contribute != nil {
 		b := a.own(s.full[0])
 		switch n := w.Path.Contribute(t, w, b); {
@@ -75,7 +77,10 @@ func (s *Stage) lead(ctx context.Context, w *team.Work, differ bool) error {
 	}
 	if a.sum.same() {
 		s.staged = a.sum.staged
-		if w.Path.Conclude != nil && !a.folds {
+		if a.router != nil {
+			a.router.Conclude()
+			a.router = nil
+		} else if w.Path.Conclude != nil && !a.folds {
 			if err := w.Path.Conclude(t, w, s.dataOf); err != nil {
 				return s.comm(t.Name(t.Rank()), err)
 			}

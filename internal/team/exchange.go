@@ -41,6 +41,18 @@ type Blocks interface {
 	Done()
 }
 
+// Router has data that hosts pass on in the messages by which they agree. Rounds count from 0; who sends to whom in them is the
+// agreement's affair.
+type Router interface {
+	// Carries reports whether this host sends data in a round, and Pack writes them to a message, which has room for them.
+	Carries(round int) bool
+	Pack(round int, to []byte) int
+	// Unpack takes the data of a round from a message. It reports whether they are as many as they must be.
+	Unpack(round int, from []byte) bool
+	// Conclude writes the result, once all rounds are over and the hosts have agreed. It is the last call.
+	Conclude()
+}
+
 // Counting is counts that hosts tell each other.
 type Counting interface {
 	Blocks

@@ -5,6 +5,7 @@ import (
 	"unsafe"
 
 	"github.com/ubcoll/ubcoll/fault"
+	"github.com/ubcoll/ubcoll/internal/schedule"
 )
 
 // Hosts is the other hosts of a team's communicator, as paths see them.
@@ -22,6 +23,10 @@ type Hosts interface {
 	Contribution() int
 	// Share is how many bytes each host may contribute if all do.
 	Share() int
+	// Routed is how many bytes a block may have that is routed, if each host has one for each other.
+	Routed() int
+	// Combine combines n elements of some hosts with those of others. last says that these are all hosts.
+	Combine(w *Work, out, a, b unsafe.Pointer, as, bs schedule.Span, n int, last bool)
 	// Members are the ranks of a host, in the order of its team.
 	Members(host int) []int
 	// Staged reports whether Path.Stages did on any host, for the running operation.

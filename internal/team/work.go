@@ -224,6 +224,8 @@ type Path struct {
 	Folds bool
 	// Folded, if it is not nil, is called with what has come of folding instead, on the first rank of each host.
 	Folded func(t *Team, w *Work, data []byte)
+	// Route is for data that are routed instead of contributed, on the first rank of each host. Conclude is not called then.
+	Route func(t *Team, w *Work) Router
 	// Stages reports, on the first rank of a team that has agreed, whether some of its buffers go through staging memory.
 	Stages func(t *Team, w *Work) bool
 	// Lay is for operations with vectors of counts between hosts: each rank of a team that has agreed leaves its own for the
