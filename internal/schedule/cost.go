@@ -33,7 +33,7 @@ var unit = terms{1, 1e-3, 1e-3, 1e-3, 1e-3, 1e-3}
 // What ways of blocks cost, in the model's prices, by measurements of 4 and 8 hosts of 4 KiB to 4 MiB.
 const (
 	apiece  = 0.6  // a message of many that do not wait for each other, to or from one host
-	rounded = 1.15 // a byte that is exchanged in rounds, rather than straight
+	rounded = 1.05 // a byte that is exchanged in rounds, rather than straight
 	passed  = 1.3  // a byte that hosts pass on, for the host that has all
 )
 
