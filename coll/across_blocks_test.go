@@ -373,3 +373,24 @@ func blockMismatches(t *testing.T, hosts string, network engine.NewNode, seed ui
 		}
 	}
 }
+
+// TestAcrossBlocksManyHosts: all operations are right between 24 hosts, in the full run between 64, by data that travel with
+// the agreement, and by data for which all hosts make pairs.
+func TestAcrossBlocksManyHosts(t *testing.T) {
+	testkit.LongOrRace(t)
+	n, sizes := 24, []int{1, 300, 5000}
+	if testkit.Full() {
+		n = 64
+	}
+	if race.Enabled || testing.Short() {
+		sizes = sizes[:2]
+	}
+	requireAll(t, onHosts(t, letters(n), func(c *ubcoll.Comm) error {
+		for turn, count := range sizes {
+			if err := checkBlocks(c, count, turn); err != nil {
+				return err
+			}
+		}
+		return nil
+	}))
+}
