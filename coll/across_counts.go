@@ -90,8 +90,8 @@ func exchangeCounts(t *team.Team, w *team.Work) (team.Exchange, error) {
 	c := &counting{blocks: newBlocks(context.Background(), t, w)}
 	h := t.Hosts
 	me, hosts := h.Host(), h.Size()
-	p := schedule.Plan{Way: schedule.Pairwise, Hosts: hosts, Me: me, Item: schedule.LargestItem / 8, Line: 1,
-		Sends: make([]int, hosts), Receives: make([]int, hosts)}
+	c.sends, c.receives = sized(c.sends, hosts), sized(c.receives, hosts)
+	p := schedule.Plan{Way: schedule.Pairwise, Hosts: hosts, Me: me, Item: schedule.LargestItem / 8, Line: 1, Sends: c.sends, Receives: c.receives}
 	root := h.Of(w.Root)
 	for other := range hosts {
 		if other == me {
