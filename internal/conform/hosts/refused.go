@@ -35,7 +35,7 @@ func Refused(ctx context.Context, c *ubcoll.Comm) error {
 	if err != nil {
 		return err
 	}
-	for _, o := range append(collective(ctx, c, buf), others(ctx, c, buf, reg)...) {
+	for _, o := range others(ctx, c, buf, reg) {
 		for _, w := range ways(ctx, c) {
 			if o.not != "" && strings.HasPrefix(w.name, o.not) {
 				continue
@@ -96,27 +96,6 @@ func ways(ctx context.Context, c *ubcoll.Comm) []way {
 			}
 			return err
 		}},
-	}
-}
-
-func collective(ctx context.Context, c *ubcoll.Comm, buf *ubcoll.Buffer[int32]) []operation {
-	n := c.Size()
-	one, all, counts := buf.Vec().Slice(0, 1), buf.Vec().Slice(n, 2*n), make([]int, n)
-	from := buf.Vec().Slice(2*n, 3*n)
-	for r := range counts {
-		counts[r] = 1
-	}
-	return []operation{
-		{"reduce_scatter", "", func(c *ubcoll.Comm) error { return coll.ReduceScatter(ctx, c, one, all, ubcoll.Sum) }},
-		{"reduce", "", func(c *ubcoll.Comm) error { return coll.Reduce(ctx, c, all, from, ubcoll.Sum, 0) }},
-		{"all_gather", "", func(c *ubcoll.Comm) error { return coll.AllGather(ctx, c, all, one) }},
-		{"gather", "", func(c *ubcoll.Comm) error { return coll.Gather(ctx, c, all, one, n-1) }},
-		{"scatter", "", func(c *ubcoll.Comm) error { return coll.Scatter(ctx, c, one, all, 0) }},
-		{"all_to_all", "", func(c *ubcoll.Comm) error { return coll.AllToAll(ctx, c, all, from) }},
-		{"all_gather_v", "", func(c *ubcoll.Comm) error { return coll.AllGatherV(ctx, c, all, counts, one) }},
-		{"gather_v", "", func(c *ubcoll.Comm) error { return coll.GatherV(ctx, c, all, counts, one, 0) }},
-		{"scatter_v", "", func(c *ubcoll.Comm) error { return coll.ScatterV(ctx, c, one, all, counts, 0) }},
-		{"all_to_all_v", "", func(c *ubcoll.Comm) error { return coll.AllToAllV(ctx, c, all, counts, from, counts) }},
 	}
 }
 
