@@ -14,7 +14,8 @@ import (
 )
 
 // misuse makes a mistake whose error is known, on one rank of each group of siblings. All of them get the error, and
-// memory does not change, except for destinations on devices; the next step shows that the communicator works.
+// memory does not change, except for destinations on devices or between hosts; the next step shows that the communicator
+// works.
 func (p *program) misuse() error {
 	if err := p.mistake(); err != nil {
 		return err
@@ -22,10 +23,11 @@ func (p *program) misuse() error {
 	return p.renew(true)
 }
 
-// renew fills the slots that mistakes write to, if there was one: on devices, destinations may have anything.
+// renew fills the slots that mistakes write to, if there was one: on devices and between hosts, destinations may have
+// anything.
 func (p *program) renew(mistake bool) error {
 	for s := range ours {
-		if mistake && p.dev != ubcoll.Host {
+		if mistake && (p.dev != ubcoll.Host || p.severalHosts()) {
 			if err := p.fill(s); err != nil {
 				return err
 			}
@@ -153,6 +155,9 @@ func (p *program) mistake() error {
 		}
 		return wrong("free of registered memory", ubcoll.ErrInUse, p.slots[0].buf.Free())
 	case 14:
+		if p.between(t.members()) {
+			return wrong("a message between hosts", ubcoll.ErrNotSupported, p2p.Send(p.ctx, t.c, size-1, whole(0)))
+		}
 		errs := []error{wrong("a message to nobody", ubcoll.ErrArgument, p2p.Send(p.ctx, t.c, size, whole(0)))}
 		if size > 1 && (t.rank == 0 || t.rank == 1) { // of another type: if the message is too large for an eager send, both ranks get the error
 			n := []int{8, p.room}[odd&1] &^ 7

@@ -1,4 +1,5 @@
-// Package mixed has random programs of everything that works on host memory, and the model that they are compared with.
+// Package mixed has random programs of everything that works on host memory, on one host or between several, and the model
+// that they are compared with.
 package mixed
 
 import (
@@ -46,7 +47,8 @@ func DevicePrograms(seed uint64, programs int) conform.Suite {
 // Programs runs this many random programs, the same on all ranks: collectives, blocking and on streams, in groups and
 // in graphs whose counts change between launches; messages, windows, channels; communicators and memory that come and
 // go; and misuse whose error is known beforehand. Each rank computes naively what all memory must hold, and compares
-// all of its own with that, byte for byte.
+// all of its own with that, byte for byte. Where ranks are on several hosts, messages, windows and channels are for
+// communicators of one host each.
 func Programs(seed uint64, programs int) conform.Suite {
 	return func(ctx context.Context, c *ubcoll.Comm) error {
 		return runPrograms(ctx, c, ubcoll.Host, seed, programs)
@@ -94,7 +96,11 @@ type program struct {
 func newProgram(ctx context.Context, c *ubcoll.Comm, dev ubcoll.Device, seed, k uint64) *program {
 	m := &program{ctx: ctx, world: c, dev: dev, n: c.Size(), me: c.Rank(), all: rand.New(rand.NewPCG(seed, k<<16)),
 		mine: rand.New(rand.NewPCG(seed, k<<16+uint64(c.Rank())+1))}
-	switch x := m.all.IntN(100); {
+	x := m.all.IntN(100)
+	if m.severalHosts() { // more often than on one host what does not travel with the hosts' agreement
+		x += 15
+	}
+	switch {
 	case x < 70: // mostly eager messages
 		m.room = 1 << 10
 	case x < 97:

@@ -46,7 +46,10 @@ func (p *program) transfers(t *siblings, src, dst int) (all [][]transfer) {
 
 // messages sends and receives, as a group or as a request, or shifts around the ring of ranks.
 func (p *program) messages() error {
-	t := p.drawSiblings()
+	t := p.drawWithin()
+	if t == nil {
+		return nil
+	}
 	src := p.all.IntN(numSlots)
 	dst := (src + 1 + p.all.IntN(numSlots-1)) % numSlots
 	switch p.all.IntN(6) {
@@ -149,7 +152,10 @@ func (p *program) row(t *siblings, src, dst int) error {
 
 // window makes a window, puts and gets through it, and closes it.
 func (p *program) window() error {
-	t, own := p.drawSiblings(), p.all.IntN(ours)
+	t, own := p.drawWithin(), p.all.IntN(ours)
+	if t == nil {
+		return nil
+	}
 	other := (own + 1 + p.all.IntN(numSlots-1)) % numSlots
 	puts := p.transfers(t, other, own)
 	gets := p.transfers(t, own, other)
@@ -203,7 +209,10 @@ func (p *program) window() error {
 
 // channel connects two ranks of each group, which put and get in both directions.
 func (p *program) channel() error {
-	t, s := p.drawSiblings(), p.all.IntN(ours)
+	t, s := p.drawWithin(), p.all.IntN(ours)
+	if t == nil {
+		return nil
+	}
 	half := p.room / 2
 	n, a, b, how := p.all.IntN(half/4), p.all.IntN(64), p.all.IntN(64), p.all.IntN(3)
 	from, to := p.all.IntN(half-n+1), half+p.all.IntN(half-n+1)

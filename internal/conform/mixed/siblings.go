@@ -22,6 +22,38 @@ func (t *siblings) members() []int { return t.groups[t.me] }
 
 func (p *program) drawSiblings() *siblings { return p.splits[p.all.IntN(len(p.splits))] }
 
+// drawWithin is drawSiblings of those that are on one host each. It returns nil if there are none.
+func (p *program) drawWithin() *siblings {
+	var within []*siblings
+	for _, t := range p.splits {
+		if !slices.ContainsFunc(t.groups, p.between) {
+			within = append(within, t)
+		}
+	}
+	if len(within) == 0 {
+		return nil
+	}
+	return within[p.all.IntN(len(within))]
+}
+
+// between reports whether some of these ranks are on different hosts.
+func (p *program) between(members []int) bool {
+	return slices.ContainsFunc(members, func(w int) bool { return p.world.Hostname(w) != p.world.Hostname(members[0]) })
+}
+
+// severalHosts reports whether the ranks are on several hosts.
+func (p *program) severalHosts() bool { return p.world.LocalSize() < p.world.Size() }
+
+// host returns the first rank of a rank's host.
+func (p *program) host(w int) int {
+	for r := range w {
+		if p.world.Hostname(r) == p.world.Hostname(w) {
+			return r
+		}
+	}
+	return w
+}
+
 // split makes communicators from the ranks of another.
 func (p *program) split() error {
 	if len(p.splits) == 4 {
@@ -30,10 +62,17 @@ func (p *program) split() error {
 	from := p.drawSiblings()
 	colors, keys := make([]int, p.n), make([]int, p.n)
 	dup, most := p.all.IntN(3) == 0, 1+p.all.IntN(3)
+	byHost := p.severalHosts() && p.all.IntN(2) == 0
+	if byHost {
+		dup, most = false, p.n
+	}
 	for r := range p.n {
 		colors[r], keys[r] = p.all.IntN(most+1)-1, p.all.IntN(3)
 		if dup {
 			colors[r], keys[r] = 0, 0
+		}
+		if byHost {
+			colors[r] = p.host(r)
 		}
 	}
 	t := &siblings{me: -1}
