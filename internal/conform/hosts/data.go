@@ -215,16 +215,21 @@ func Broadcast(ctx context.Context, c *ubcoll.Comm) error {
 func Large(ctx context.Context, c *ubcoll.Comm) error {
 	all, mine := draws(c, 13)
 	types := dtype.All()
-	for _, bytes := range []int{16 << 10, 64 << 10, 128 << 10, 256 << 10, 512 << 10, 1 << 20, 3 << 20, 8 << 20} {
+	for at, bytes := range []int{16 << 10, 64 << 10, 128 << 10, 256 << 10, 512 << 10, 1 << 20, 3 << 20, 8 << 20} {
 		t := types[all.IntN(len(types))]
 		rs := reductions(t, c.Size())
 		r := rs[all.IntN(len(rs))]
 		r.Seed, r.n, r.inPlace = all.Uint64(), bytes/t.Size()-1+all.IntN(3), all.IntN(2) == 0
 		b := newBroadcast(all, c.Size(), types[all.IntN(len(types))], 0, all.IntN(c.Size()))
 		b.n = bytes/b.Type.Size() - 1 + all.IntN(3)
+		t = types[all.IntN(len(types))]
+		rs = reductions(t, c.Size())
+		kind := blockKinds[(at+all.IntN(2)*5)%len(blockKinds)]
+		k := newBlocks(all, c.Size(), kind, rs[all.IntN(len(rs))], (bytes/t.Size()-1+all.IntN(3))/c.Size())
 		if err := testkit.InOrder(
 			func() error { return r.run(ctx, c, mine) },
-			func() error { return b.run(ctx, c, mine) }); err != nil {
+			func() error { return b.run(ctx, c, mine) },
+			func() error { return k.run(ctx, c, mine) }); err != nil {
 			return err
 		}
 	}

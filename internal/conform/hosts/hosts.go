@@ -23,7 +23,7 @@ type named struct {
 }
 
 // suites are those of this folder, in the order in which Hosts runs them.
-var suites = []named{{"places", Places}, {"barriers", Barriers}, {"reduce", Reduce}, {"broadcast", Broadcast},
+var suites = []named{{"places", Places}, {"barriers", Barriers}, {"reduce", Reduce}, {"broadcast", Broadcast}, {"blocks", Blocks},
 	{"large", Large}, {"same bits", SameBits}, {"streams", Streams}, {"groups", Groups}, {"graphs", Graphs},
 	{"families", Families}, {"wrong", Wrong}, {"refused", Refused}}
 

@@ -24,11 +24,20 @@ type batch struct {
 func (b *batch) add(ctx context.Context, c *ubcoll.Comm, all, mine *rand.Rand) error {
 	types := dtype.All()
 	t := types[all.IntN(len(types))]
-	switch all.IntN(4) {
+	switch all.IntN(8) {
 	case 0:
 		b.text += " barrier;"
 		return coll.Barrier(ctx, c)
-	case 1:
+	case 1, 2, 3, 4:
+		rs := reductions(t, c.Size())
+		k := newBlocks(all, c.Size(), blockKinds[all.IntN(len(blockKinds))], rs[all.IntN(len(rs))], small(all, t.Size()))
+		b.text += fmt.Sprintf(" %v;", k)
+		if err := k.prepare(c, func() conform.Where { return anywhere(mine) }); err != nil {
+			return err
+		}
+		b.checks = append(b.checks, func() error { return errors.Join(k.check(c), k.free()) })
+		return k.call(ctx, c)
+	case 5:
 		k := newBroadcast(all, c.Size(), t, small(all, t.Size()), all.IntN(c.Size()))
 		b.text += fmt.Sprintf(" %v;", &k)
 		m, err := k.prepare(c, mine)
@@ -174,10 +183,100 @@ func Graphs(ctx context.Context, c *ubcoll.Comm) error {
 			return err
 		}
 	}
-	if err := unlike(ctx, c, all); err != nil {
+	if err := testkit.InOrder(
+		func() error { return blockGraphs(ctx, c, all, s) },
+		func() error { return unlike(ctx, c, all) }); err != nil {
 		return err
 	}
 	return s.Close()
+}
+
+// blockGraphs is Graphs with the collectives whose data consist of blocks. All-to-alls have other counts in each launch, the
+// others, whose buffers say how long the blocks are, other data. Counts of one rank that do not fit are refused on all.
+func blockGraphs(ctx context.Context, c *ubcoll.Comm, all *rand.Rand, s *ubcoll.Stream) error {
+	types := dtype.All()
+	for k := range 6 {
+		var calls []*blocks
+		for _, kind := range append([]string{"all_to_all_v"}, blockKinds[k%2*5:][:5]...) {
+			t := types[all.IntN(len(types))]
+			rs := reductions(t, c.Size())
+			b := newBlocks(all, c.Size(), kind, rs[all.IntN(len(rs))], small(all, t.Size()))
+			if err := b.prepare(c, func() conform.Where { return conform.Alloced }); err != nil {
+				return fail(c, b, err)
+			}
+			calls = append(calls, b)
+		}
+		on := c
+		if k%3 == 1 {
+			on = c.On(s)
+		}
+		g, err := graph.Capture(ctx, on, func(v *ubcoll.Comm) error {
+			for _, b := range calls {
+				if err := b.call(ctx, v); err != nil {
+					return err
+				}
+			}
+			return nil
+		})
+		if err != nil {
+			return conform.Fail(c, "capture of %v: %w", calls, err)
+		}
+		launch := func() error {
+			return errors.Join(g.Launch(ctx), s.Sync(ctx))
+		}
+		for range 4 {
+			for _, b := range calls {
+				if b.Seed = all.Uint64(); b.kind == "all_to_all_v" {
+					b.recount(all)
+				}
+				b.fill(c.Rank())
+			}
+			if err := launch(); err != nil {
+				return conform.Fail(c, "launch of %v: %w", calls, err)
+			}
+			for _, b := range calls {
+				if err := b.check(c); err != nil {
+					return conform.Fail(c, "launch of %v: %w", b, err)
+				}
+			}
+		}
+		first := calls[0]
+		odd := all.IntN(c.Size())
+		if c.Rank() == odd {
+			first.comes[all.IntN(c.Size())] = 1 << 30
+		} else {
+			all.IntN(c.Size())
+		}
+		if err := launch(); !errors.Is(err, ubcoll.ErrArgument) || c.Err() != nil {
+			return conform.Fail(c, "launch of %v with a count that does not fit: %v, %w", first, err, c.Err())
+		}
+		first.fill(c.Rank())
+		if c.Size() > 1 { // one more than rank odd expects, or one less
+			other := (odd + 1) % c.Size()
+			n := first.count(other, odd) ^ 1
+			if c.Rank() == odd {
+				first.comes[other] = n
+			}
+			room := 0
+			for s := range c.Size() {
+				room += first.fit[s][odd] - first.count(s, odd)
+			}
+			if n < first.count(other, odd) || room > 0 {
+				text := fmt.Sprintf("rank %d expects %d elements from rank %d, which sends %d", odd, n, other, first.count(other, odd))
+				if err := same(ctx, c, launch(), ubcoll.ErrMismatch, text); err != nil {
+					return conform.Fail(c, "launch of %v with counts that differ: %w", first, err)
+				}
+			}
+		}
+		errs := []error{g.Close()}
+		for _, b := range calls {
+			errs = append(errs, b.free())
+		}
+		if err := errors.Join(errs...); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // unlike captures something else on one rank.
