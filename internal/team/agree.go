@@ -125,8 +125,8 @@ func (t *Tally) vote(v Vote) {
 
 // Add adds the tally of other ranks.
 func (t *Tally) Add(z *Tally) {
-	if z.Refused != nil && (t.Refused == nil || z.Refused.Rank < t.Refused.Rank) {
-		t.Refused = z.Refused
+	if x, y := t.Refused, z.Refused; y != nil && (x == nil || y.Rank < x.Rank || y.Rank == x.Rank && y.About < x.About) {
+		t.Refused = y // two hosts may tell of counts of one rank
 	}
 	for _, v := range z.Votes {
 		t.vote(v)

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"strings"
 
 	"github.com/ubcoll/ubcoll"
@@ -47,8 +48,23 @@ const (
 	barriers kind = iota
 	reduces
 	broadcasts
-	kinds
+	ofBlocks // and those behind it: blockKinds
 )
+
+var kinds = int(ofBlocks) + len(blockKinds)
+
+// block returns the call as one of blockKinds, of blocks that all have as many elements as this rank says; or nil.
+func (k *call) block(ranks int) *blocks {
+	if k.kind < ofBlocks {
+		return nil
+	}
+	b := &blocks{kind: blockKinds[k.kind-ofBlocks], op: k.op, n: k.n, root: k.root}
+	b.Type, b.Ranks = k.typ, ranks
+	if b.vectors() {
+		b.counts = slices.Repeat([][]int{slices.Repeat([]int{k.n}, ranks)}, ranks)
+	}
+	return b
+}
 
 // fault is a mistake in a rank's arguments.
 type fault int
@@ -74,15 +90,28 @@ func (k *call) signature() string {
 		return fmt.Sprint("all_reduce", k.typ, k.op, k.n)
 	case broadcasts:
 		return fmt.Sprint("broadcast", k.typ, k.root, k.n)
+	case barriers:
+		return "barrier"
 	}
-	return "barrier"
+	b := k.block(1)
+	s := fmt.Sprint(b.kind, k.typ)
+	if b.reduces() {
+		s += fmt.Sprint(k.op)
+	}
+	if b.toRoot() || b.fromRoot() {
+		s += fmt.Sprint(" root ", k.root)
+	}
+	if !b.vectors() {
+		s += fmt.Sprint(" of ", k.n)
+	}
+	return s
 }
 
 func draw(all *rand.Rand, ranks int) call {
 	t := dtype.Type(1 + all.IntN(int(dtype.Bool)-1)) // not bool, which lacks some operations
 	ops := []ubcoll.Op{ubcoll.Sum, ubcoll.Prod, ubcoll.Min, ubcoll.Max, ubcoll.Avg, ubcoll.PreMulSum(2)}
 	n := small(all, t.Size()) + 3 // so that parts of it can overlap
-	return call{kind: kind(all.IntN(int(kinds))), typ: t, op: ops[all.IntN(len(ops))], n: n, root: all.IntN(ranks)}
+	return call{kind: kind(all.IntN(kinds)), typ: t, op: ops[all.IntN(len(ops))], n: n, root: all.IntN(ranks)}
 }
 
 // change turns it into another call, or makes a mistake in it.
@@ -116,36 +145,59 @@ func (k *call) has(bad fault) bool {
 		return bad != noRoot
 	case broadcasts:
 		return bad == noRoot || bad == freed || bad == ended
+	case barriers:
+		return bad == ended
 	}
-	return bad == ended
+	b := k.block(1)
+	switch bad {
+	case noOp:
+		return b.reduces()
+	case noRoot:
+		return b.toRoot() || b.fromRoot()
+	case overlapping, short: // not every rank has both buffers
+		return !b.toRoot() && !b.fromRoot()
+	case freed:
+		return !b.toRoot()
+	}
+	return true
 }
 
 func (k *call) do(ctx context.Context, c *ubcoll.Comm, mine *rand.Rand) (free func() error, err error) {
-	src, err := hold(c, anywhere(mine), k.typ, k.n)
+	b, n, m := k.block(c.Size()), k.n, k.n
+	if b != nil {
+		n, m = b.lengths(c.Rank())
+	}
+	src, err := hold(c, anywhere(mine), k.typ, n)
 	if err != nil {
 		return nil, err
 	}
-	dst, err := hold(c, anywhere(mine), k.typ, k.n)
+	dst, err := hold(c, anywhere(mine), k.typ, m)
 	if err != nil {
 		return nil, err
 	}
 	from, to, op, root := src.vec(), dst.vec(), k.op, k.root
 	switch k.bad {
 	case short:
-		to = to.Slice(0, k.n-1)
+		to = to.Slice(0, m-1)
 	case overlapping:
-		to, from = from.Slice(1, k.n), from.Slice(0, k.n-1)
+		if b == nil {
+			to, from = from.Slice(1, n), from.Slice(0, n-1)
+			break
+		}
+		both := ubcoll.Of(make([]uint64, n+m)).As(dtype.Uint8) // one element is of both
+		size := k.typ.Size()
+		from, to = both.Slice(0, n*size).As(k.typ), both.Slice((n-1)*size, (n+m-1)*size).As(k.typ)
 	case noOp:
 		op = ubcoll.Op{}
 	case noRoot:
 		root = c.Size() + root
 	case freed:
-		b, err := ubcoll.Alloc[uint64](c, ubcoll.Host, k.n)
+		gone, err := ubcoll.Alloc[uint64](c, ubcoll.Host, m)
 		if err != nil {
 			return nil, err
 		}
-		to = b.Vec().As(dtype.Uint8).Slice(0, k.n*k.typ.Size()).As(k.typ)
-		if err := b.Free(); err != nil {
+		to = gone.Vec().As(dtype.Uint8).Slice(0, m*k.typ.Size()).As(k.typ)
+		if err := gone.Free(); err != nil {
 			return nil, err
 		}
 	case ended:
@@ -160,6 +212,12 @@ func (k *call) do(ctx context.Context, c *ubcoll.Comm, mine *rand.Rand) (free fu
 		err = coll.AllReduce(ctx, c, to, from, op)
 	case broadcasts:
 		err = coll.Broadcast(ctx, c, to, root)
+	default:
+		b.from, b.to, b.op, b.root = from, to, op, root
+		for range c.Size() {
+			b.sends, b.comes = append(b.sends, k.n), append(b.comes, k.n)
+		}
+		err = b.call(ctx, c)
 	}
 	return func() error { return errors.Join(src.free(), dst.free()) }, err
 }
@@ -194,13 +252,30 @@ func expect(calls []call) expectation {
 			return expectation{r, ubcoll.ErrMismatch, fmt.Sprintf("rank %d called ", r)}
 		}
 	}
+	if b := calls[0].block(len(calls)); b != nil && b.vectors() {
+		return b.expect(calls)
+	}
+	return expectation{about: -1}
+}
+
+// expect is the expectation of calls that may differ in their counts: an error about the first pair of ranks whose do.
+func (b *blocks) expect(calls []call) expectation {
+	for s := range calls {
+		for d := range calls {
+			if b.toRoot() && d != b.root || b.fromRoot() && s != b.root || calls[s].n == calls[d].n {
+				continue
+			}
+			return expectation{d, ubcoll.ErrMismatch,
+				fmt.Sprintf("rank %d expects %d elements from rank %d, which sends %d", d, calls[d].n, s, calls[s].n)}
+		}
+	}
 	return expectation{about: -1}
 }
 
 // Wrong makes calls that differ on some ranks, or are wrong in themselves. All ranks get the same error, which names
 // the same rank, and the communicator works as before. CONFORM_MISMATCHES says how many calls.
 func Wrong(ctx context.Context, c *ubcoll.Comm) error {
-	rounds, err := conform.Number("CONFORM_MISMATCHES", 60)
+	rounds, err := conform.Number("CONFORM_MISMATCHES", 120)
 	if err != nil || c.Size() == 1 {
 		return err
 	}
