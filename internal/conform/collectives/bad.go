@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -33,13 +34,22 @@ func Bad(ctx context.Context, c *ubcoll.Comm) error {
 		return err
 	}
 	shifted := ubcoll.Of(make([]byte, 256)).Slice(1, 241).As(dtype.Float32) // at an odd address
+	block := 5                                                              // elements
+	if mine {
+		block = 6
+	}
+	long := make([]float32, 6*n)
+	counts := make([]int, n)
+	for r := range counts {
+		counts[r] = 5
+	}
+	if mine {
+		counts[0] = 6
+	}
+	all := ubcoll.Of(make([]float32, total(counts)))
+	expects := fmt.Sprintf("rank %d expects 6 elements from rank 0, which sends 5", bad)
 
-	cases := []struct {
-		name string
-		call func() error
-		want error
-		text string // must be in the error of the other ranks
-	}{
+	cases := []wrongCall{
 		{"count differs", func() error {
 			if mine {
 				return call(ubcoll.Of(y[:63]), ubcoll.Of(x[:63]), ubcoll.Sum)
@@ -86,6 +96,90 @@ func Bad(ctx context.Context, c *ubcoll.Comm) error {
 			return coll.AllReduce(gone, c, ubcoll.Of(y), ubcoll.Of(x), ubcoll.Sum)
 		}, func() error { return call(ubcoll.Of(y), ubcoll.Of(x), ubcoll.Sum) }), context.Canceled, "canceled"},
 	}
+	of := func(x []float32, blocks int) ubcoll.Vec { return ubcoll.Of(x[:blocks*block]) }
+	few := ubcoll.Of(y[:5])
+	cases = append(cases, []wrongCall{
+		{"count of a reduce-scatter differs", func() error {
+			return coll.ReduceScatter(ctx, c, of(y, 1), of(long, n), ubcoll.Sum)
+		}, ubcoll.ErrMismatch, "count 6"},
+		{"operation of a reduce-scatter differs", func() error {
+			return coll.ReduceScatter(ctx, c, few, ubcoll.Of(long[:5*n]), []ubcoll.Op{ubcoll.Min, ubcoll.Max}[block-5])
+		}, ubcoll.ErrMismatch, "max"},
+		{"count of a reduce differs", func() error { return coll.Reduce(ctx, c, of(long, 1), of(y, 1), ubcoll.Sum, 0) }, ubcoll.ErrMismatch,
+			"count 6"},
+		{"root of a reduce differs", func() error { return coll.Reduce(ctx, c, ubcoll.Of(long[:5]), few, ubcoll.Sum, block-5) },
+			ubcoll.ErrMismatch, "root 1"},
+		{"count of an all-gather differs", func() error { return coll.AllGather(ctx, c, of(long, n), of(y, 1)) }, ubcoll.ErrMismatch,
+			"count 6"},
+		{"count of a gather differs", func() error { return coll.Gather(ctx, c, of(long, n), of(y, 1), 0) }, ubcoll.ErrMismatch, "count 6"},
+		{"root of a gather differs", func() error { return coll.Gather(ctx, c, ubcoll.Of(long[:5*n]), few, block-5) }, ubcoll.ErrMismatch, "root 1"},
+		{"count of a scatter differs", func() error { return coll.Scatter(ctx, c, of(y, 1), of(long, n), 0) }, ubcoll.ErrMismatch, "count 6"},
+		{"root of a scatter differs", func() error { return coll.Scatter(ctx, c, few, ubcoll.Of(long[:5*n]), block-5) }, ubcoll.ErrMismatch,
+			"root 1"},
+		{"count of an all-to-all differs", func() error {
+			return coll.AllToAll(ctx, c, of(long, n), of(make([]float32, 6*n), n))
+		}, ubcoll.ErrMismatch, "count 6"},
+		{"an all-to-all against an all-gather", func() error {
+			if mine {
+				return coll.AllToAll(ctx, c, ubcoll.Of(long[:n]), ubcoll.Of(make([]float32, n)))
+			}
+			return coll.AllGather(ctx, c, ubcoll.Of(long[:n]), ubcoll.Of(y[:1]))
+		}, ubcoll.ErrMismatch, "all_to_all"},
+		{"root of a gather-v differs", func() error {
+			return coll.GatherV(ctx, c, all, counts, ubcoll.Of(y[:counts[c.Rank()]]), block-5)
+		}, ubcoll.ErrMismatch, "root 1"},
+		{"root of a scatter-v differs", func() error {
+			return coll.ScatterV(ctx, c, ubcoll.Of(y[:counts[c.Rank()]]), all, counts, block-5)
+		}, ubcoll.ErrMismatch, "root 1"},
+		{"a gather-v against an all-gather-v", func() error {
+			if mine {
+				return coll.GatherV(ctx, c, ubcoll.Vec{}, nil, few, 0)
+			}
+			return coll.AllGatherV(ctx, c, all, counts, few)
+		}, ubcoll.ErrMismatch, "gather_v"},
+		{"counts of an all-gather-v differ", func() error {
+			return coll.AllGatherV(ctx, c, all, counts, ubcoll.Of(y[:counts[c.Rank()]]))
+		}, ubcoll.ErrMismatch, expects},
+		{"counts of an all-to-all-v differ", func() error {
+			even := make([]int, n)
+			for r := range even {
+				even[r] = 5
+			}
+			return coll.AllToAllV(ctx, c, all, counts, ubcoll.Of(long[:5*n]), even)
+		}, ubcoll.ErrMismatch, expects},
+		{"counts of a gather-v differ", func() error { return coll.GatherV(ctx, c, all, counts, few, bad) }, ubcoll.ErrMismatch, expects},
+		{"counts of a scatter-v differ", func() error { return coll.ScatterV(ctx, c, few, all, counts, bad) }, ubcoll.ErrMismatch,
+			fmt.Sprintf("rank 0 expects 5 elements from rank %d, which sends 6", bad)},
+		{"short destination of an all-gather", func() error {
+			return coll.AllGather(ctx, c, ubcoll.Of(long[:5*n-(block-5)]), few)
+		}, ubcoll.ErrArgument, "the destination has"},
+		{"overlap of an all-to-all", func() error {
+			if mine {
+				return coll.AllToAll(ctx, c, ubcoll.Of(long[:5*n]), ubcoll.Of(long[:5*n]))
+			}
+			return coll.AllToAll(ctx, c, ubcoll.Of(long[:5*n]), ubcoll.Of(make([]float32, 5*n)))
+		}, ubcoll.ErrArgument, "overlap"},
+		{"counts below zero", func() error {
+			own := slices.Repeat([]int{1}, n)
+			if mine {
+				own[0] = -1
+			}
+			return coll.AllToAllV(ctx, c, ubcoll.Of(long[:n]), own, ubcoll.Of(make([]float32, n)), slices.Repeat([]int{1}, n))
+		}, ubcoll.ErrArgument, "recvCounts[0] is -1"},
+		{"freed buffer of a reduce-scatter", func() error {
+			if mine {
+				return coll.ReduceScatter(ctx, c, stale.Slice(0, 5), ubcoll.Of(long[:5*n]), ubcoll.Sum)
+			}
+			return coll.ReduceScatter(ctx, c, few, ubcoll.Of(long[:5*n]), ubcoll.Sum)
+		}, ubcoll.ErrStale, "freed"},
+		{"cancelled before a scatter-v", func() error {
+			on, cancel := context.WithCancel(ctx)
+			if cancel(); !mine {
+				on = ctx
+			}
+			return coll.ScatterV(on, c, ubcoll.Of(y[:5]), ubcoll.Of(long[:5*n]), slices.Repeat([]int{5}, n), 0)
+		}, context.Canceled, "canceled"},
+	}...)
 	for _, k := range cases {
 		if n == 1 && errors.Is(k.want, ubcoll.ErrMismatch) {
 			continue
@@ -125,6 +219,14 @@ func Bad(ctx context.Context, c *ubcoll.Comm) error {
 		func() error { return badConcurrent(ctx, c, dup) },
 		func() error { return badGroup(ctx, c) },
 		func() error { return badFree(ctx, c, dup) })
+}
+
+// wrongCall is a call that is wrong on one rank.
+type wrongCall struct {
+	name string
+	call func() error
+	want error
+	text string // must be in the error of the other ranks
 }
 
 func refuse(mine bool, wrong, right func() error) func() error {
