@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"slices"
 	"time"
 
 	"github.com/ubcoll/ubcoll"
@@ -25,8 +26,10 @@ func KillHosts(ctx context.Context, c *ubcoll.Comm) error {
 		return err
 	}
 	few, some, many := ubcoll.Of(make([]float32, 3)), ubcoll.Of(make([]float32, 50000)), b.Vec()
+	n := c.Size()
+	other, counts := ubcoll.Of(make([]float32, 50000)), slices.Repeat([]int{50000 / n}, n)
 	for k := 0; err == nil; k++ {
-		switch k % 5 {
+		switch from := some.Slice(0, 50000/n*n); k % 9 {
 		case 0:
 			err = coll.AllReduce(ctx, c, many, many, ubcoll.Max)
 		case 1:
@@ -37,6 +40,14 @@ func KillHosts(ctx context.Context, c *ubcoll.Comm) error {
 			err = coll.Broadcast(ctx, c, some, k%c.Size())
 		case 4:
 			err = coll.AllReduce(ctx, c, some, some, ubcoll.Max)
+		case 5:
+			err = coll.AllToAll(ctx, c, other.Slice(0, from.Len()), from)
+		case 6:
+			err = coll.Reduce(ctx, c, other, some, ubcoll.Max, k%n)
+		case 7:
+			err = coll.AllToAllV(ctx, c, other.Slice(0, from.Len()), counts, from, counts)
+		case 8:
+			err = coll.Gather(ctx, c, other.Slice(0, 2*n), some.Slice(0, 2), k%n)
 		}
 	}
 	if werr := writeReport(c.Rank(), dir, err, time.Now()); werr != nil {

@@ -58,7 +58,8 @@ func layouts() []conform.Layout {
 // run on two layouts, and not at all with the race detector.
 func TestHosts(t *testing.T) {
 	all := append(slices.Clone(suites), named{"matrix", collectives.Matrix}, named{"random", collectives.Random},
-		named{"order", collectives.Order}, named{"bad", collectives.Bad}, named{"family", families.Family})
+		named{"moves", collectives.Moves}, named{"order", collectives.Order}, named{"bad", collectives.Bad},
+		named{"imports", collectives.Imports}, named{"family", families.Family})
 	slices.SortFunc(all, func(a, b named) int { return cmp.Compare(a.name, b.name) }) // a sample has some of both
 	for _, l := range layouts() {
 		some := all

@@ -221,7 +221,7 @@ func TestHostsBootstrap(t *testing.T) {
 }
 
 // acrossSuites run across hosts, in each layout. "matrix" takes longest: it runs in only one layout, in two in full runs.
-var acrossSuites = []string{"random", "order", "bad", "family", "hosts"}
+var acrossSuites = []string{"random", "moves", "order", "bad", "imports", "family", "mixed", "hosts"}
 
 // TestHosts runs everything that works across hosts, without MPI.
 func TestHosts(t *testing.T) {
