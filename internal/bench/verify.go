@@ -24,7 +24,7 @@ type Verification struct {
 	MinBytes int    // of the larger buffer of a call, from 1
 	MaxBytes int
 	Types    []dtype.Type // nil = all
-	Ops      []string     // of Verifiable; none = all that run on the device
+	Ops      []string     // of Verifiable; none = all that run on the device and, if there are several, between the hosts
 	Seed     uint64       // of the data, and of all random choices
 }
 
@@ -93,7 +93,8 @@ func Verify(ctx context.Context, c *ubcoll.Comm, v Verification, out io.Writer) 
 		paths: map[string]int{}}
 	for i := range operations {
 		o := &operations[i]
-		asked := slices.Contains(v.Ops, o.name) || len(v.Ops) == 0 && (o.device || dev.IsHost())
+		runs := (o.device || dev.IsHost()) && (o.trips == 0 || c.LocalSize() == c.Size()) // there are no messages between hosts
+		asked := slices.Contains(v.Ops, o.name) || len(v.Ops) == 0 && runs
 		if asked && slices.Contains(Verifiable(), o.name) {
 			r.ops = append(r.ops, o)
 		}

@@ -11,6 +11,7 @@ import (
 	"github.com/ubcoll/ubcoll"
 	"github.com/ubcoll/ubcoll/dtype"
 	"github.com/ubcoll/ubcoll/fault"
+	"github.com/ubcoll/ubcoll/internal/conform"
 	"github.com/ubcoll/ubcoll/internal/testkit"
 	"github.com/ubcoll/ubcoll/register"
 )
@@ -32,6 +33,21 @@ func TestVerify(t *testing.T) {
 	require.Regexp(t, `(?m)^#  +\d+ calls: two-shot, source direct, destination direct$`, out)
 	require.Regexp(t, `(?m)^verify: 3 ranks on host memory: \d{3,} calls of 14 operations on 13 types, 8 to 16384 bytes, `+
 		`seed \d+, \S+ s: 0 calls with wrong elements: OK\n$`, out)
+}
+
+// TestVerifyHosts: between hosts all collectives are verified, and no messages, which there are none of.
+func TestVerifyHosts(t *testing.T) {
+	v := Verification{Device: Auto, MinBytes: 8, MaxBytes: 300 << 10, Types: []dtype.Type{dtype.Float32}, Seed: testkit.Seed(t) >> 32}
+	if testkit.Daily() {
+		v.MaxBytes = 20 << 10
+	}
+	var out bytes.Buffer
+	o := ubcoll.Options{Timeout: testkit.Limit, Register: register.Explicit}
+	require.NoError(t, conform.Cyclic(2, 1, 1).Run(t.Context(), o, func(ctx context.Context, c *ubcoll.Comm) error {
+		return Verify(ctx, c, v, &out)
+	}), &out)
+	require.Regexp(t, `(?m)^verify: 4 ranks on host memory: \d{3,} calls of 12 operations on 1 type, .*: 0 calls with wrong elements: OK\n$`, out.String())
+	require.Contains(t, out.String(), " between hosts, source ")
 }
 
 // A wrong result fails the verification, which says of which call it was.
