@@ -19,7 +19,8 @@ func TestHostsPrograms(t *testing.T) {
 	programs, err := conform.Number("CONFORM_PROGRAMS", testkit.Often(2000))
 	require.NoError(t, err)
 	options := []ubcoll.Options{{}, {Register: register.Explicit}, {Algorithm: "ring"}, {Algorithm: "chain"},
-		{Register: register.Off}, {Algorithm: "doubling"}, {Algorithm: "halving"}, {Algorithm: "tree"}, {Algorithm: "scatter"}}
+		{Register: register.Off}, {Algorithm: "doubling"}, {Algorithm: "halving"}, {Algorithm: "tree"}, {Algorithm: "scatter"},
+		{Algorithm: "pairwise"}}
 	layouts := []conform.Layout{conform.Block(2, 2, 1), conform.Cyclic(3, 1), conform.Cyclic(2, 1, 1), conform.Block(1, 1, 1, 1)}
 	for _, seed := range testkit.Seeds(t) {
 		cases := len(layouts) * len(options)
