@@ -165,14 +165,15 @@ func contribute(t *team.Team, w *team.Work, b []byte) int {
 		combineTeam(t, w, to, 0, w.Src.Len)
 		return n
 	}
-	size := w.Type.Size()
+	size, at := w.Type.Size(), 0
 	add := func(s, off, bytes int) {
+		to := unsafe.Add(to, at)
 		if f.reduces {
 			combineTeam(t, w, to, off/size, bytes/size)
 		} else {
 			cpu.Copy(to, unsafe.Add(offered(t, w, s), off), bytes, false)
 		}
-		to = unsafe.Add(to, bytes)
+		at += bytes
 	}
 	for s := range t.Size() {
 		switch {

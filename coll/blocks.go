@@ -345,12 +345,17 @@ func (b *blocks) Source(host, off, n int) unsafe.Pointer {
 		return nil
 	}
 	from := b.source(&p)
-	for end := unsafe.Add(from, p.n*b.size); p.next(); end = unsafe.Add(end, p.n*b.size) {
-		if b.source(&p) != end {
+	for together := p.n; p.next(); together += p.n {
+		if !behind(b.source(&p), from, together*b.size) {
 			return nil
 		}
 	}
 	return from
+}
+
+// behind reports whether p is so many bytes behind from. There may be no memory at that place, so no pointer is made to it.
+func behind(p, from unsafe.Pointer, bytes int) bool {
+	return uintptr(p) == uintptr(from)+uintptr(bytes)
 }
 
 // source is where a piece is that need not be combined.
@@ -363,8 +368,9 @@ func (b *blocks) source(p *pieces) unsafe.Pointer {
 
 // Fill implements team.Blocks.
 func (b *blocks) Fill(to unsafe.Pointer, host, off, n int) {
-	for p := b.pieces(b.h.Host(), host, off, n); p.next(); to = unsafe.Add(to, p.n*b.size) {
-		switch {
+	at := 0
+	for p := b.pieces(b.h.Host(), host, off, n); p.next(); at += p.n * b.size {
+		switch to := unsafe.Add(to, at); {
 		case !b.combines():
 			cpu.Copy(to, b.source(&p), p.n*b.size, false)
 		case b.n == 1:
@@ -389,7 +395,7 @@ func (b *blocks) Destination(host, off, n int) (to unsafe.Pointer, together int)
 		return nil, 0
 	}
 	to = p.out(p.receiver())
-	for together = p.n; p.next() && p.out(p.receiver()) == unsafe.Add(to, together*b.size); together += p.n {
+	for together = p.n; p.next() && behind(p.out(p.receiver()), to, together*b.size); together += p.n {
 	}
 	return to, together
 }
@@ -399,7 +405,9 @@ func (b *blocks) Take(from unsafe.Pointer, host, off, n int) {
 	if b.toRoot && b.root < 0 {
 		return
 	}
-	for p := b.pieces(host, b.h.Host(), off, n); p.next(); from = unsafe.Add(from, p.n*b.size) {
+	at := 0
+	for p := b.pieces(host, b.h.Host(), off, n); p.next(); at += p.n * b.size {
+		from := unsafe.Add(from, at)
 		if p.destination >= 0 || b.toRoot || b.windows {
 			b.copy(p.out(p.receiver()), from, p.n)
 			continue

@@ -94,7 +94,7 @@ func (a *parts) Source(_, off, n int) unsafe.Pointer {
 		p := a.blocks.Source(a.sentTo(host), off, n)
 		if at == 0 {
 			from = p
-		} else if p == nil || p != unsafe.Add(from, at*a.size) {
+		} else if p == nil || !behind(p, from, at*a.size) {
 			from = nil
 		}
 		return from != nil
@@ -118,8 +118,9 @@ func (a *parts) Fill(to unsafe.Pointer, _, off, n int) {
 			a.blocks.Fill(to, a.sentTo(host), off, n)
 			return true
 		}
-		for k := a.pieces(host, a.plan.Me, off, n); k.next(); to = unsafe.Add(to, k.n*a.size) {
-			a.copy(to, k.out(k.receiver()), k.n)
+		done := 0
+		for k := a.pieces(host, a.plan.Me, off, n); k.next(); done += k.n * a.size {
+			a.copy(unsafe.Add(to, done), k.out(k.receiver()), k.n)
 		}
 		return true
 	})
@@ -138,7 +139,7 @@ func (a *parts) Destination(_, off, n int) (to unsafe.Pointer, together int) {
 		p, k := a.blocks.Destination(host, off, n)
 		if together == 0 {
 			to = p
-		} else if p != unsafe.Add(to, together*a.size) {
+		} else if !behind(p, to, together*a.size) {
 			return false
 		}
 		together += k
