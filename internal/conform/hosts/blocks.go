@@ -172,12 +172,11 @@ func (b *blocks) prepare(c *ubcoll.Comm, where func() conform.Where) (err error)
 		return err
 	}
 	b.from, b.to, b.input, b.output = b.src.vec(), b.dst.vec(), b.src.ptr(), b.dst.ptr()
-	part := unsafe.Add(b.src.ptr(), at*b.Type.Size())
-	switch {
-	case same && src < dst:
-		b.from, b.to, b.input, b.output = b.src.vec().Slice(at, at+src), b.src.vec(), part, b.src.ptr()
-	case same:
-		b.to, b.output = b.src.vec().Slice(at, at+dst), part
+	if same {
+		part := unsafe.Add(b.src.ptr(), at*b.Type.Size())
+		if b.to, b.output = b.src.vec().Slice(at, at+min(src, dst)), part; src < dst {
+			b.from, b.to, b.input, b.output = b.to, b.src.vec(), part, b.src.ptr()
+		}
 	}
 	b.sends, b.comes = make([]int, b.Ranks), make([]int, b.Ranks)
 	b.fill(me)
