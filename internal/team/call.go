@@ -38,8 +38,11 @@ func (c Call) String() string {
 		return fmt.Sprintf("%v(%d all_reduce, count %d in all, %v, hash %07x)", k, int(flags)+1, c.Low, t, c.root())
 	}
 	var has []string
+	if k.hasData() && k < KindAllGatherV {
+		has = append(has, fmt.Sprintf("count %d", c.Low))
+	}
 	if k.hasData() {
-		has = append(has, fmt.Sprintf("count %d", c.Low), t.String())
+		has = append(has, t.String())
 	}
 	if r != noReduction {
 		has = append(has, r.String())
