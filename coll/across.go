@@ -37,7 +37,7 @@ func chooseAcross(t *team.Team, w *team.Work) {
 	h := t.Hosts
 	switch small, source := smallAcross(t, w); {
 	case isVector(w.Kind):
-		w.Lanes, w.Path = h.Lanes(), &countedPath
+		w.Lanes, w.Path = lanesOfBlocks(t, w), &countedPath
 	case small:
 		switch w.Kind {
 		case team.KindAllReduce:
@@ -61,7 +61,9 @@ func chooseAcross(t *team.Team, w *team.Work) {
 		}
 		w.SrcBuf.Why, w.DstBuf.Why = "small enough to travel with what the hosts say", "its own rank alone writes it"
 	default:
-		w.Lanes = h.Lanes()
+		if w.Lanes = h.Lanes(); w.Kind != team.KindAllReduce && w.Kind != team.KindBroadcast {
+			w.Lanes = lanesOfBlocks(t, w)
+		}
 		way := wayAcross(t, w)
 		if way < schedule.ToTree {
 			w.Path = &acrossPaths[way]

@@ -24,7 +24,7 @@ func countBytes(t *team.Team, w *team.Work) int {
 	if !isVector(w.Kind) {
 		return 0
 	}
-	return 8*(4*t.Whole()+2) + 63&^63
+	return (8*(4*t.Whole()+2) + 63) &^ 63
 }
 
 func countsOf(t *team.Team, rank int) rankCounts {

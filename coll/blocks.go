@@ -23,7 +23,7 @@ type blocks struct {
 	call
 	form
 	h           team.Hosts
-	lane, lanes int
+	lane, lanes int  // lane is -1 if this rank has none of them
 	windows     bool // data are in staging memory
 	lent        bool // to an exchange, whose end frees it
 	root        int  // index in the team; -1: on another host
@@ -68,7 +68,9 @@ var spare = sync.Pool{New: func() any { return new(blocks) }}
 func newBlocks(ctx context.Context, t *team.Team, w *team.Work) *blocks {
 	b := spare.Get().(*blocks)
 	b.call, b.form, b.h = newCall(ctx, t, w), formOf(w.Kind), t.Hosts
-	b.lane, b.lanes = b.h.Lane(), b.h.Lanes()
+	if b.lane, b.lanes = b.h.Lane(), w.Lanes; b.lane >= b.lanes {
+		b.lane = -1
+	}
 	b.windows, b.lent, b.lo, b.most = false, false, 0, team.MaxCount
 	b.root = t.Index(w.Root)
 	b.srcs, b.dsts, b.combined = sized(b.srcs, b.n), sized(b.dsts, b.n), sized(b.combined, b.n)
