@@ -45,8 +45,7 @@ func lanesOfBlocks(t *team.Team, w *team.Work) int {
 
 // wayOfBlocks is how data travel that consist of blocks, of so many elements each if they are all as long.
 func wayOfBlocks(t *team.Team, w *team.Work, count int) schedule.Way {
-	h, size, asked := t.Hosts, w.Type.Size(), t.Algorithm()
-	hosts := h.Size()
+	hosts, size := t.Hosts.Size(), w.Type.Size()
 	total := alignedSlice(count, w.Lanes, size) * size // what a lane moves of all blocks
 	ways := pairwise
 	switch w.Kind {
@@ -70,12 +69,7 @@ func wayOfBlocks(t *team.Team, w *team.Work, count int) schedule.Way {
 			ways = scatters
 		}
 	}
-	for _, way := range ways {
-		if way.String() == asked {
-			return way
-		}
-	}
-	return t.Tuning().Hosts.Best(ways, hosts, total)
+	return bestWay(t, ways, total)
 }
 
 var (
