@@ -34,7 +34,7 @@ func chooseAcross(t *team.Team, w *team.Work) {
 	h := t.Hosts
 	switch small, source := smallAcross(t, w); {
 	case isVector(w.Kind):
-		w.Lanes, w.Path = lanesOfBlocks(t, w), &countedPath
+		w.Lanes, w.Path = h.Lanes(), &countedPath
 	case small:
 		if w.Path = smallPath(t, w); source > team.PayloadSize && t.Size() > 1 {
 			w.Eager.Bytes = source
@@ -44,7 +44,7 @@ func chooseAcross(t *team.Team, w *team.Work) {
 		w.Lanes = h.Lanes()
 		w.Path = &acrossPaths[wayAcross(t, w)]
 	default:
-		w.Lanes = lanesOfBlocks(t, w)
+		w.Lanes = h.Lanes()
 		w.Path = &blockPaths[wayOfBlocks(t, w, w.Count)]
 	}
 }

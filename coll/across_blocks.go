@@ -24,29 +24,10 @@ func blockPath(way schedule.Way) team.Path {
 	return team.Path{Name: way.String(), Acquire: acquireAcross, Stages: stagesBlocks, Exchange: exchangeBlocks, Run: runBlocks}
 }
 
-// leastSlice is how many bytes between two hosts are worth a lane: less take as long as the messages themselves.
-const leastSlice = 32 << 10
-
-// lanesOfBlocks is how many lanes move data that consist of blocks.
-func lanesOfBlocks(t *team.Team, w *team.Work) int {
-	h, f := t.Hosts, formOf(w.Kind)
-	if isVector(w.Kind) { // nobody knows how much there is
-		return h.Lanes()
-	}
-	bytes := w.Count * w.Type.Size()
-	if f.perSource {
-		bytes *= h.Most()
-	}
-	if f.perDestination {
-		bytes *= h.Most()
-	}
-	return max(1, min(h.Lanes(), bytes/leastSlice))
-}
-
 // wayOfBlocks is how data travel that consist of blocks, of so many elements each if they are all as long.
 func wayOfBlocks(t *team.Team, w *team.Work, count int) schedule.Way {
 	hosts, size := t.Hosts.Size(), w.Type.Size()
-	total := alignedSlice(count, w.Lanes, size) * size // what a lane moves of all blocks
+	total := alignedSlice(count, t.Hosts.Lanes(), size) * size // what a lane moves of all blocks
 	ways := pairwise
 	switch w.Kind {
 	case team.KindReduce:

@@ -68,9 +68,7 @@ var spare = sync.Pool{New: func() any { return new(blocks) }}
 func newBlocks(ctx context.Context, t *team.Team, w *team.Work) *blocks {
 	b := spare.Get().(*blocks)
 	b.call, b.form, b.h = newCall(ctx, t, w), formOf(w.Kind), t.Hosts
-	if b.lane, b.lanes = b.h.Lane(), w.Lanes; b.lane >= b.lanes {
-		b.lane = -1
-	}
+	b.lane, b.lanes = b.h.Lane(), b.h.Lanes()
 	b.windows, b.lent, b.lo, b.most = false, false, 0, team.MaxCount
 	b.root = t.Index(w.Root)
 	b.srcs, b.dsts, b.combined = sized(b.srcs, b.n), sized(b.dsts, b.n), sized(b.combined, b.n)
