@@ -91,30 +91,39 @@ func exchangeBlocks(t *team.Team, w *team.Work) (team.Exchange, error) {
 
 func runBlocks(ctx context.Context, t *team.Team, w *team.Work) error {
 	b := newBlocks(ctx, t, w)
-	defer b.free()
+	run := b.unstaged
 	if b.h.Staged() {
-		return b.staged()
+		run = b.staged
 	}
+	if err := run(); err != nil {
+		return err // peers may still write to memory of b
+	}
+	b.free()
+	return nil
+}
+
+// unstaged moves the blocks from the callers' memory to the callers' memory.
+func (b *blocks) unstaged() error {
 	if b.n == 1 {
-		w.SrcBuf.WasDirect, w.DstBuf.WasDirect = true, true
+		b.w.SrcBuf.WasDirect, b.w.DstBuf.WasDirect = true, true
 	}
 	if err := b.direct(); err != nil {
 		return err
 	}
-	w.Inner[1] = "push"
+	b.w.Inner[1] = "push"
 	if b.lane >= 0 {
 		var err error
-		if early(t) && !isVector(w.Kind) {
-			err = b.h.Move(ctx, nil)
+		if early(b.t) && !isVector(b.w.Kind) {
+			err = b.h.Move(b.ctx, nil)
 		} else {
-			err = b.h.Exchange(ctx, b.exchange())
+			err = b.h.Exchange(b.ctx, b.exchange())
 		}
 		if err != nil {
 			return err
 		}
 	}
 	b.local()
-	t.Progress(movesDone)
+	b.t.Progress(movesDone)
 	return b.waitTeam(movesDone, "exit")
 }
 

@@ -103,7 +103,7 @@ func (o *OpInfo) Levels() (all []Level) {
 		if t.Connections > 1 {
 			l.Transport += fmt.Sprintf(" (%d connections)", t.Connections)
 		}
-		if o.Lanes > 0 && o.Algorithm != t.Asked {
+		if o.Lanes > 0 && o.Algorithm != t.Asked && o.Kind < KindAllToAll { // the others have one way
 			l.Choice = t.Choice
 		}
 		all = append(all, l)
