@@ -13,10 +13,10 @@ import (
 	"github.com/ubcoll/ubcoll/register"
 )
 
-// TestHostsPrograms runs random programs on goroutine ranks that claim to be on several hosts: 2000 in full runs, or
+// TestHostsPrograms runs random programs on goroutine ranks that claim to be on several hosts: 800 in full runs, or
 // CONFORM_PROGRAMS for each seed. TEST_SEED repeats a run.
 func TestHostsPrograms(t *testing.T) {
-	programs, err := conform.Number("CONFORM_PROGRAMS", testkit.Often(2000))
+	programs, err := conform.Number("CONFORM_PROGRAMS", testkit.Often(800))
 	require.NoError(t, err)
 	options := []ubcoll.Options{{}, {Register: register.Explicit}, {Algorithm: "ring"}, {Algorithm: "chain"},
 		{Register: register.Off}, {Algorithm: "doubling"}, {Algorithm: "halving"}, {Algorithm: "tree"}, {Algorithm: "scatter"},
