@@ -82,7 +82,8 @@ func (e *endpoint) Ready(ctx context.Context) error {
 		begin, bell := time.Now(), n.listen()
 		n.progress("Ready")
 		n.f.mu.Lock()
-		made, closed, d := e.made, e.closed, e.down.Load()
+		// The peer may have told of its side while this one was being added. Without the caller nothing may move afterwards.
+		made, closed, d := e.made && e.told, e.closed, e.down.Load()
 		n.f.mu.Unlock()
 		switch {
 		case d != nil:
