@@ -400,3 +400,24 @@ func TestAcrossBlocksManyHosts(t *testing.T) {
 		return nil
 	}))
 }
+
+// TestAcrossBlocksSlots: what is gathered, or combined and sent on, in more items than there is memory for at once arrives
+// as it was, though the network reads it late.
+func TestAcrossBlocksSlots(t *testing.T) {
+	testkit.LongOrRace(t)
+	for _, k := range []struct{ hosts, way string }{{"abc", "chain"}, {"abc", "tree"}, {"aabb", "pairwise"}} {
+		t.Run(k.hosts+"/"+k.way, func(t *testing.T) {
+			network := transporttest.New(t, transporttest.Options{Delays: true}).Node
+			requireAll(t, onHostsWith(t, k.hosts, network, engine.Options{Algorithm: k.way}, func(c *ubcoll.Comm) error {
+				for root := range 2 {
+					for _, op := range []string{"reduce", "reduce_scatter", "all_to_all"} {
+						if err := (blockCall{op: op, count: 1<<20 + 3, root: root, direct: true}).call(c); err != nil {
+							return err
+						}
+					}
+				}
+				return nil
+			}))
+		})
+	}
+}
