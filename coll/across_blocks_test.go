@@ -404,7 +404,8 @@ func TestAcrossBlocksManyHosts(t *testing.T) {
 // TestAcrossBlocksSlots: what is gathered, or combined and sent on, in more items than there is memory for at once arrives
 // as it was, though the network reads it late.
 func TestAcrossBlocksSlots(t *testing.T) {
-	testkit.LongOrRace(t)
+	testkit.Long(t)
+	testkit.SkipRace(t) // much data
 	for _, k := range []struct{ hosts, way string }{{"abc", "chain"}, {"abc", "tree"}, {"aabb", "pairwise"}} {
 		t.Run(k.hosts+"/"+k.way, func(t *testing.T) {
 			network := transporttest.New(t, transporttest.Options{Delays: true}).Node
