@@ -4,6 +4,7 @@ import (
 	"context"
 	"unsafe"
 
+	"github.com/ubcoll/ubcoll/internal/model"
 	"github.com/ubcoll/ubcoll/internal/schedule"
 	"github.com/ubcoll/ubcoll/internal/team"
 )
@@ -31,81 +32,54 @@ func acrossPath(way schedule.Way) team.Path {
 
 // chooseAcross is choosePath between hosts: a pure function of the signature, the hosts, and how many ranks they have.
 func chooseAcross(t *team.Team, w *team.Work) {
-	h := t.Hosts
-	switch small, source := smallAcross(t, w); {
-	case isVector(w.Kind):
-		w.Lanes, w.Path = h.Lanes(), &countedPath
-	case small:
-		if w.Path = smallPath(t, w); source > team.PayloadSize && t.Size() > 1 {
+	l := t.Hosts.Layout()
+	if isVector(w.Kind) {
+		w.Lanes, w.Path = l.Lanes, &countedPath
+		return
+	}
+	if way := model.Small(l, opOf(w, w.Count)); way != 0 {
+		w.Path = smallPath(w, l, way)
+		if source := eagerBytes(t, w); source > team.PayloadSize && t.Size() > 1 {
 			w.Eager.Bytes = source
 		}
 		w.SrcBuf.Why, w.DstBuf.Why = "small enough to travel with what the hosts say", "its own rank alone writes it"
-	case w.Kind == team.KindAllReduce || w.Kind == team.KindBroadcast:
-		w.Lanes = h.Lanes()
-		w.Path = &acrossPaths[wayAcross(t, w)]
+		return
+	}
+	w.Lanes = l.Lanes
+	switch way := wayAcross(t, w, w.Count); w.Kind {
+	case team.KindAllReduce, team.KindBroadcast:
+		w.Path = &acrossPaths[way]
 	default:
-		w.Lanes = h.Lanes()
-		w.Path = &blockPaths[wayOfBlocks(t, w, w.Count)]
+		w.Path = &blockPaths[way]
 	}
 }
 
 // smallPath is how data travel with the proposals.
-func smallPath(t *team.Team, w *team.Work) *team.Path {
+func smallPath(w *team.Work, l *team.Layout, way schedule.Way) *team.Path {
 	switch {
-	case isRouted(t, w) && w.Count > 0:
+	case way == schedule.Routed:
 		return &acrossRoutedPath
 	case w.Kind == team.KindAllReduce:
 		return &acrossFoldPath
-	case isReduction(w.Kind) && t.Hosts.Size() > 2:
+	case isReduction(w.Kind) && l.Hosts > 2:
 		return &acrossPartPath
 	}
 	return &acrossSmallPath
 }
 
-// smallAcross reports whether data travel with the proposals. source is how many bytes of a rank's source do.
-func smallAcross(t *team.Team, w *team.Work) (small bool, source int) {
-	h := t.Hosts
-	source = eagerBytes(t, w)
-	if isRouted(t, w) {
-		return w.Count*w.Type.Size() <= h.Routed(), source
-	}
-	contributed, most, outcome := source, h.Contribution(), source // of a host; what a team gets
-	switch w.Kind {
-	case team.KindAllGather, team.KindGather:
-		contributed, most, outcome = h.Most()*source, h.Share(), t.Whole()*source
-	case team.KindAllToAll:
-		contributed, most, outcome = h.Most()*source, h.Share(), h.Most()*source
-	}
-	if h.Most() > 1 {
-		most = min(most, team.PartialBytes)
-	}
-	return contributed <= most && (h.Most() == 1 || outcome <= team.PartialBytes), source
+// opOf is the running operation, or a part of it that has so many elements, as its way depends on it.
+func opOf(w *team.Work, count int) model.Op {
+	return model.Op{Kind: w.Kind, Count: count, Size: w.Type.Size()}
 }
 
-// wayAcross is how data of an all-reduce or broadcast travel between hosts that do not travel with the proposals.
-func wayAcross(t *team.Team, w *team.Work) schedule.Way {
-	ways := schedule.Reducing
-	if w.Kind == team.KindBroadcast {
-		ways = schedule.Sending
-	}
-	return bestWay(t, ways, sliceAcross(t, w)*w.Type.Size())
-}
-
-// bestWay is the way of ways that was asked for, or that costs least for so many bytes of a lane.
-func bestWay(t *team.Team, ways []schedule.Way, bytes int) schedule.Way {
-	if asked := t.Algorithm(); asked != "" {
-		for _, way := range ways {
-			if way.String() == asked {
-				return way
-			}
-		}
-	}
-	return t.Tuning().Hosts.Best(ways, t.Hosts.Size(), bytes)
+// wayAcross is how data travel between hosts that do not travel with the proposals.
+func wayAcross(t *team.Team, w *team.Work, count int) schedule.Way {
+	return model.Way(t.Hosts.Layout(), &t.Tuning().Hosts.Model, t.Algorithm(), opOf(w, count))
 }
 
 // sliceAcross is how many elements each lane moves, but for the last ones.
 func sliceAcross(t *team.Team, w *team.Work) int {
-	return alignedSlice(w.Count, t.Hosts.Lanes(), w.Type.Size())
+	return model.Slice(t.Hosts.Layout(), w.Count, w.Type.Size())
 }
 
 // laneAcross is which elements a lane moves: n from off on.
@@ -127,7 +101,7 @@ func acquireAcross(t *team.Team, w *team.Work) error {
 func planAcross(t *team.Team, w *team.Work, lane int) schedule.Plan {
 	h, size := t.Hosts, w.Type.Size()
 	_, n := laneAcross(t, w, lane)
-	p := schedule.Plan{Way: wayAcross(t, w), Hosts: h.Size(), Me: h.Host(), Root: h.Of(w.Root), Count: n, Line: 64 / size}
+	p := schedule.Plan{Way: wayAcross(t, w, w.Count), Hosts: h.Size(), Me: h.Host(), Root: h.Of(w.Root), Count: n, Line: 64 / size}
 	p.Item = max(t.Tuning().Hosts.Item(p.Way, p.Hosts, n*size)/size, 1)
 	return p
 }

@@ -24,44 +24,6 @@ func blockPath(way schedule.Way) team.Path {
 	return team.Path{Name: way.String(), Acquire: acquireAcross, Stages: stagesBlocks, Exchange: exchangeBlocks, Run: runBlocks}
 }
 
-// wayOfBlocks is how data travel that consist of blocks, of so many elements each if they are all as long.
-func wayOfBlocks(t *team.Team, w *team.Work, count int) schedule.Way {
-	hosts, size := t.Hosts.Size(), w.Type.Size()
-	total := alignedSlice(count, t.Hosts.Lanes(), size) * size // what a lane moves of all blocks
-	ways := pairwise
-	switch w.Kind {
-	case team.KindReduce:
-		ways = schedule.ToRoot
-	case team.KindAllGather:
-		total *= t.Whole()
-		ways = allGathers
-	case team.KindReduceScatter:
-		if total *= t.Whole(); hosts&(hosts-1) == 0 && total <= mostHeld {
-			ways = reduceScatters
-		}
-	case team.KindGather:
-		ways = linear
-		if total *= t.Whole(); total <= mostHeld {
-			ways = gathers
-		}
-	case team.KindScatter:
-		ways = linear
-		if total *= t.Whole(); total <= mostHeld {
-			ways = scatters
-		}
-	}
-	return bestWay(t, ways, total)
-}
-
-var (
-	pairwise       = []schedule.Way{schedule.Pairwise}
-	linear         = []schedule.Way{schedule.Linear}
-	allGathers     = []schedule.Way{schedule.GatherDoubling, schedule.Pairwise}
-	reduceScatters = []schedule.Way{schedule.ScatterHalving, schedule.Pairwise}
-	gathers        = []schedule.Way{schedule.GatherTree, schedule.Linear}
-	scatters       = []schedule.Way{schedule.ScatterTree, schedule.Linear}
-)
-
 // stagesBlocks reports whether some buffers of this team go through staging memory.
 func stagesBlocks(t *team.Team, w *team.Work) bool {
 	if t.Size() == 1 {

@@ -428,7 +428,7 @@ func (b *blocks) copy(to, from unsafe.Pointer, n int) {
 func (b *blocks) exchange() team.Exchange {
 	h := b.h
 	me, hosts := h.Host(), h.Size()
-	p := schedule.Plan{Way: wayOfBlocks(b.t, b.w, b.clamp(b.w.Count)), Hosts: hosts, Me: me, Line: 64 / b.size, Item: schedule.LargestItem / b.size}
+	p := schedule.Plan{Way: wayAcross(b.t, b.w, b.clamp(b.w.Count)), Hosts: hosts, Me: me, Line: 64 / b.size, Item: schedule.LargestItem / b.size}
 	if b.fromRoot || b.toRoot {
 		p.Root = h.Of(b.w.Root)
 	}

@@ -17,9 +17,6 @@ type parts struct {
 	held  []byte
 }
 
-// mostHeld is the most bytes that a lane passes on through memory of its own.
-const mostHeld = 2 << 20
-
 // newParts is the parts of an exchange by a way.
 func (b *blocks) newParts(p schedule.Plan) *parts {
 	a := &b.parts

@@ -33,21 +33,6 @@ type routes struct {
 
 var spareRoutes = sync.Pool{New: func() any { return new(routes) }}
 
-// isRouted reports whether small data of an operation are routed.
-func isRouted(t *team.Team, w *team.Work) bool {
-	h := t.Hosts
-	if h.Most() > 1 || h.Size() == 2 {
-		return false
-	}
-	switch w.Kind {
-	case team.KindAllToAll, team.KindScatter, team.KindGather:
-		return true
-	case team.KindReduceScatter: // otherwise hosts would combine some data twice
-		return h.Size()&(h.Size()-1) == 0
-	}
-	return false
-}
-
 func newRoutes(t *team.Team, w *team.Work) team.Router {
 	r := spareRoutes.Get().(*routes)
 	h := t.Hosts

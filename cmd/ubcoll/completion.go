@@ -65,6 +65,10 @@ func completions() (all []completed) {
 			e.words = append(measure.Names(), everything, "mr")
 		case "verify":
 			e.words = append(measure.Verifiable(), everything)
+		case "model":
+			for _, k := range collectives {
+				e.words = append(e.words, k.name)
+			}
 		case "completion":
 			e.words = []string{"bash", "zsh", "fish"}
 		}

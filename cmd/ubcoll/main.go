@@ -46,6 +46,7 @@ var commands = []command{
 	{"plot", "figures of results, SVG and PNG, and a report in HTML: ubcoll plot RESULTS ... -o report.html", plot},
 	{"verify", "check every element of the collectives' results: ubcoll verify [OP ...] [flags]; -h lists them", verify},
 	{"tune", "measure where algorithms cross over, and write the table for UBCOLL_TUNING", tune},
+	{"model", "which way collectives take between hosts, and about how long: ubcoll model [OP ...] -hosts 2,16,1024", priceModel},
 	{"launch", "start a program as the ranks of a job, without MPI: ubcoll launch -np 4 [-hosts a,b] -- ./prog", startRanks},
 	{"env", "shell lines to build with MPI and to start: eval \"$(ubcoll env)\"", mpiEnv},
 	{"version", "of what this program was built; -json", printVersion},

@@ -118,7 +118,7 @@ func TestAnswers(t *testing.T) {
 	} {
 		t.Run(k.name, func(t *testing.T) {
 			p := &peer{host: 1, rank: 1, world: 11}
-			s := &Stage{n: 2, ranks: 6}
+			s := &Stage{n: 2, layout: team.Layout{Ranks: 6}}
 			s.known.Store(&[]*peer{p})
 			p.asks.Store(256 + 3)
 			require.Nil(t, s.heard(11, k.m))

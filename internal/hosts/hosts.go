@@ -41,14 +41,12 @@ type Config struct {
 // Stage is one rank's side of the hosts of a communicator.
 type Stage struct {
 	Config
-	n     int    // hosts
-	me    int    // this host
-	ranks int    // of the communicator
-	most  int    // most ranks on one host
-	seq   uint64 // of the running operation, or of its second agreement, the same on all ranks
-	leads bool   // this rank is its team's leader
-	lanes int    // see Lanes
-	lane  int    // this rank's, -1: none; such ranks use none of the fields below
+	layout team.Layout
+	n      int    // hosts
+	me     int    // this host
+	seq    uint64 // of the running operation, or of its second agreement, the same on all ranks
+	leads  bool   // this rank is its team's leader
+	lane   int    // this rank's, -1: none; such ranks use none of the fields below
 
 	link team.Link // see Link
 
@@ -102,12 +100,13 @@ func (s *Stage) Begin() {
 // Open makes this rank's side; Begin completes it. Collective over the leaders: each connects to those that it agrees
 // with.
 func Open(ctx context.Context, c Config) (*Stage, error) {
-	s := &Stage{Config: c, n: len(c.Hosts), me: c.Mine, leads: c.Team.Rank() == 0, lanes: team.MostLanes, lane: -1}
-	for _, ranks := range c.Hosts {
-		s.ranks += len(ranks)
-		s.most, s.lanes = max(s.most, len(ranks)), min(s.lanes, len(ranks))
+	s := &Stage{Config: c, n: len(c.Hosts), me: c.Mine, leads: c.Team.Rank() == 0, lane: -1}
+	on := make([]int, s.n)
+	for h := range on {
+		on[h] = s.On(h)
 	}
-	for l := range s.lanes {
+	s.layout = LayoutOf(on)
+	for l := range s.Lanes() {
 		if s.Owner(l) == c.Team.Rank() {
 			s.lane = l
 		}
@@ -123,7 +122,7 @@ func Open(ctx context.Context, c Config) (*Stage, error) {
 		s.mover.local = make([]unsafe.Pointer, c.Team.Size())
 	}
 	if s.leads {
-		s.agreement = newAgreement(s.n, s.me, s.ranks, s.rooms(), s.Contribution())
+		s.agreement = newAgreement(s.n, s.me, s.layout.Ranks, s.rooms(), s.layout.Contribution)
 		s.meet()
 		s.lay()
 	}
@@ -238,12 +237,6 @@ func (s *Stage) post(e transport.Endpoint, d transfer) {
 	e.Post(s.agreement.place(d), d.seq, unsafe.Pointer(&b[0]), len(b))
 }
 
-// Share implements team.Hosts.
-func (s *Stage) Share() int { return share(s.n, s.most) }
-
-// Routed implements team.Hosts.
-func (s *Stage) Routed() int { return routed(s.n, s.most) }
-
 // Combine implements team.Hosts.
 func (s *Stage) Combine(w *team.Work, out, a, b unsafe.Pointer, as, bs schedule.Span, n int, last bool) {
 	if bs.First < as.First { // alike on both sides
@@ -258,7 +251,7 @@ func (s *Stage) Members(host int) []int { return s.Hosts[host] }
 // Counts implements team.Hosts.
 func (s *Stage) Counts() []uint64 {
 	if s.counts == nil {
-		s.counts = make([]uint64, 2*s.ranks)
+		s.counts = make([]uint64, 2*s.layout.Ranks)
 	}
 	return s.counts
 }
@@ -266,14 +259,14 @@ func (s *Stage) Counts() []uint64 {
 // Staged implements team.Hosts.
 func (s *Stage) Staged() bool { return s.staged }
 
-// Contribution implements team.Hosts.
-func (s *Stage) Contribution() int { return contribution(s.n, s.most) }
+// Layout implements team.Hosts.
+func (s *Stage) Layout() *team.Layout { return &s.layout }
 
 // rooms is the most bytes that each host may contribute if all do.
 func (s *Stage) rooms() []int {
 	all := make([]int, s.n)
 	for h := range all {
-		all[h] = room(s.n, s.ranks, s.most, s.On(h))
+		all[h] = room(s.n, s.layout.Ranks, s.layout.Most, s.On(h))
 	}
 	return all
 }
@@ -333,10 +326,10 @@ func (s *Stage) Size() int { return s.n }
 func (s *Stage) Host() int { return s.me }
 
 // Ranks is the number of the communicator's ranks. Implements team.Hosts.
-func (s *Stage) Ranks() int { return s.ranks }
+func (s *Stage) Ranks() int { return s.layout.Ranks }
 
 // Most is the number of ranks on the host that has most of them. Implements team.Hosts.
-func (s *Stage) Most() int { return s.most }
+func (s *Stage) Most() int { return s.layout.Most }
 
 // Of is the host of a rank of the communicator. Implements team.Hosts.
 func (s *Stage) Of(rank int) int {
@@ -354,7 +347,7 @@ func (s *Stage) Progress() {
 }
 
 // Lanes implements team.Hosts.
-func (s *Stage) Lanes() int { return s.lanes }
+func (s *Stage) Lanes() int { return s.layout.Lanes }
 
 // Lane implements team.Hosts.
 func (s *Stage) Lane() int { return s.lane }
@@ -363,7 +356,7 @@ func (s *Stage) Lane() int { return s.lane }
 func (s *Stage) Owner(lane int) int { return s.owner(lane, s.me) }
 
 // owner is the rank of a host's team that has a lane.
-func (s *Stage) owner(lane, host int) int { return lane * s.On(host) / s.lanes }
+func (s *Stage) owner(lane, host int) int { return lane * s.On(host) / s.layout.Lanes }
 
 // Link implements team.Hosts.
 func (s *Stage) Link() *team.Link { return &s.link }

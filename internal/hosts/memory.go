@@ -24,6 +24,16 @@ const (
 	foldLeast = 64 << 10
 )
 
+// LayoutOf is what a communicator has whose hosts have so many ranks each.
+func LayoutOf(on []int) team.Layout {
+	l := team.Layout{Hosts: len(on), Most: slices.Max(on), Lanes: min(team.MostLanes, slices.Min(on))}
+	for _, n := range on {
+		l.Ranks += n
+	}
+	l.Contribution, l.Share, l.Routed = contribution(l.Hosts, l.Most), share(l.Hosts, l.Most), routed(l.Hosts, l.Most)
+	return l
+}
+
 // contribution is how many bytes of data each host may contribute, if that is folded, or no other host does. Where hosts
 // agree in pairs each message has one contribution, or one fold of several. Otherwise the messages have those of n-1
 // hosts, all that their receiver lacks.

@@ -30,8 +30,13 @@ func TestMemoryOfMessages(t *testing.T) {
 	for _, k := range []struct{ hosts, ranks int }{{2, 2}, {2, 80}, {3, 3}, {5, 15}, {8, 64}, {64, 64}, {64, 512}, {65, 65}, {65, 100},
 		{200, 300}, {256, 256}, {512, 4095}, {4095, 4095}} {
 		t.Run(fmt.Sprintf("%d hosts, %d ranks", k.hosts, k.ranks), func(t *testing.T) {
-			s := &Stage{Config: Config{Hosts: spread(k.hosts, k.ranks)}, n: k.hosts, ranks: k.ranks, most: (k.ranks + k.hosts - 1) / k.hosts}
-			s.agreement = newAgreement(s.n, 0, s.ranks, s.rooms(), s.Contribution())
+			s := &Stage{Config: Config{Hosts: spread(k.hosts, k.ranks)}, n: k.hosts}
+			on := make([]int, k.hosts)
+			for h := range on {
+				on[h] = s.On(h)
+			}
+			s.layout = LayoutOf(on)
+			s.agreement = newAgreement(s.n, 0, s.layout.Ranks, s.rooms(), s.layout.Contribution)
 			s.lay()
 			got := 0
 			for _, b := range slices.Concat(s.full[:], s.out, s.slots) {

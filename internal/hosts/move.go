@@ -448,12 +448,12 @@ func (s *Stage) add(w *team.Work, out, a, b unsafe.Pointer, as, bs schedule.Span
 		x, y := s.ranksOf(as), s.ranksOf(bs)
 		div := cpu.Fraction(x + y)
 		if last {
-			div = s.ranks
+			div = s.layout.Ranks
 		}
 		cpu.AddFractions(w.Type, out, a, b, n, x, y, div)
 	case w.Red == team.Avg && last:
 		srcs := [2]unsafe.Pointer{a, b}
-		cpu.ReduceN(w.Type, cpu.Sum, out, srcs[:], n, s.ranks, false)
+		cpu.ReduceN(w.Type, cpu.Sum, out, srcs[:], n, s.layout.Ranks, false)
 	default:
 		cpu.Reduce(w.Type, w.Red.Op(), out, a, b, n, false)
 	}

@@ -382,7 +382,7 @@ func (s *Stage) stopped(ctx context.Context, w *team.Work, differ bool) error {
 		return nil
 	}
 	s.Team.Progress(1)
-	for lane := range s.lanes {
+	for lane := range s.layout.Lanes {
 		if err := s.Team.WaitProgress(ctx, s.Owner(lane), 1, team.StepAgree); err != nil {
 			return err
 		}

@@ -54,12 +54,12 @@ func (s *Stage) heard(from int, m transport.Message) *fault.Error {
 		p.link.Tell(transport.Message{Comm: s.ID, Kind: kindMiss, Code: m.Code, About: int32(about),
 			MayBeLost: true})
 	case kindMiss:
-		if m.About >= 0 && int(m.About) < s.ranks && uint32(m.Code) == p.asks.Load()&0xff {
+		if m.About >= 0 && int(m.About) < s.layout.Ranks && uint32(m.Code) == p.asks.Load()&0xff {
 			p.misses.Store(m.About + 1)
 		}
 	case kindLost:
 		about, is := int(m.About), reason.OfCode(int(m.Code))
-		if about < 0 || about >= s.ranks {
+		if about < 0 || about >= s.layout.Ranks {
 			about = p.rank
 		}
 		if is == nil {

@@ -7,7 +7,8 @@ import (
 
 // Model is what moving data between hosts costs: nanoseconds, and picoseconds a byte.
 type Model struct {
-	Message int // a message, beside its bytes
+	Agree   int // a round of messages by which the hosts agree
+	Message int // a message with data, beside its bytes
 	Send    int // to send a byte to a host that sends nothing meanwhile
 	Swap    int // to exchange a byte with another host
 	Combine int // to combine a byte
@@ -18,17 +19,24 @@ type Model struct {
 }
 
 // Default fits TCP between hosts of a processor each, as measured for 2, 4 and 8 hosts and 2 KiB to 4 MiB.
-var Default = Model{Message: 16_000, Send: 165, Swap: 250, Combine: 75, Relay: 255, Around: 293}
+var Default = Model{Agree: 9_500, Message: 16_000, Send: 165, Swap: 250, Combine: 75, Relay: 255, Around: 293}
 
-// terms has what costs are sums of: how many messages, and how many bytes of each kind. Their order is that of prices.
-type terms [6]float64
+// Terms is what costs are sums of: rounds of the agreement, messages, and bytes of each kind, in the order of a model's
+// prices.
+type Terms struct{ Rounds, Messages, Sent, Swapped, Combined, Relayed, Around float64 }
 
-func (m *Model) prices() [len(terms{})]*int {
-	return [...]*int{&m.Message, &m.Send, &m.Swap, &m.Combine, &m.Relay, &m.Around}
+const prices = 7
+
+func (t *Terms) all() [prices]float64 {
+	return [...]float64{t.Rounds, t.Messages, t.Sent, t.Swapped, t.Combined, t.Relayed, t.Around}
+}
+
+func (m *Model) prices() [prices]*int {
+	return [...]*int{&m.Agree, &m.Message, &m.Send, &m.Swap, &m.Combine, &m.Relay, &m.Around}
 }
 
 // unit is how many nanoseconds a price of 1 is.
-var unit = terms{1, 1e-3, 1e-3, 1e-3, 1e-3, 1e-3}
+var unit = [prices]float64{1, 1, 1e-3, 1e-3, 1e-3, 1e-3, 1e-3}
 
 // What ways of blocks cost, in the model's prices, by measurements of 4 and 8 hosts of 4 KiB to 4 MiB.
 const (
@@ -37,49 +45,60 @@ const (
 	passed  = 1.3  // a byte that hosts pass on, for the host that has all
 )
 
-// terms returns what a way costs for so many bytes, if items are as long as m says.
-func (m Model) terms(way Way, hosts, bytes int) (t terms) {
+// Terms returns what a way consists of for so many bytes of a lane, if items are as long as m says. Of blocks, they are
+// those of all hosts together, and of what travels with the agreement those that a host sends in all rounds.
+func (m Model) Terms(way Way, hosts, bytes int) (t Terms) {
 	n, b := float64(hosts), float64(bytes)
 	levels := float64(bits.Len(uint(hosts)) - 1)
 	rounds := float64(bits.Len(uint(hosts - 1)))
 	pairs := math.Exp2(levels) // hosts that go on after folding
+	part := (n - 1) / n * b
 	fold := 0.0
 	if pairs < n {
 		fold = 2
 	}
+	t.Rounds = rounds
 	switch way {
+	case Folded, Shared, Routed:
+		t.Swapped = b
 	case Ring:
-		part := (n - 1) / n * b
-		t = terms{2*n - 2, 0, 0, part, 0, 2 * part}
+		t.Messages, t.Combined, t.Around = 2*n-2, part, 2*part
 	case Doubling:
-		t = terms{levels + fold, fold * b, levels * b, levels * b, 0, 0}
+		t.Messages, t.Sent, t.Swapped, t.Combined = levels+fold, fold*b, levels*b, levels*b
 	case Halving:
 		part := (1 - 1/pairs) * b
-		t = terms{2*levels + fold, fold * b, 2 * part, part, 0, 0}
-	case Chain:
-		items := math.Ceil(b / float64(m.Item(Chain, hosts, bytes)))
-		t = terms{n - 2 + items, 0, 0, 0, (n - 2 + items) * b / items, 0}
+		t.Messages, t.Sent, t.Swapped, t.Combined = 2*levels+fold, fold*b, 2*part, part
+	case Chain, ToChain: // each host that passes an item on to the root has combined it
+		items := math.Ceil(b / float64(m.Item(way, hosts, bytes)))
+		t.Messages, t.Relayed = n-2+items, (n-2+items)*b/items
+		if way == ToChain {
+			t.Combined = t.Relayed
+		}
 	case Tree:
-		t = terms{rounds, rounds * b, 0, 0, 0, 0}
+		t.Messages, t.Sent = rounds, rounds*b
 	case Scatter:
-		part := (n - 1) / n * b
-		t = terms{2 * rounds, part, part, 0, 0, 0}
-	case ToChain: // each host that passes an item on has combined it
-		items := math.Ceil(b / float64(m.Item(ToChain, hosts, bytes)))
-		passed := (n - 2 + items) * b / items
-		t = terms{n - 2 + items, 0, 0, passed, passed, 0}
+		t.Messages, t.Sent, t.Swapped = 2*rounds, part, part
 	case Pairwise: // a reduce-scatter combines as much by any way
-		t = terms{n - 1, 0, (n - 1) / n * b, 0, 0, 0}
+		t.Messages, t.Swapped = n-1, part
 	case GatherDoubling, ScatterHalving:
-		t = terms{rounds, 0, rounded * (n - 1) / n * b, 0, 0, 0}
+		t.Messages, t.Swapped = rounds, rounded*part
 	case Linear:
-		t = terms{apiece * (n - 1), (n - 1) / n * b, 0, 0, 0, 0}
+		t.Messages, t.Sent = apiece*(n-1), part
 	case GatherTree, ScatterTree:
-		t = terms{rounds, passed * (n - 1) / n * b, 0, 0, 0, 0}
+		t.Messages, t.Sent = rounds, passed*part
 	case ToTree:
-		t = terms{rounds, rounds * b, 0, rounds * b, 0, 0}
+		t.Messages, t.Sent, t.Combined = rounds, rounds*b, rounds*b
 	}
 	return t
+}
+
+// Price is about how many nanoseconds that takes.
+func (m Model) Price(t Terms) (ns float64) {
+	all := t.all()
+	for i, p := range m.prices() {
+		ns += all[i] * float64(*p) * unit[i]
+	}
+	return ns
 }
 
 // Cost is about how many nanoseconds a way takes for so many bytes.
@@ -87,11 +106,7 @@ func (m Model) Cost(way Way, hosts, bytes int) (ns float64) {
 	if way == m.Only {
 		return 0
 	}
-	t := m.terms(way, hosts, bytes)
-	for i, p := range m.prices() {
-		ns += t[i] * float64(*p) * unit[i]
-	}
-	return ns
+	return m.Price(m.Terms(way, hosts, bytes))
 }
 
 // Best is the way of ways that costs least. All hosts choose alike.

@@ -2,36 +2,26 @@ package schedule
 
 import "math"
 
-// Point is a measurement: how long a collective took by a way, with so many bytes.
+// Point is a measurement: how many nanoseconds a collective took that consists of such terms.
 type Point struct {
-	Way          Way
-	Hosts, Bytes int
-	Broadcast    bool
-	Ns           float64
+	Terms Terms
+	Ns    float64
 }
 
 // Fit returns the model that fits measurements best: its relative errors' squares are least. m is the model by which items
 // were cut meanwhile. Where measurements do not tell two prices apart, their ratio is m's.
-//
-// What an operation costs whatever its way, as to agree, is fitted, too, for all-reduces and for broadcasts, and left out.
 func (m Model) Fit(points []Point) Model {
-	const prices = len(terms{})
-	type row [prices + 2]float64 // of the relative costs; the last two are the constants
+	type row [prices]float64 // of the relative costs
 	var rows []row
 	var wants []float64
 	scale := 0.0 // of measurements to m's costs
 	for _, p := range points {
-		t := m.terms(p.Way, p.Hosts, p.Bytes)
-		var r row
-		for i := range t {
-			r[i] = t[i] * unit[i] / p.Ns
-		}
-		r[prices] = 1e3 / p.Ns // constants are microseconds
-		if p.Broadcast {
-			r[prices], r[prices+1] = 0, r[prices]
+		r := row(p.Terms.all())
+		for i := range r {
+			r[i] *= unit[i] / p.Ns
 		}
 		rows, wants = append(rows, r), append(wants, 1)
-		scale += math.Log(p.Ns / m.Cost(p.Way, p.Hosts, p.Bytes))
+		scale += math.Log(p.Ns / m.Price(p.Terms))
 	}
 	scale = math.Exp(scale / float64(max(len(points), 1)))
 	var x, least row

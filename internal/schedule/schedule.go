@@ -30,6 +30,11 @@ const (
 	ScatterHalving                // reduce-scatter, of a number of hosts that is a power of two
 	GatherTree                    // gather
 	ScatterTree                   // scatter
+
+	// The ways of small data, which travel with the messages by which the hosts agree, and have no steps.
+	Folded // each message has one combination of what its sender has heard
+	Shared // each message has what its receiver lacks
+	Routed // each message has the blocks that its receiver needs, or passes on
 )
 
 // Reducing, Sending and ToRoot are the ways of all-reduces, of broadcasts and of reduces.
@@ -38,7 +43,7 @@ var Reducing, Sending, ToRoot = []Way{Doubling, Halving, Ring}, []Way{Tree, Scat
 // String is the way's name, as LastOp has it.
 func (w Way) String() string {
 	return [...]string{"", "ring", "doubling", "halving", "chain", "tree", "scatter", "tree", "chain", "pairwise", "pairwise",
-		"doubling", "halving", "tree", "tree"}[w]
+		"doubling", "halving", "tree", "tree", "exchange", "exchange", "exchange"}[w]
 }
 
 // Plan is one collective.

@@ -864,8 +864,8 @@ func TestRounds(t *testing.T) {
 			if p.Way == ScatterHalving && hosts != 1<<rounds {
 				continue
 			}
-			terms := Default.terms(p.Way, hosts, hosts) // elements of a byte
-			require.Equal(t, float64(rounds), terms[0])
+			terms := Default.Terms(p.Way, hosts, hosts) // elements of a byte
+			require.Equal(t, float64(rounds), terms.Messages)
 			for _, me := range []int{0, 1, hosts / 2, hosts - 1} {
 				peers, n := [2]map[int]bool{{}, {}}, [2]int{} // of sends, and of receives
 				p.Me = me
@@ -881,7 +881,7 @@ func TestRounds(t *testing.T) {
 				case GatherDoubling, ScatterHalving:
 					require.Equal(t, [2]int{rounds, rounds}, [2]int{len(peers[0]), len(peers[1])}, "%+v", p)
 					require.Equal(t, [2]int{hosts - 1, hosts - 1}, n, "%+v", p)
-					require.InEpsilon(t, rounded*float64(hosts-1), terms[2], 1e-9)
+					require.InEpsilon(t, rounded*float64(hosts-1), terms.Swapped, 1e-9)
 				case GatherTree, ScatterTree:
 					if at := int(p.Way - GatherTree); me == p.Root {
 						require.Len(t, peers[1-at], rounds, "%+v", p)
@@ -889,7 +889,7 @@ func TestRounds(t *testing.T) {
 						require.Zero(t, n[at], "%+v", p)
 					}
 					require.Less(t, max(n[0], n[1]), hosts, "%+v", p)
-					require.InEpsilon(t, passed*float64(hosts-1), terms[1], 1e-9)
+					require.InEpsilon(t, passed*float64(hosts-1), terms.Sent, 1e-9)
 				}
 			}
 			straight := Pairwise

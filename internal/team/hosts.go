@@ -19,12 +19,8 @@ type Hosts interface {
 	Ranks() int
 	On(host int) int
 	Most() int
-	// Contribution is how many bytes of data a path may contribute: see Path.Contribute. All ranks have the same.
-	Contribution() int
-	// Share is how many bytes each host may contribute if all do.
-	Share() int
-	// Routed is how many bytes a block may have that is routed, if each host has one for each other.
-	Routed() int
+	// Layout is what way data take depends on. It does not change.
+	Layout() *Layout
 	// Combine combines n elements of some hosts with those of others. last says that these are all hosts.
 	Combine(w *Work, out, a, b unsafe.Pointer, as, bs schedule.Span, n int, last bool)
 	// Members are the ranks of a host, in the order of its team.
@@ -55,6 +51,17 @@ type Hosts interface {
 	Compare(ctx context.Context, w *Work, mine error) error
 	// Exchange does an exchange that begins only now. The owners of a lane do the same ones in the same order.
 	Exchange(ctx context.Context, x Exchange) error
+}
+
+// Layout is what all ranks of a communicator know of its hosts.
+type Layout struct {
+	Hosts, Ranks int // of the communicator
+	Most         int // ranks on the host that has most of them
+	Lanes        int
+
+	// Contribution is how many bytes of data a path may contribute (see Path.Contribute), Share how many if all hosts do, and
+	// Routed how many a block may have that is routed, if each host has one for each other.
+	Contribution, Share, Routed int
 }
 
 // MostLanes is the most lanes of a communicator.

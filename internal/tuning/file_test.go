@@ -114,14 +114,14 @@ func TestSizes(t *testing.T) {
 	require.Len(t, table.sizes(), 5)
 	require.Len(t, table.GPU.Sizes(), 13)
 	require.Len(t, table.Messages.sizes(), 4)
-	require.Len(t, table.Hosts.numbers(), 7)
+	require.Len(t, table.Hosts.numbers(), 8)
 }
 
 // What is measured between hosts leaves how many connections there are.
 func TestSetHosts(t *testing.T) {
 	f := File{Version: Version, Hosts: map[string]int{"connections": 3, "swap_ps": 1}}
 	old := f.Hosts
-	m := schedule.Model{Message: 1, Send: 6, Swap: 2, Combine: 3, Relay: 4, Around: 5}
+	m := schedule.Model{Agree: 7, Message: 1, Send: 6, Swap: 2, Combine: 3, Relay: 4, Around: 5}
 	f.SetHosts("N", m)
 	require.Equal(t, Hosts{m, 3}, f.Table().Hosts)
 	require.Equal(t, "N", f.Table().Machine)

@@ -169,7 +169,7 @@ func (h Hosts) Assumed() bool { return h.Model == schedule.Default }
 
 // numbers returns h's numbers by their names in files.
 func (h *Hosts) numbers() map[string]*int {
-	return map[string]*int{"message_ns": &h.Message, "send_ps": &h.Send, "swap_ps": &h.Swap, "combine_ps": &h.Combine, "relay_ps": &h.Relay,
+	return map[string]*int{"agree_ns": &h.Agree, "message_ns": &h.Message, "send_ps": &h.Send, "swap_ps": &h.Swap, "combine_ps": &h.Combine, "relay_ps": &h.Relay,
 		"around_ps": &h.Around, "connections": &h.Connections}
 }
 
