@@ -51,6 +51,7 @@ type plan struct {
 	Nets    int
 	Rate    string
 	Queue   time.Duration
+	Burst   int
 	Delay   time.Duration
 	Loss    float64
 	MTU     int
@@ -136,6 +137,7 @@ func parse(args []string, help io.Writer) (*plan, error) {
 	mapping := f.String("map", "block", "block: the first host's ranks come first; or cyclic")
 	f.IntVar(&p.Nets, "nets", 1, "how many networks each host is on: eth0, eth1")
 	f.StringVar(&p.Rate, "rate", "", "of each link and direction, as tc has it: `1gbit`")
+	f.IntVar(&p.Burst, "burst", 0, "the bytes that -rate lets through at once (those of 4ms)")
 	f.DurationVar(&p.Queue, "queue", 50*time.Millisecond, "how long a packet waits at most for what -rate lets through; others are lost")
 	f.DurationVar(&p.Delay, "delay", 0, "of each link and direction")
 	f.Float64Var(&p.Loss, "loss", 0, "the share of frames that each link and direction loses")
@@ -203,6 +205,8 @@ func parse(args []string, help io.Writer) (*plan, error) {
 		return nil, fmt.Errorf("-nets %d: want 1 to 4", p.Nets)
 	case p.Rate != "" && bitsPerSecond(p.Rate) <= 0:
 		return nil, fmt.Errorf("-rate %s: want a number and kbit, mbit or gbit", p.Rate)
+	case p.Burst != 0 && p.Burst < p.MTU+100:
+		return nil, fmt.Errorf("-burst %d: want %d or more, a packet", p.Burst, p.MTU+100)
 	case p.Queue < time.Millisecond:
 		return nil, fmt.Errorf("-queue %v: want 1ms or more", p.Queue)
 	case p.Delay < 0:

@@ -98,7 +98,7 @@ func (n *node) makeLink(net, h int) error {
 	if err != nil || n.Rate == "" {
 		return err
 	}
-	shape := append([]string{"root", "tbf", "rate", n.Rate, "latency", fmt.Sprintf("%dus", n.Queue.Microseconds()), "burst"}, burst(n.Rate))
+	shape := append([]string{"root", "tbf", "rate", n.Rate, "latency", fmt.Sprintf("%dus", n.Queue.Microseconds()), "burst"}, n.burst())
 	if err := tc(exec.Command("tc", append([]string{"qdisc", "replace", "dev", port(net, h)}, shape...)...)); err != nil {
 		return err
 	}
@@ -112,9 +112,14 @@ func tc(cmd *exec.Cmd) error {
 	return nil
 }
 
-// burst returns what may pass at once: the rate's bytes in 4 ms, a tick of many kernels. With less, the rate is not
-// reached.
-func burst(rate string) string { return fmt.Sprint(max(64<<10, int(bitsPerSecond(rate)/8*0.004))) }
+// burst returns what may pass at once. In 4 ms, a tick of many kernels, the rate is reached everywhere. With less, only where
+// timers are finer, but then short messages, too, take as long as the rate says.
+func (n *node) burst() string {
+	if n.Burst > 0 {
+		return fmt.Sprint(n.Burst)
+	}
+	return fmt.Sprint(max(64<<10, int(bitsPerSecond(n.Rate)/8*0.004)))
+}
 
 // bitsPerSecond parses a rate as tc does; 0 if it is none.
 func bitsPerSecond(rate string) float64 {
