@@ -50,16 +50,20 @@ func carried(l *team.Layout, o Op, way schedule.Way) int {
 		}
 		return (l.Hosts - 1) * source // dissemination would count folds twice
 	case schedule.Routed:
-		if o.Kind == team.KindAllToAll {
-			return rounds * l.Hosts / 2 * block
+		if o.Kind != team.KindAllToAll {
+			return (l.Hosts - 1) * block
 		}
-		return (l.Hosts - 1) * block
+		passed := 0 // a block goes on as often as its distance has bits
+		for x := range l.Hosts {
+			passed += bits.OnesCount(uint(x))
+		}
+		return passed * block
 	}
 	switch o.Kind {
 	case team.KindBroadcast:
 		return rounds * source // the root's, in each round
-	case team.KindScatter: // what leaves out the root's own
-		return rounds * (l.Ranks - l.Ranks/l.Hosts) * block
+	case team.KindScatter: // likewise, without those of its own host
+		return rounds * (l.Ranks - (l.Ranks+l.Hosts-1)/l.Hosts) * block
 	case team.KindAllGather, team.KindGather:
 		return (l.Hosts - 1) * l.Most * source
 	case team.KindAllToAll:
