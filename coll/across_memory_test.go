@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"math/bits"
 	"runtime"
 	"sync"
 	"testing"
@@ -76,6 +77,23 @@ func (p *patient) Endpoint(comm uint64, peer int, expected bool) transport.Endpo
 	return p.Node.Endpoint(comm, peer, expected)
 }
 
+// counting counts what a rank's bootstrap does: exchanges with other ranks, and the bytes that it tells them.
+type counting struct {
+	bootstrap.Bootstrap
+	bootstrap.Exchanger
+	exchanges, bytes int
+}
+
+func (c *counting) AllGather(ctx context.Context, mine []byte) ([][]byte, error) {
+	c.exchanges, c.bytes = c.exchanges+1, c.bytes+len(mine)
+	return c.Bootstrap.AllGather(ctx, mine)
+}
+
+func (c *counting) Exchange(ctx context.Context, peer int, mine []byte) ([]byte, error) {
+	c.exchanges, c.bytes = c.exchanges+1, c.bytes+len(mine)
+	return c.Exchanger.Exchange(ctx, peer, mine)
+}
+
 // TestHostsMemory: the formula that is printed says what is allocated, within a tenth.
 func TestHostsMemory(t *testing.T) {
 	if race.Enabled {
@@ -87,7 +105,12 @@ func TestHostsMemory(t *testing.T) {
 	}
 	for _, n := range sizes {
 		t.Run(fmt.Sprint(n), func(t *testing.T) {
-			bs := enginetest.Hosts(bootstrap.Local(n), func(r int) string { return fmt.Sprintf("host-%d", r) })
+			bs, counts := bootstrap.Local(n), make([]*counting, n)
+			for r, b := range bs {
+				counts[r] = &counting{Bootstrap: b, Exchanger: b.(bootstrap.Exchanger)}
+				bs[r] = counts[r]
+			}
+			bs = enginetest.Hosts(bs, func(r int) string { return fmt.Sprintf("host-%d", r) })
 			comms, alone, dups := make([]*ubcoll.Comm, n), make([]*ubcoll.Comm, n), make([]*ubcoll.Comm, n)
 			each := func(do func(r int) error) {
 				t.Helper()
@@ -107,6 +130,22 @@ func TestHostsMemory(t *testing.T) {
 				comms[r] = (*ubcoll.Comm)(in)
 				return errors.Join(err, bs[r].Close())
 			})
+			var told, exchanges, sent, wires int // of the rank with most of each
+			for r, c := range counts {
+				told, exchanges = max(told, c.bytes), max(exchanges, c.exchanges)
+				all := comms[r].Stats().Hosts
+				n := 0
+				for _, h := range all {
+					n += int(h.SentBytes)
+				}
+				sent, wires = max(sent, n), max(wires, len(all))
+			}
+			t.Logf("Open: a rank makes up to %d exchanges of the bootstrap, of %d bytes, and %d wires, on which %d bytes leave", exchanges, told,
+				wires, sent)
+			rounds := bits.Len(uint(n - 1))
+			require.LessOrEqual(t, exchanges, 3*rounds+1)
+			require.LessOrEqual(t, told, n*(transport.MaxRow+200)+2000)
+			require.LessOrEqual(t, wires, 2*rounds)
 			v := make([]float32, 100<<10)
 			each(func(r int) error {
 				dst := make([]float32, len(v))
