@@ -26,6 +26,14 @@ var (
 	scatters       = []schedule.Way{schedule.ScatterTree, schedule.Linear}
 )
 
+// Chosen is the way that the library takes.
+func Chosen(l *team.Layout, m *schedule.Model, asked string, o Op) schedule.Way {
+	if way := Small(l, o); way != 0 {
+		return way
+	}
+	return Way(l, m, asked, o)
+}
+
 // Ways are the ways that the data of an operation may take if they do not travel with the agreement.
 func Ways(l *team.Layout, o Op) []schedule.Way {
 	held := Bytes(l, o) <= mostHeld

@@ -90,11 +90,3 @@ func Time(l *team.Layout, m *schedule.Model, link Link, o Op, way schedule.Way) 
 	wire := float64(link) * 1e-3 * lanes * (t.Sent + t.Swapped + t.Relayed + t.Around)
 	return max(processors, m.Price(rest)+wire)
 }
-
-// Chosen is the way that the library takes.
-func Chosen(l *team.Layout, m *schedule.Model, asked string, o Op) schedule.Way {
-	if way := Small(l, o); way != 0 {
-		return way
-	}
-	return Way(l, m, asked, o)
-}
