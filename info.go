@@ -42,6 +42,7 @@ type Level struct {
 	// connections)", ...; "tcp" on ranks that are not the first of their host.
 	Transport string
 	Lanes     int // ranks of each host that exchange data with other hosts beside each other; 0 within a host
+	Hosts     int // how many hosts exchange data; 0 within a host
 	// Source and Destination are this rank's buffers on this level. They are not Used where another rank of the host
 	// exchanges the host's data.
 	Source, Destination BufferInfo
@@ -49,14 +50,17 @@ type Level struct {
 	// Choice is what the algorithm was chosen by, where ubcoll tune could measure that, and has not: "default costs", those
 	// that the library assumes of moving data between hosts. Otherwise it is "".
 	Choice string
+
+	words team.Words
 }
 
-// String is one line: "between hosts ring by default costs, tcp eth0: copied by the kernel".
+// String is one line, for people: "in the host push, shared memory: direct", and between hosts, by the names that the field
+// has for algorithms, "halving-doubling over 4 hosts by default costs, 2 lanes, tcp eth0: copied by the kernel".
 func (l Level) String() string { return l.team().String() }
 
 func (l Level) team() team.Level {
-	return team.Level{Where: l.Where, Algorithm: l.Algorithm, Transport: l.Transport, Lanes: l.Lanes,
-		Source: team.BufferInfo(l.Source), Destination: team.BufferInfo(l.Destination), Why: l.Why, Choice: l.Choice}
+	return team.Level{Where: l.Where, Algorithm: l.Algorithm, Transport: l.Transport, Lanes: l.Lanes, Hosts: l.Hosts,
+		Source: team.BufferInfo(l.Source), Destination: team.BufferInfo(l.Destination), Why: l.Why, Choice: l.Choice, Words: l.words}
 }
 
 // BufferInfo says whether peers read and wrote a buffer in place, and if not, why. A buffer that is Used, but neither
@@ -71,8 +75,13 @@ type BufferInfo struct {
 // String is "direct", "staged: " and why, or that there are no peers; "" for a buffer that is not Used.
 func (b BufferInfo) String() string { return team.BufferInfo(b).Route() }
 
-// String is one line: the algorithm, for each buffer that it was direct or why it was copied, for each level where there
-// are several, and how long the operation took, if that was measured.
+// String is one line, for people. Within a host it has the algorithm, and for each buffer that it was direct or why it was
+// copied. Between hosts it says what the ranks of a host do, where there are several, and what the hosts do, by the names that
+// the field has for algorithms, and how each buffer went on both levels. How long the operation took comes last, if that was
+// measured. In one line:
+//
+//	all_reduce #7: 4194304 bytes; two-level: reduce-scatter in the host, halving-doubling over 4 hosts, 4 lanes, tcp eth0,
+//	all-gather in the host; source and destination direct in the host, copied by the kernel between hosts
 func (o OpInfo) String() string {
 	levels := make([]team.Level, len(o.Levels))
 	for i, l := range o.Levels {
@@ -86,8 +95,8 @@ func newOpInfo(e *engine.OpInfo) OpInfo {
 	src, dst := e.Buffers()
 	o.Src, o.Dst = BufferInfo(src), BufferInfo(dst)
 	for _, l := range e.Levels() {
-		o.Levels = append(o.Levels, Level{Where: l.Where, Algorithm: l.Algorithm, Transport: l.Transport, Lanes: l.Lanes,
-			Source: BufferInfo(l.Source), Destination: BufferInfo(l.Destination), Why: l.Why, Choice: l.Choice})
+		o.Levels = append(o.Levels, Level{Where: l.Where, Algorithm: l.Algorithm, Transport: l.Transport, Lanes: l.Lanes, Hosts: l.Hosts,
+			Source: BufferInfo(l.Source), Destination: BufferInfo(l.Destination), Why: l.Why, Choice: l.Choice, words: l.Words})
 	}
 	if len(e.Members) > 0 {
 		o.Members = make([]OpInfo, len(e.Members))

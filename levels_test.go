@@ -3,6 +3,7 @@ package ubcoll_test
 import (
 	"context"
 	"regexp"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -19,8 +20,14 @@ import (
 // TestLevels checks what LastOp says about each level, on one host and on two: "direct" is what no level copied.
 func TestLevels(t *testing.T) {
 	const (
-		tcp  = `between hosts (exchange|(halving|tree) by default costs), tcp [^ :]+: copied by the kernel`
-		tcp2 = `between hosts halving by default costs, tcp [^ :]+, 2 lanes: copied by the kernel`
+		exchange = `recursive doubling in the messages of the agreement over 2 hosts, tcp [^ :;,]+`
+		tree     = `binomial tree over 2 hosts by default costs, tcp [^ :;,]+`
+		halving  = `halving-doubling over 2 hosts by default costs, tcp [^ :;,]+`
+		halving2 = `halving-doubling over 2 hosts by default costs, 2 lanes, tcp [^ :;,]+`
+		copied   = `: copied by the kernel$`
+		push     = `^in the host reduce-scatter and all-gather \(push\), shared memory: direct$`
+		staged   = `^in the host reduce-scatter and all-gather \(two-shot\), shared memory: staged: Go or foreign memory is never registered$`
+		rest2    = `^halving-doubling over 2 hosts by default costs, 2 lanes, tcp: copied by the kernel$`
 	)
 	for _, k := range []struct {
 		name       string
@@ -45,22 +52,27 @@ func TestLevels(t *testing.T) {
 			false, "^its own rank alone", nil},
 		{"barrier", conform.Block(2), true, 0, barrier, `^barrier #\d+: [a-z]+, 0 bytes$`, []string{"^in the host [a-z]+, shared memory$"},
 			false, "^$", nil},
-		{"2 hosts, registered", conform.Block(1, 1), true, 1 << 20, allReduce, `: halving between hosts, 4194304 bytes; ` + tcp, []string{tcp},
-			false, "^copied by the kernel between hosts$", nil},
-		{"2 hosts, Go slice", conform.Block(1, 1), false, 1 << 20, broadcast, `: tree between hosts, 4194304 bytes; ` + tcp, []string{tcp},
-			false, "^copied by the kernel between hosts$", nil},
-		{"2 hosts, small", conform.Block(1, 1), true, 4, allReduce, `: exchange between hosts, 16 bytes; ` + tcp, []string{tcp}, false,
-			"^its own rank alone", nil},
-		{"2 hosts of 2, registered", conform.Block(2, 2), true, 1 << 20, allReduce, `; in the host .*: direct; ` + tcp2,
-			[]string{"^in the host push, shared memory: direct$", tcp2}, false, "^copied by the kernel between hosts$",
-			[]string{"^in the host push, shared memory: direct$", `^between hosts halving by default costs, tcp, 2 lanes: copied by the kernel$`}},
-		{"2 hosts of 2, Go slice", conform.Block(2, 2), false, 1 << 20, allReduce, `; in the host .*: staged: Go or .*; ` + tcp2,
-			[]string{"^in the host .*: staged: Go or foreign memory is never registered$", tcp2}, false, "^Go or foreign",
-			[]string{"^in the host .*: staged: Go or foreign memory is never registered$", `^between hosts halving by default costs, tcp, 2 lanes: copied by the kernel$`}},
-		{"2 hosts of 2, small", conform.Block(2, 2), true, 4, allReduce, `: exchange between hosts, 16 bytes; in the host eager, .*; ` + tcp,
-			[]string{"^in the host eager, shared memory: source staged: small enough", tcp}, false, "^its own rank alone", nil},
-		{"2 hosts, barrier", conform.Block(2, 1), true, 0, barrier, `^barrier #\d+: descriptors between hosts, 0 bytes; in the host `,
-			[]string{"^in the host descriptors, shared memory$", "^between hosts descriptors, tcp [^ :]+: copied by the kernel$"}, false, "^$", nil},
+		{"2 hosts, registered", conform.Block(1, 1), true, 1 << 20, allReduce,
+			`^all_reduce #\d+: 4194304 bytes; ` + halving + `; source and destination copied by the kernel between hosts; took`,
+			[]string{"^" + halving + copied}, false, "^copied by the kernel between hosts$", nil},
+		{"2 hosts, Go slice", conform.Block(1, 1), false, 1 << 20, broadcast,
+			`^broadcast #\d+: 4194304 bytes; ` + tree + `; destination copied by the kernel between hosts; took`,
+			[]string{"^" + tree + copied}, false, "^copied by the kernel between hosts$", nil},
+		{"2 hosts, small", conform.Block(1, 1), true, 4, allReduce, `: 16 bytes; ` + exchange + `; source copied by the kernel between hosts, ` +
+			`staged: small enough to travel with what the hosts say; destination copied by the kernel between hosts, staged: its own rank alone`,
+			[]string{"^" + exchange + copied}, false, "^its own rank alone", nil},
+		{"2 hosts of 2, registered", conform.Block(2, 2), true, 1 << 20, allReduce, `: 4194304 bytes; two-level: reduce-scatter in the host, ` +
+			halving2 + `, all-gather in the host; source and destination direct in the host, copied by the kernel between hosts; took`,
+			[]string{push, "^" + halving2 + copied}, false, "^copied by the kernel between hosts$", []string{push, rest2}},
+		{"2 hosts of 2, Go slice", conform.Block(2, 2), false, 1 << 20, allReduce, `: 4194304 bytes; two-level: reduce-scatter in the host, ` +
+			halving2 + `, all-gather in the host; source and destination copied by the kernel between hosts, staged in the host: Go or foreign`,
+			[]string{staged, "^" + halving2 + copied}, false, "^Go or foreign", []string{staged, rest2}},
+		{"2 hosts of 2, small", conform.Block(2, 2), true, 4, allReduce, `: 16 bytes; two-level: reduce in the host, ` + exchange +
+			`, broadcast in the host; source copied by the kernel between hosts, staged in the host: small enough .*; destination copied`,
+			[]string{"^in the host reduce and broadcast \\(eager\\), shared memory: source staged: small enough", "^" + exchange + copied}, false, "^its own rank alone",
+			[]string{"^in the host reduce and broadcast", "^recursive doubling in the messages of the agreement over 2 hosts, tcp" + copied}},
+		{"2 hosts, barrier", conform.Block(2, 1), true, 0, barrier, `^barrier #\d+: 0 bytes; two-level: agreement in the host, recursive doubling over 2 hosts, tcp`,
+			[]string{"^in the host agreement \\(descriptors\\), shared memory$", "^recursive doubling over 2 hosts, tcp [^ :]+" + copied}, false, "^$", nil},
 	} {
 		t.Run(k.name, func(t *testing.T) {
 			t.Setenv("UBCOLL_CUDA", "off")
@@ -92,10 +104,15 @@ func TestLevels(t *testing.T) {
 			require.Regexp(t, k.want, infos[0].String())
 			require.Equal(t, k.direct, infos[0].Dst.Direct)
 			require.Regexp(t, k.why, infos[0].Dst.Why)
+			spans := 0
+			if len(slices.Compact(slices.Clone(k.ranks))) > 1 {
+				spans = 2
+			}
 			lanes := 1 + strings.Count(k.levels[len(k.levels)-1], "2 lanes")
 			for _, o := range infos {
 				for _, l := range o.Levels {
 					require.Equal(t, map[string]int{"in the host": 0, "between hosts": lanes}[l.Where], l.Lanes)
+					require.Equal(t, map[string]int{"in the host": 0, "between hosts": spans}[l.Where], l.Hosts)
 				}
 			}
 		})

@@ -21,13 +21,13 @@ func TestAcrossTuning(t *testing.T) {
 		n           int
 		want        string
 	}{
-		{"nothing", `{}`, 20_000, "between hosts doubling by default costs, tcp lo, 2 lanes: copied by the kernel"},
-		{"a message costs nothing", `{"message_ns":0}`, 20_000, "between hosts halving, tcp lo, 2 lanes: copied by the kernel"},
-		{"only messages cost", `{"send_ps":0,"swap_ps":0,"combine_ps":0,"around_ps":0}`, 500_000, "between hosts doubling, tcp lo, 2 lanes: copied by the kernel"},
+		{"nothing", `{}`, 20_000, "recursive doubling over 2 hosts by default costs, 2 lanes, tcp lo: copied by the kernel"},
+		{"a message costs nothing", `{"message_ns":0}`, 20_000, "halving-doubling over 2 hosts, 2 lanes, tcp lo: copied by the kernel"},
+		{"only messages cost", `{"send_ps":0,"swap_ps":0,"combine_ps":0,"around_ps":0}`, 500_000, "recursive doubling over 2 hosts, 2 lanes, tcp lo: copied by the kernel"},
 		{"three connections", `{"connections":3}`, 500_000,
-			"between hosts halving by default costs, tcp lo (3 connections), 2 lanes: copied by the kernel"},
+			"halving-doubling over 2 hosts by default costs, 2 lanes, tcp lo (3 connections): copied by the kernel"},
 		{"eight connections", `{"connections":8}`, 500_000,
-			"between hosts halving by default costs, tcp lo (8 connections), 2 lanes: copied by the kernel"},
+			"halving-doubling over 2 hosts by default costs, 2 lanes, tcp lo (8 connections): copied by the kernel"},
 	} {
 		t.Run(k.name, func(t *testing.T) {
 			name := filepath.Join(t.TempDir(), "table.json")

@@ -81,8 +81,9 @@ var flags = []struct {
 	{"", "overlap", "1: also how much of each collective, queued on a stream, overlaps with computation (0)",
 		boolean(func(o *options) *bool { return &o.config.Overlap })},
 	{"", "paths", "1: below each row, and at the end, which path it took and what registration cost (0)", setPaths},
+	{"", "explain", "columns beside each row that say how its data moved, on rank 0 (no value)", setExplain},
 	{"", "min-busbw", "fail with exit code 7 below this average bus bandwidth, in GB/s", setMinBusBW},
-	{"", "algorithm", "the algorithm of all-reduces, and between hosts of broadcasts; rows that take another one say so (the plan chooses)", setAlgorithm},
+	{"", "algorithm", "the algorithm of all-reduces, and between hosts of most collectives; rows that take another one say so (the library chooses)", setAlgorithm},
 	{"", "seed", "of the data (1)", setSeed},
 }
 
@@ -94,7 +95,7 @@ var benchGroups = []flagGroup{
 	{"Calls", []string{"w warmup_iters", "G cudagraph", "m agg_iters", "W window-size", "N run_cycles", "loop", "overlap", "algorithm",
 		"devices"}},
 	{"Checks and limits", []string{"c check", "min-busbw", "T timeout"}},
-	{"Statistics and output", []string{"a average", "K per_iter_skip", "I per_iter_timing", "S report_timestamps", "paths", "append"}},
+	{"Statistics and output", []string{"a average", "K per_iter_skip", "I per_iter_timing", "S report_timestamps", "explain", "paths", "append"}},
 }
 
 // elsewhere are flags of nccl-tests that only matter for CUDA devices. bench accepts nothing but neutral, the value
@@ -185,7 +186,7 @@ func benchFlags(given func(set func(*options, string) error, names, value string
 			given(f.set, names(f.short, f.long), value)
 			return nil
 		}
-		if f.long == "append" {
+		if f.long == "append" || f.long == "explain" {
 			fs.BoolFunc(f.long, f.help, set)
 			continue
 		}
@@ -373,8 +374,13 @@ func setOutput(o *options, value string) error {
 	return nil
 }
 
-func setAppend(o *options, value string) (err error) {
-	if o.add, err = strconv.ParseBool(value); err != nil {
+func setAppend(o *options, value string) error { return setBool(&o.add, value) }
+
+func setExplain(o *options, value string) error { return setBool(&o.config.Explain, value) }
+
+// setBool is for flags that need no value.
+func setBool(at *bool, value string) (err error) {
+	if *at, err = strconv.ParseBool(value); err != nil {
 		return fmt.Errorf("%q: want true or false", value)
 	}
 	return nil

@@ -424,14 +424,14 @@ func TestInfo(t *testing.T) {
 func TestParse(t *testing.T) {
 	o, err := parse(strings.Fields("reduce -b 8 --maxbytes 1G -i 3 -f 2 -n 7 -w 0 -m 2 -W 7 -N 0 -c 3 -o max -d half -r -1 -R 0 "+
 		"-a 1 -I 1 -K 4 -S 1 -t 3 -T 90 --output a.csv --paths 1 --min-busbw 2.5 --algorithm ring --seed 9 -g 1 -z 0 "+
-		"-device host -append --also 1K,12 --devices share"),
+		"-device host -append --also 1K,12 --devices share --explain"),
 		io.Discard)
 	require.NoError(t, err)
 	require.True(t, o.add)
 	require.Equal(t, measure.Config{Op: "reduce", MinBytes: 8, MaxBytes: 1 << 30, StepBytes: 3, StepFactor: 2,
 		Also: []int{1024, 12}, Iterations: 7,
 		Skip: 4, Aggregate: 2, Window: 7, Checks: 3, Types: []dtype.Type{dtype.Float16}, Reductions: []ubcoll.Op{ubcoll.Max}, Root: -1,
-		Average: measure.Mean, MinBusBW: 2.5, Seed: 9, PerCall: true, Timestamps: true, Paths: true, Cache: true,
+		Average: measure.Mean, MinBusBW: 2.5, Seed: 9, PerCall: true, Timestamps: true, Explain: true, Paths: true, Cache: true,
 		Device: measure.Host, MinTime: 50 * time.Millisecond}, o.configs[0])
 	require.Equal(t, ubcoll.Options{Timeout: 90 * time.Second, Algorithm: "ring", Register: ubcoll.RegisterExplicit,
 		Devices: ubcoll.DevicesShare}, o.job)

@@ -83,6 +83,7 @@ func TestWrongUse(t *testing.T) {
 		{"bench: output nowhere", "bench barrier -J no/such/x.csv", "no/such", "no such file or directory"},
 		{"bench: append", "bench barrier -append", "no file to add to", "name it with -J"},
 		{"bench: append or not", "bench barrier -append=x", `--append: "x"`, "want true or false"},
+		{"bench: explain or not", "bench barrier -explain=x", `--explain: "x"`, "want true or false"},
 		{"bench: calls of single times", "bench all_reduce -I 1 --loop 1", "a loop has no times of single calls", "-I beside --loop"},
 		{"bench: memory of windows", "bench window -R 0", "window moves registered memory only", "-R 1"},
 

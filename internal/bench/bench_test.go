@@ -655,8 +655,8 @@ func TestWentByTime(t *testing.T) {
 		for i, r := range []*Result{rep.Results[0].Out, rep.Results[0].In} {
 			w := []*Result{want.Results[0].Out, want.Results[0].In}[i]
 			require.Equal(t, []string{w.Algorithm, "direct", "direct"}, []string{r.Algorithm, r.Source, r.Destination})
-			require.Equal(t, []Level{{"in the host", w.Algorithm, "shared memory", 0, "direct", "direct", "", "",
-				"in the host " + w.Algorithm + ", shared memory: direct"}}, r.Levels)
+			require.Equal(t, []Level{{Where: "in the host", Algorithm: w.Algorithm, Transport: "shared memory", Source: "direct",
+				Destination: "direct", Text: "in the host " + w.Algorithm + ", shared memory: direct"}}, r.Levels)
 		}
 		require.Regexp(t, `out-of-place: `+want.Results[0].Out.Algorithm+`, source direct, destination direct`, table)
 		dir := t.TempDir()

@@ -12,6 +12,7 @@ import (
 	"github.com/ubcoll/ubcoll/dtype"
 	"github.com/ubcoll/ubcoll/fault"
 	"github.com/ubcoll/ubcoll/internal/nearest"
+	"github.com/ubcoll/ubcoll/internal/schedule"
 )
 
 // How the ranks' times of one call are combined: nccl-tests' -a.
@@ -92,6 +93,7 @@ type Config struct {
 	Timestamps bool
 	Overlap    bool // also measure how much of a queued call overlaps with computation
 	Paths      bool // print a comment after each size that says which path it took
+	Explain    bool // add columns that say how the data moved: see explained
 	Cache      bool // measure the registration cache too
 }
 
@@ -292,6 +294,40 @@ func Has(name string) (reduces, inPlace bool, variants []string) {
 		return false, false, nil
 	}
 	return o.reduces, !o.outOfPlace, o.variants
+}
+
+// Algorithms returns the names of the algorithms that the named operation can be asked for: those of all-reduces on one host, and
+// the ways between hosts. An operation with one way has none to ask for.
+func Algorithms(name string) []string {
+	var all []string
+	for _, a := range ubcoll.Algorithms() {
+		if name == "all_reduce" && !BetweenHosts(string(a)) {
+			all = append(all, string(a))
+		}
+	}
+	ways := schedule.Ways(name)
+	for _, w := range ways {
+		if s := w.String(); len(ways) > 1 && !slices.Contains(all, s) {
+			all = append(all, s)
+		}
+	}
+	return all
+}
+
+// BetweenHosts reports whether an algorithm of that name is for data that move between hosts alone. A ring is also one of
+// the ranks of a host.
+func BetweenHosts(algorithm string) bool {
+	if algorithm == schedule.Ring.String() {
+		return false
+	}
+	for _, o := range operations {
+		for _, w := range schedule.Ways(o.name) {
+			if w.String() == algorithm {
+				return true
+			}
+		}
+	}
+	return false
 }
 
 // Fits returns an error if c, which is valid, cannot be measured on this many ranks: there is no such root, mbw_mr

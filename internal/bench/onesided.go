@@ -206,7 +206,8 @@ func (r *runner) oneSidedRow(ctx context.Context, e *ends, variant string, n int
 	if row.Out, err = r.result(ctx, k, n); err != nil {
 		return err
 	}
-	row.Out.Algorithm, row.Out.Source, row.Out.Destination = r.op.name+" "+variant, "direct", "direct"
+	// LastOp does not tell of one-sided operations.
+	row.Out.Algorithm, row.Out.Source, row.Out.Destination, row.Out.Levels = r.op.name+" "+variant, "direct", "direct", []Level{}
 	r.rep.Results = append(r.rep.Results, row)
 	r.text.row(&row)
 	return nil

@@ -105,6 +105,8 @@ type Result struct {
 	Source      string  `json:"source"`      // "direct", "staged: why", "" where the operation has none; see over
 	Destination string  `json:"destination"` // on rank 0, as are the source and the levels
 	Levels      []Level `json:"levels"`
+	Way         string  `json:"way"`        // the algorithm of the level between hosts; "" on one host
+	Wire        string  `json:"wire"`       // its transport: "tcp eth0"
 	Hits        int64   `json:"cache_hits"` // of rank 0's registration cache during the timed calls
 	Misses      int64   `json:"cache_misses"`
 }
@@ -115,6 +117,7 @@ type Level struct {
 	Algorithm   string `json:"algorithm"`
 	Transport   string `json:"transport"`
 	Lanes       int    `json:"lanes"`
+	Hosts       int    `json:"hosts"`  // that exchange data; 0 within a host
 	Source      string `json:"source"` // as in Result
 	Destination string `json:"destination"`
 	Why         string `json:"why"`
@@ -153,10 +156,20 @@ func over(levels []Level, buffer func(*Level) string) string {
 func levels(op ubcoll.OpInfo) []Level {
 	all := []Level{}
 	for _, l := range op.Levels {
-		all = append(all, Level{l.Where, l.Algorithm, l.Transport, l.Lanes, l.Source.String(), l.Destination.String(),
-			l.Why, l.Choice, l.String()})
+		all = append(all, Level{Where: l.Where, Algorithm: l.Algorithm, Transport: l.Transport, Lanes: l.Lanes, Hosts: l.Hosts,
+			Source: l.Source.String(), Destination: l.Destination.String(), Why: l.Why, Choice: l.Choice, Text: l.String()})
 	}
 	return all
+}
+
+// moved notes how the data of an operation moved.
+func (r *Result) moved(op ubcoll.OpInfo) {
+	r.Algorithm, r.Levels = op.Algorithm, levels(op)
+	r.Source = over(r.Levels, func(l *Level) string { return l.Source })
+	r.Destination = over(r.Levels, func(l *Level) string { return l.Destination })
+	if n := len(r.Levels); n > 0 && r.Levels[n-1].Hosts > 0 {
+		r.Way, r.Wire = r.Levels[n-1].Algorithm, r.Levels[n-1].Transport
+	}
 }
 
 // Bounds counts the wrong elements.

@@ -320,10 +320,7 @@ func (r *runner) result(ctx context.Context, k *task, bytes int) (*Result, error
 	}
 	after, op := r.went.cache, r.went.op
 	res.Hits, res.Misses = after.Hits-before.Hits, after.Misses-before.Misses
-	res.Algorithm, res.Levels = op.Algorithm, levels(op)
-	res.Source = over(res.Levels, func(l *Level) string { return l.Source })
-	res.Destination = over(res.Levels, func(l *Level) string { return l.Destination })
-
+	res.moved(op)
 	if err := combine(ctx, r.c, us, r.cfg.Average); err != nil {
 		return nil, err
 	}

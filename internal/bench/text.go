@@ -3,6 +3,7 @@ package bench
 import (
 	"fmt"
 	"io"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -62,8 +63,8 @@ func (t *text) header(r *Report) {
 	}
 	if t.asked != "" {
 		of := ""
-		if c.Op != "all_reduce" {
-			of = ", which all-reduces alone have"
+		if !t.hasAsked() {
+			of = ", which " + c.Op + " does not have"
 		}
 		t.printf("# Algorithm asked for: %s%s\n", t.asked, of)
 	}
@@ -93,13 +94,20 @@ func (t *text) columns() {
 		format += "  %7s  %7s  %7s  %7s"
 	}
 	first := "# %10s  %12s  %8s  %6s  %6s"
-	line := func(left []any, right []any, last string) {
-		all := append(append(append(left, right...), right...), width, last)
-		t.printf(first+format+format+" %*s\n", all...)
+	line := func(left []any, right []any, last, more string) {
+		all := slices.Concat(left, right, right, []any{width, last})
+		t.printf(first+format+format+" %*s%s\n", append(all, more)...)
+	}
+	explained := ""
+	if t.cfg.Explain {
+		explained = explain(func(c *explainedColumn) string { return c.name })
+	}
+	if t.cfg.Explain && t.cfg.Timestamps { // nccl-tests' rows are longer than its header, without them shorter
+		explained = " " + explained
 	}
 	t.printf("#\n"+first+"%s\n", "", "", "", "", "", title)
-	line([]any{"size", "count", "type", "redop", "root"}, names, stamp)
-	line([]any{"(B)", "(elements)", "", "", ""}, units, stampFormat)
+	line([]any{"size", "count", "type", "redop", "root"}, names, stamp, explained)
+	line([]any{"(B)", "(elements)", "", "", ""}, units, stampFormat, "")
 }
 
 func (t *text) row(r *Row) {
@@ -121,6 +129,12 @@ func (t *text) row(r *Row) {
 	if t.cfg.Timestamps {
 		fmt.Fprintf(&b, "%21s", time.Now().Format(time.DateTime))
 	}
+	if t.cfg.Explain {
+		if !t.cfg.Timestamps { // see columns
+			b.WriteByte(' ')
+		}
+		b.WriteString(explain(func(c *explainedColumn) string { return c.of(r) }))
+	}
 	t.printf("%s\n", b.String())
 	t.other(r)
 	if t.cfg.Paths {
@@ -129,9 +143,12 @@ func (t *text) row(r *Row) {
 	}
 }
 
-// other prints a line if an all-reduce took another algorithm than the one that was asked for.
+// hasAsked reports whether the operation can take the algorithm that was asked for, on one host or between hosts.
+func (t *text) hasAsked() bool { return slices.Contains(Algorithms(t.cfg.Op), t.asked) }
+
+// other prints a line if another algorithm ran than the one that was asked for.
 func (t *text) other(r *Row) {
-	if t.asked == "" || t.cfg.Op != "all_reduce" {
+	if t.asked == "" || !t.hasAsked() {
 		return
 	}
 	var took []string

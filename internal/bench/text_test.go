@@ -289,6 +289,10 @@ func TestRequestedAlgorithm(t *testing.T) {
 	require.NotContains(t, print(&cfg, r), "#   not two-shot: out-of-place two-shot")
 	cfg.Op = "all_gather"
 	table = print(&cfg, r)
-	require.Contains(t, table, "# Algorithm asked for: two-shot, which all-reduces alone have\n")
+	require.Contains(t, table, "# Algorithm asked for: two-shot, which all_gather does not have\n")
 	require.NotContains(t, table, "#   not ")
+	r.Config.Algorithm = "doubling"
+	table = print(&cfg, r)
+	require.Contains(t, table, "# Algorithm asked for: doubling\n")
+	require.Contains(t, table, "#   not doubling: out-of-place one-shot, in-place ring\n")
 }

@@ -210,6 +210,8 @@ var columns = []struct {
 	{"source", func(_ *Report, _ *Row, v *Result) any { return v.Source }},
 	{"destination", func(_ *Report, _ *Row, v *Result) any { return v.Destination }},
 	{"levels", func(_ *Report, _ *Row, v *Result) any { return v.LevelsText() }},
+	{"way", func(_ *Report, _ *Row, v *Result) any { return v.Way }},
+	{"wire", func(_ *Report, _ *Row, v *Result) any { return v.Wire }},
 	{"cache_hits", func(_ *Report, _ *Row, v *Result) any { return v.Hits }},
 	{"cache_misses", func(_ *Report, _ *Row, v *Result) any { return v.Misses }},
 	{"messages_per_second", func(_ *Report, _ *Row, v *Result) any {

@@ -26,6 +26,7 @@ const (
 	algorithm
 	registration
 	device
+	wire
 	graphs
 	inPlace
 	protocol
@@ -53,6 +54,7 @@ var axes = [axesCount]struct {
 	registration: {"registration", "", words(map[string]string{"explicit": "registered", "auto": "registered by the library", "off": "staged", "slices": "Go slices",
 		"none": "not registered"})},
 	device:   {"device", "", words(map[string]string{"host": "host memory", "cuda": "GPUs"})},
+	wire:     {"wire", "", as("%s")},
 	graphs:   {"graph", "0", words(map[string]string{"0": "without graph", "1": "graph launched once"}, "graph launched %s times")},
 	inPlace:  {"in_place", "false", words(map[string]string{"false": "out of place", "true": "in place"})},
 	protocol: {"protocol", "each", words(map[string]string{"each": "calls one by one", "loop": "calls back to back"})},

@@ -243,3 +243,60 @@ func TestReport(t *testing.T) {
 		require.NotContains(t, text, no)
 	}
 }
+
+// Between hosts, lines say which ways they took, and figures what carried the data.
+func TestWays(t *testing.T) {
+	for _, k := range []struct {
+		name, rows string
+		title      string
+		lines      []string
+	}{
+		{"of one operation", `
+all_reduce,auto,64,exchange,tcp eth0
+all_reduce,auto,4096,doubling,tcp eth0
+all_reduce,auto,8192,halving,tcp eth0
+all_reduce,ring,64,exchange,tcp eth0
+all_reduce,ring,8192,ring,tcp eth0
+all_reduce,halving,8192,doubling,tcp eth0`, "all_reduce, tcp eth0", []string{"the library's choice (doubling, halving)", "halving (doubling)", "ring"}},
+		{"of several", `
+all_reduce,auto,64,doubling,tcp eth0
+all_reduce,auto,65,halving,tcp eth0
+broadcast,,64,tree,tcp eth0
+broadcast,,65,scatter,tcp eth0
+broadcast,tree,64,tree,tcp eth0`, "tcp eth0", []string{"the library's choice", "the library's choice", "tree"}},
+		{"over several wires", `
+all_reduce,auto,64,halving,tcp eth0
+all_reduce,auto,64,halving,tcp eth0 (4 connections)`, "all_reduce", []string{"tcp eth0 (halving)", "tcp eth0 (4 connections) (halving)"}},
+		{"on one host", `
+all_reduce,auto,64,,
+all_reduce,ring,64,,`, "all_reduce", []string{"the library's choice", "ring"}},
+	} {
+		t.Run(k.name, func(t *testing.T) {
+			var b strings.Builder
+			b.WriteString("operation,requested_algorithm,size,way,wire,algorithm,time,bus_bw\n")
+			for line := range strings.Lines(strings.TrimSpace(k.rows)) {
+				b.WriteString(strings.TrimSpace(line) + ",x,1,1\n")
+			}
+			file := filepath.Join(t.TempDir(), "points.csv")
+			require.NoError(t, os.WriteFile(file, []byte(b.String()), 0o600))
+			figures := figuresOf(t, file)
+			require.Len(t, figures, 1)
+			require.Equal(t, k.title, figures[0].Title)
+			var lines []string
+			for _, p := range figures[0].Panels {
+				for _, s := range p.Series {
+					lines = append(lines, s.Name)
+				}
+			}
+			require.Equal(t, k.lines, lines)
+		})
+	}
+	// What bench writes has both.
+	r := benchReport()
+	r.Results[0].Out.Way, r.Results[0].Out.Wire, r.Results[0].In.Way, r.Results[0].In.Wire = "halving", "tcp eth0", "ring", "tcp eth0"
+	file := filepath.Join(t.TempDir(), "x.json")
+	require.NoError(t, r.Write(file, false))
+	f := figuresOf(t, file)[0]
+	require.Equal(t, "all_reduce, float32, sum, 4 ranks, registered, host memory, tcp eth0", f.Title)
+	require.Equal(t, []string{"out of place (halving)", "in place (ring)"}, []string{f.Panels[0].Series[0].Name, f.Panels[0].Series[1].Name})
+}

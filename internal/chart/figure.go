@@ -69,10 +69,11 @@ type Limit struct {
 const confidence = 0.95
 
 const (
-	few    = 4  // lines of a panel, if they differ in more than one thing
-	most   = 8  // lines of a panel, anyway: the eye does not tell more apart
-	legend = 16 // lines of a figure, which its legend names
-	page   = 16 // panels of a figure: they fill a page
+	few      = 4  // lines of a panel, if they differ in more than one thing
+	most     = 8  // lines of a panel, anyway: the eye does not tell more apart
+	mostWays = 3  // ways between hosts that a line's name has
+	legend   = 16 // lines of a figure, which its legend names
+	page     = 16 // panels of a figure: they fill a page
 )
 
 // parting are the axes by which lines come into several panels, and panels into several figures: the first ones first, as
@@ -119,11 +120,15 @@ func Figures(runs []*Run, choices []Only, limits []Limit) ([]Figure, error) {
 	var figures []Figure
 	for _, keys := range group(all, files) {
 		said := common(keys, lines)
+		ways := map[key]string{}
+		for _, line := range group(keys, lines) {
+			ways[line[0].on(lines)] = waysOf(line, of)
+		}
 		f := Figure{Version: Version, Title: said.title(all), Limits: append([]Limit{}, limits...), Name: keys[0].on(files).file(all)}
 		for _, some := range group(keys, panels) {
 			p := Panel{Title: common(some, lines).without(said).title(all)}
 			for _, k := range some {
-				p.Series = append(p.Series, Series{k.line(lines), looks[k.on(lines)], k.bound(), points(of[k])})
+				p.Series = append(p.Series, Series{k.line(lines) + ways[k.on(lines)], looks[k.on(lines)], k.bound(), points(of[k])})
 			}
 			slices.SortFunc(p.Series, func(a, b Series) int { return cmp.Compare(a.Look, b.Look) })
 			f.Panels = append(f.Panels, p)
@@ -159,6 +164,27 @@ func crowded(panel []key) bool {
 		}
 	}
 	return len(panel) > most || len(panel) > few && things > 1
+}
+
+// withAgreement is the way of small data, whatever was asked for.
+const withAgreement = "exchange"
+
+// waysOf says for the name of a line which ways between hosts it took, in the order of the sizes: " (doubling, halving)". It says
+// nothing if these are many, or the only one is the one that was asked for. Small data are left out.
+func waysOf(line []key, of map[key][]sample) string {
+	from := map[string]int{} // the least size
+	for _, k := range line {
+		for _, s := range of[k] {
+			if at, has := from[s.way]; s.way != "" && s.way != withAgreement && (!has || s.bytes < at) {
+				from[s.way] = s.bytes
+			}
+		}
+	}
+	ways := slices.SortedFunc(maps.Keys(from), func(a, b string) int { return cmp.Or(cmp.Compare(from[a], from[b]), cmp.Compare(a, b)) })
+	if len(ways) == 0 || len(ways) > mostWays || len(ways) == 1 && maps.Equal(values(line, algorithm), map[string]bool{ways[0]: true}) {
+		return ""
+	}
+	return " (" + strings.Join(ways, ", ") + ")"
 }
 
 // lineAxes returns the axes that tell lines apart: those on which lines of a panel have different values. If that is not

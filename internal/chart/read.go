@@ -40,6 +40,7 @@ type sample struct {
 	time, busBW float64       // microseconds, GB/s
 	calls       *stats.Spread // nil if its calls were not timed one by one
 	took        string        // the algorithm
+	way         string        // that between hosts; "" on one
 	wrong       int           // elements
 }
 
@@ -257,7 +258,8 @@ func (r *Run) row(c *bench.Settings, row *bench.Row) {
 }
 
 func (r *Run) add(k key, size int, v *bench.Result) {
-	s := sample{key: k, bytes: size, time: v.Time, busBW: v.BusBW, calls: v.Spread, took: v.Algorithm}
+	k[wire] = v.Wire
+	s := sample{key: k, bytes: size, time: v.Time, busBW: v.BusBW, calls: v.Spread, took: v.Algorithm, way: v.Way}
 	if v.Wrong != nil {
 		s.wrong = *v.Wrong
 	}

@@ -22,7 +22,7 @@ var columnOf = []struct {
 }{
 	{"contender", contender}, {"operation", operation}, {"variant", variant}, {"type", elements}, {"reduction", reduction},
 	{"redop", reduction}, {"ranks", ranks}, {"root", root}, {"requested_algorithm", algorithm}, {"registration", registration},
-	{"device", device}, {"actual_device", device}, {"graph", graphs}, {"in_place", inPlace}, {"protocol", protocol},
+	{"device", device}, {"actual_device", device}, {"wire", wire}, {"graph", graphs}, {"in_place", inPlace}, {"protocol", protocol},
 	{"average", average},
 }
 
@@ -45,7 +45,7 @@ func (r *Run) table(text []byte) error {
 			}
 			return ""
 		}
-		s := sample{took: cell("algorithm")}
+		s := sample{took: cell("algorithm"), way: cell("way")}
 		for _, c := range columnOf {
 			if v := cell(c.name); v != "" {
 				s.key[c.axis] = v

@@ -126,6 +126,7 @@ func (c *Comm) Describe(i *OpInfo, w *team.Work, algorithm string, seq uint64) {
 	i.Src, i.Dst = bufferInfo(&w.SrcBuf, &w.Src, used), bufferInfo(&w.DstBuf, &w.Dst, used)
 	if i.Device = w.Kernel.Name != ""; c.stage != nil {
 		i.Between, i.Inner, i.Lanes = c.stage.Link(), w.Inner, w.Lanes
+		i.Routed = w.Path != nil && w.Path.Route != nil
 	}
 	if c.size == 1 {
 		i.Src, i.Dst = BufferInfo{Used: i.Src.Used, Alone: i.Src.Used}, BufferInfo{Used: i.Dst.Used, Alone: i.Dst.Used}

@@ -112,7 +112,7 @@ func Open(ctx context.Context, c Config) (*Stage, error) {
 		}
 	}
 	name, connections := c.Network.node.Transport()
-	s.link = team.Link{Name: name, Connections: connections, Asked: c.Team.Algorithm(), Why: "copied by the kernel", Leader: s.leads, Owner: s.lane >= 0,
+	s.link = team.Link{Name: name, Connections: connections, Hosts: s.n, Asked: c.Team.Algorithm(), Why: "copied by the kernel", Leader: s.leads, Owner: s.lane >= 0,
 		Single: c.Team.Size() == 1}
 	if c.Team.Tuning().Hosts.Assumed() {
 		s.link.Choice = "default costs"

@@ -138,13 +138,35 @@ func (s *Spec) each(ranks int, do func(Point)) {
 					for _, v := range vs {
 						for _, bytes := range of {
 							s.ways(Point{Operation: op, Bytes: bytes, Type: t.String(), Reduction: red, Variant: v, Ranks: n},
-								only(op == "all_reduce", x.Algorithm), do)
+								algorithmsOf(op, x.Algorithm), do)
 						}
 					}
 				}
 			}
 		}
 	}
+}
+
+// algorithmsOf returns which of a list of algorithms an operation can be asked for, where it has a choice; the library's choice
+// if it can be asked for none. For all but all-reduces, that is "".
+func algorithmsOf(op string, list []string) (of []string) {
+	own := ""
+	if op == "all_reduce" {
+		own = auto
+	}
+	has := bench.Algorithms(op)
+	for _, a := range list {
+		switch {
+		case a == auto:
+			of = append(of, own)
+		case slices.Contains(has, a):
+			of = append(of, a)
+		}
+	}
+	if of == nil {
+		of = []string{own}
+	}
+	return of
 }
 
 // ways calls do for p with every way to make its calls.

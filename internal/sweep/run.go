@@ -237,6 +237,9 @@ func (r *run) all(ctx context.Context, done []uint8) (err error) {
 // point measures p on the ranks that take part, and writes the result. why says what this machine lacks for it; it is
 // the same on all ranks.
 func (r *run) point(ctx context.Context, p Point, repeat int) (why, err error) {
+	if bench.BetweenHosts(p.Algorithm) && !r.spans(p.Ranks) {
+		return fmt.Errorf("%s is between hosts, and these ranks are on one: %w", p.Algorithm, fault.ErrNotSupported), nil
+	}
 	if err := r.split(ctx, family{p.Ranks, strings.TrimPrefix(p.Algorithm, auto), p.policy()}); err != nil {
 		return nil, err
 	}
@@ -269,6 +272,16 @@ func (r *run) point(ctx context.Context, p Point, repeat int) (why, err error) {
 		return nil, nil
 	}
 	return nil, r.record(p, repeat, rep)
+}
+
+// spans reports whether the first ranks of the job are on several hosts.
+func (r *run) spans(ranks int) bool {
+	for rank := range ranks {
+		if r.c.Hostname(rank) != r.c.Hostname(0) {
+			return true
+		}
+	}
+	return false
 }
 
 // record writes the report of one point.

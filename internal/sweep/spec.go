@@ -33,7 +33,7 @@ type Axes struct {
 	Type         []dtype.Type `toml:"type"`
 	Reduction    []string     `toml:"reduction"`
 	Variant      []string     `toml:"variant"`      // for one-sided operations; "all"
-	Algorithm    []string     `toml:"algorithm"`    // for all-reduces; "auto": the library chooses
+	Algorithm    []string     `toml:"algorithm"`    // for operations that have it; "auto": the library chooses
 	Registration []string     `toml:"registration"` // explicit, auto, off, slices
 	Device       []string     `toml:"device"`
 	Graph        []int        `toml:"graph"` // launches of the graph; 0: no graph

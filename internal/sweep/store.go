@@ -280,6 +280,8 @@ var columns = []struct {
 	{"source", func(r *Record) any { return r.Source }},
 	{"destination", func(r *Record) any { return r.Destination }},
 	{"levels", func(r *Record) any { return r.LevelsText() }},
+	{"way", func(r *Record) any { return r.Way }},
+	{"wire", func(r *Record) any { return r.Wire }},
 	{"device", func(r *Record) any { return r.Device }},
 	{"actual_device", func(r *Record) any { return r.Placed }},
 	{"graph", func(r *Record) any { return r.Graph }},

@@ -100,6 +100,28 @@ broadcast 128 float32 explicit host ranks=2
 barrier 0 float32 explicit host ranks=2
 3 points, 1 repeat: 3 measurements
 `},
+		{"each operation has its own ways between hosts", `[sweep]
+operation = ["all_reduce", "reduce", "all_gather", "alltoall"]
+bytes = "1M"
+algorithm = ["auto", "ring", "two-shot", "doubling", "tree", "pairwise"]`, 2, `all_reduce 1M float32 sum auto explicit host ranks=2
+all_reduce 1M float32 sum ring explicit host ranks=2
+all_reduce 1M float32 sum two-shot explicit host ranks=2
+all_reduce 1M float32 sum doubling explicit host ranks=2
+reduce 1M float32 sum explicit host ranks=2
+reduce 1M float32 sum tree explicit host ranks=2
+all_gather 1M float32 explicit host ranks=2
+all_gather 1M float32 doubling explicit host ranks=2
+all_gather 1M float32 pairwise explicit host ranks=2
+alltoall 1M float32 explicit host ranks=2
+10 points, 1 repeat: 10 measurements
+`},
+		{"nothing that an operation has", `[sweep]
+operation = ["all_reduce", "reduce", "gather"]
+algorithm = "chain"`, 2, `all_reduce 32M float32 sum auto explicit host ranks=2
+reduce 32M float32 sum chain explicit host ranks=2
+gather 32M float32 explicit host ranks=2
+3 points, 1 repeat: 3 measurements
+`},
 		{"what is impossible is said", `[sweep]
 operation = ["all_gather", "alltoall", "channel"]
 bytes = [8]

@@ -1,9 +1,13 @@
 package team
 
 import (
+	"cmp"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
+
+	"github.com/ubcoll/ubcoll/internal/schedule"
 )
 
 // OpInfo says how an operation went, as it is noted: Levels makes of it what users see.
@@ -21,7 +25,8 @@ type OpInfo struct {
 	// Inner has the algorithms of its ranks: before the exchange with other hosts, and after it.
 	Between *Link
 	Inner   [2]string
-	Lanes   int // ranks of each host that exchange data with other hosts
+	Lanes   int  // ranks of each host that exchange data with other hosts
+	Routed  bool // the data went with the agreement of the hosts, which passed them on to those who need them
 
 	// Members are the operations of a group or of a graph's launch in their order, if one was last: those that ran, and
 	// the first 1024 at most. All other fields are the last member's. Nil for a single operation.
@@ -32,6 +37,7 @@ type OpInfo struct {
 type Link struct {
 	Name        string // "tcp eth0"
 	Connections int    // to a peer, that carry data beside each other
+	Hosts       int    // of the communicator
 	Choice      string // of the algorithm: see Level
 	Asked       string // the algorithm that Options ask for, perhaps of other operations; or ""
 	Why         string // what it does to the data
@@ -46,9 +52,17 @@ type Level struct {
 	Algorithm           string
 	Transport           string
 	Lanes               int
+	Hosts               int // that exchange data; 0 in the host
 	Source, Destination BufferInfo
 	Why                 string
 	Choice              string // what the algorithm was chosen by, if not by what was measured or asked for: "default costs"
+	Words
+}
+
+// Words say for people what a level of an operation between hosts does. Algorithms have short names, for programs.
+type Words struct {
+	Name          string // between hosts: "halving-doubling"
+	Before, After string // in the host, of the exchange with other hosts: "reduce-scatter", "all-gather"; or ""
 }
 
 // The levels.
@@ -94,12 +108,14 @@ func (o *OpInfo) Levels() (all []Level) {
 			case o.Inner[1] != "":
 				l.Algorithm = o.Inner[1]
 			}
+			l.Before, l.After = o.around()
 		}
 		all = append(all, l)
 	}
 	if t := o.Between; t != nil {
-		l := Level{Where: BetweenHosts, Algorithm: o.Algorithm, Transport: t.Name, Lanes: max(o.Lanes, 1),
+		l := Level{Where: BetweenHosts, Algorithm: o.Algorithm, Transport: t.Name, Lanes: max(o.Lanes, 1), Hosts: t.Hosts,
 			Source: o.carried(o.Src), Destination: o.carried(o.Dst), Why: t.Why}
+		l.Name = o.way()
 		if t.Connections > 1 {
 			l.Transport += fmt.Sprintf(" (%d connections)", t.Connections)
 		}
@@ -109,6 +125,67 @@ func (o *OpInfo) Levels() (all []Level) {
 		all = append(all, l)
 	}
 	return all
+}
+
+// around is what the ranks of a host do before the exchange with other hosts, and after it.
+func (o *OpInfo) around() (before, after string) {
+	part, all := "reduce", "broadcast" // what owners of lanes have, and all get
+	if o.Lanes > 1 {
+		part, all = "reduce-scatter", "all-gather"
+	}
+	switch o.Kind {
+	case KindAllReduce:
+		before, after = part, all
+	case KindReduce:
+		if before = part; o.Lanes > 1 {
+			after = "gather"
+		}
+	case KindReduceScatter:
+		before, after = part, "scatter"
+	case KindBroadcast:
+		if after = all; o.Lanes > 1 {
+			before = "scatter"
+		}
+	case KindAllGather, KindAllGatherV:
+		before, after = "gather", all
+	case KindGather, KindGatherV:
+		before = "gather"
+	case KindScatter, KindScatterV:
+		after = "scatter"
+	case KindAllToAll, KindAllToAllV:
+		before, after = "gather", "scatter"
+	}
+	if o.Lanes == 0 && o.Bytes == 0 {
+		before, after = "agreement", ""
+	}
+	return before, after
+}
+
+// way is what the field calls the way between hosts.
+func (o *OpInfo) way() string {
+	const agreement = " in the messages of the agreement"
+	hosts := o.Between.Hosts
+	pairs := hosts&(hosts-1) == 0
+	switch {
+	case o.Lanes > 0:
+		for _, w := range schedule.Ways(strings.TrimSuffix(o.Kind.String(), "_v")) {
+			if w.String() == o.Algorithm {
+				return w.Name(hosts)
+			}
+		}
+		return o.Algorithm
+	case o.Routed && o.Kind == KindAllToAll:
+		return "routed" + agreement + " (Bruck)"
+	case o.Routed && o.Kind == KindReduceScatter:
+		return "routed" + agreement + " (recursive halving)"
+	case o.Routed:
+		return "routed" + agreement + " (binomial tree)"
+	case o.Bytes == 0 && !pairs:
+		return "dissemination"
+	case o.Bytes == 0:
+		return schedule.Doubling.Name(hosts)
+	}
+	return schedule.GatherDoubling.Name(hosts) + agreement
 }
 
 // carried describes a buffer of this rank between hosts, which b describes on its host.
@@ -158,17 +235,21 @@ func (b BufferInfo) Route() string {
 	return "staged: " + b.Why
 }
 
-// String is one line: "between hosts ring by default costs, tcp eth0: copied by the kernel".
+// String is one line: "in the host push, shared memory: direct", "ring over 4 hosts by default costs, tcp eth0: copied by the
+// kernel".
 func (l Level) String() string {
-	s := strings.TrimSpace(l.Where + " " + l.Algorithm)
-	if l.Choice != "" {
-		s += " by " + l.Choice
-	}
-	if l.Transport != "" {
-		s += ", " + l.Transport
-	}
-	if l.Lanes > 1 {
-		s += fmt.Sprintf(", %d lanes", l.Lanes)
+	s := l.does()
+	if l.Where != BetweenHosts {
+		s = strings.TrimSpace(l.Where + " " + l.Algorithm)
+		switch {
+		case l.Before != "" && l.After != "":
+			s = fmt.Sprintf("%s %s and %s (%s)", l.Where, l.Before, l.After, l.Algorithm)
+		case l.Before != "" || l.After != "":
+			s = fmt.Sprintf("%s %s (%s)", l.Where, l.Before+l.After, l.Algorithm)
+		}
+		if l.Transport != "" {
+			s += ", " + l.Transport
+		}
 	}
 	src, dst := l.Source.Route(), l.Destination.Route()
 	switch {
@@ -186,6 +267,73 @@ func (l Level) String() string {
 	return s
 }
 
+// does is what the hosts do: "halving-doubling over 4 hosts by default costs, 2 lanes, tcp eth0".
+func (l *Level) does() string {
+	s := fmt.Sprintf("%s over %d hosts", cmp.Or(l.Name, l.Algorithm), l.Hosts)
+	if l.Choice != "" {
+		s += " by " + l.Choice
+	}
+	if l.Lanes > 1 {
+		s += fmt.Sprintf(", %d lanes", l.Lanes)
+	}
+	if l.Transport != "" {
+		s += ", " + l.Transport
+	}
+	return s
+}
+
+// across says how an operation between hosts went: on the levels, and then each buffer on both.
+func across(levels []Level) string {
+	at := &levels[len(levels)-1]
+	steps := []string{at.does()}
+	if len(levels) > 1 {
+		in := &levels[0]
+		if in.Before != "" {
+			steps = slices.Insert(steps, 0, "two-level: "+in.Before+" "+in.Where)
+		} else {
+			steps[0] = "two-level: " + steps[0]
+		}
+		if in.After != "" {
+			steps = append(steps, in.After+" "+in.Where)
+		}
+	}
+	s := strings.Join(steps, ", ")
+	src := passed(levels, func(l *Level) *BufferInfo { return &l.Source })
+	dst := passed(levels, func(l *Level) *BufferInfo { return &l.Destination })
+	switch {
+	case src == dst && src != "":
+		return s + "; source and destination " + src
+	case src != "":
+		s += "; source " + src
+	}
+	if dst != "" {
+		s += "; destination " + dst
+	}
+	return s
+}
+
+// passed says how a buffer went in the host and between hosts; "" if there was none. Why it was staged comes last.
+func passed(levels []Level, of func(*Level) *BufferInfo) string {
+	at, in := &levels[len(levels)-1], of(&levels[0])
+	b, s := of(at), "left to other ranks"
+	switch {
+	case !in.Used:
+		return ""
+	case b.Used:
+		s = cmp.Or(at.Why, b.Route())
+	}
+	s += " " + at.Where
+	switch {
+	case len(levels) > 1 && in.Direct:
+		return "direct " + levels[0].Where + ", " + s
+	case len(levels) > 1:
+		return s + ", staged " + levels[0].Where + ": " + in.Why
+	case b.staged() && at.Why != "" && b.Why != at.Why:
+		return s + ", " + b.Route()
+	}
+	return s
+}
+
 // Refused is the Algorithm of an operation that a rank has refused.
 const Refused = "refused"
 
@@ -197,8 +345,11 @@ func (o OpInfo) Op() string {
 	return o.Kind.String()
 }
 
-// Text is one line about an operation with that name: its algorithm; for each level, if there are several, how the data
-// moved there, otherwise for each buffer that it was direct or why it was staged; and how long it took.
+// Text is one line about an operation with that name. Within a host it has the algorithm, and for each buffer that it was
+// direct or why it was staged. Between hosts it says what the ranks of a host do, if there are several, and what the hosts
+// do, by the names that the field has for that, and how each buffer went on both levels: "all_reduce #7: 4194304 bytes;
+// two-level: reduce-scatter in the host, halving-doubling over 4 hosts, 4 lanes, tcp eth0, all-gather in the host; source and
+// destination direct in the host, copied by the kernel between hosts". Last comes how long it took, if that was measured.
 func (o OpInfo) Text(op string) string {
 	return Text(op, o.Seq, len(o.Members), o.Title(), o.Bytes, o.Levels(), o.Took, o.Waited)
 }
@@ -220,20 +371,12 @@ func Text(op string, seq uint64, members int, algorithm string, bytes int, level
 	if members > 0 {
 		s += fmt.Sprintf(", the last of %d in one", members)
 	}
-	s += fmt.Sprintf(": %s, %d bytes", algorithm, bytes)
-	for i := range levels {
-		l := &levels[i]
-		if len(levels) > 1 || l.Where != InHost {
-			s += "; " + l.String()
-			continue
-		}
-		if _, shared, ok := strings.Cut(l.Transport, onShared); ok {
-			s += "," + onShared + shared
-		}
-		for _, b := range [2]struct{ name, route string }{{"source", l.Source.Route()}, {"destination", l.Destination.Route()}} {
-			if b.route != "" {
-				s += "; " + b.name + ": " + b.route
-			}
+	if n := len(levels); n > 0 && levels[n-1].Where == BetweenHosts {
+		s += fmt.Sprintf(": %d bytes; %s", bytes, across(levels))
+	} else {
+		s += fmt.Sprintf(": %s, %d bytes", algorithm, bytes)
+		for i := range levels {
+			s += levels[i].inHost()
 		}
 	}
 	if took > 0 {
@@ -241,6 +384,19 @@ func Text(op string, seq uint64, members int, algorithm string, bytes int, level
 	}
 	if waited > 0 {
 		s += fmt.Sprintf(", %v of it until all ranks had come", waited)
+	}
+	return s
+}
+
+// inHost is what Text says of the only level.
+func (l *Level) inHost() (s string) {
+	if _, shared, ok := strings.Cut(l.Transport, onShared); ok {
+		s = "," + onShared + shared
+	}
+	for _, b := range [2]struct{ name, route string }{{"source", l.Source.Route()}, {"destination", l.Destination.Route()}} {
+		if b.route != "" {
+			s += "; " + b.name + ": " + b.route
+		}
 	}
 	return s
 }
