@@ -28,7 +28,7 @@ func (j *tuneJob) tunedHosts(ctx context.Context, c *ubcoll.Comm, progress io.Wr
 	defer t.Tune(before)
 	m = before.Hosts.Model
 	cfg := j.host
-	cfg.StepFactor, cfg.Loop, cfg.MaxTime = 4, true, 250*time.Millisecond // slow networks
+	cfg.StepFactor, cfg.Loop, cfg.MaxTime = 4, true, 100*time.Millisecond // slow networks
 	cfg.MinBytes = 1 << 10
 	var points []schedule.Point
 	for round := range j.rounds {

@@ -10,17 +10,23 @@ import (
 type explainedColumn struct {
 	name  string
 	width int // of usual values, which begin at the left; a longer one shifts what follows
-	value func(*Result) string
+	value func(*Row, *Result) string
 }
 
 // explained are these columns, on rank 0. The last one may have values of any length.
 var explained = []explainedColumn{
-	{"way", 16, func(v *Result) string { return strings.TrimSpace(v.outermost().Algorithm) }},
-	{"source", 6, func(v *Result) string { return v.reached(v.Source, func(l *Level) string { return l.Source }) }},
-	{"destination", 11, func(v *Result) string {
+	{"way", 16, func(_ *Row, v *Result) string { return strings.TrimSpace(v.outermost().Algorithm) }},
+	{"source", 6, func(_ *Row, v *Result) string { return v.reached(v.Source, func(l *Level) string { return l.Source }) }},
+	{"destination", 11, func(_ *Row, v *Result) string {
 		return v.reached(v.Destination, func(l *Level) string { return l.Destination })
 	}},
-	{"wire", 0, func(v *Result) string { return v.outermost().Transport }},
+	{"model us", 9, func(w *Row, _ *Result) string {
+		if w.Model == 0 {
+			return ""
+		}
+		return fmt.Sprintf("%.2f", w.Model)
+	}},
+	{"wire", 0, func(_ *Row, v *Result) string { return v.outermost().Transport }},
 }
 
 // explain returns a line of these columns, with a gap before.
@@ -39,7 +45,7 @@ func (c *explainedColumn) of(r *Row) string {
 		if v == nil {
 			continue
 		}
-		if s := cmp.Or(c.value(v), "-"); len(all) == 0 || all[0] != s {
+		if s := cmp.Or(c.value(r, v), "-"); len(all) == 0 || all[0] != s {
 			all = append(all, s)
 		}
 	}

@@ -39,6 +39,7 @@ func explainedSample(cfg *Config) *Report {
 	set(r.Results[0].Out, small)
 	set(r.Results[0].In, small)
 	set(r.Results[1].Out, host, between)
+	r.Results[0].Model, r.Results[1].Model = 9.5, 12345.678
 	*r.Results[0].In.Wrong = 0 // that number is too long for its column
 	set(r.Results[2].Out, host)
 	host.Algorithm = "two-shot"
@@ -81,7 +82,7 @@ func TestExplain(t *testing.T) {
 				case strings.Contains(lines[i], " destination "):
 					head = lines[i]
 				case head != "" && !strings.HasPrefix(line, "#") && line != "":
-					for _, name := range []string{"  way", "  source", "  destination", "  wire"} {
+					for _, name := range []string{"  way", "  source", "  destination", "  model us", "  wire"} {
 						at := strings.Index(head, name)
 						require.Regexp(t, "^  [^ ]", lines[i][at:], "%s of %q", name, lines[i])
 					}
@@ -115,13 +116,13 @@ func TestWayAndWire(t *testing.T) {
 	rows, err := csv.NewReader(bytes.NewReader(b)).ReadAll()
 	require.NoError(t, err)
 	at := slices.Index(rows[0], "levels")
-	require.Equal(t, []string{"levels", "way", "wire"}, rows[0][at:at+3])
+	require.Equal(t, []string{"levels", "way", "wire", "model_us"}, rows[0][at:at+4])
 	var got [][]string
 	for _, row := range rows[1:] {
-		got = append(got, row[at+1:at+3])
+		got = append(got, row[at+1:at+4])
 	}
 	const tcp = "tcp eth0 (4 connections)"
-	require.Equal(t, [][]string{{"exchange", tcp}, {"exchange", tcp}, {"halving", tcp}, {"", ""}, {"", ""}, {"", ""}}, got)
+	require.Equal(t, [][]string{{"exchange", tcp, "9.5"}, {"exchange", tcp, "9.5"}, {"halving", tcp, "12345.678"}, {"", "", ""}, {"", "", ""}, {"", "", ""}}, got)
 	require.Equal(t, "in the host reduce-scatter and all-gather (push), shared memory; halving-doubling over 4 hosts, 2 lanes, tcp eth0", rows[3][at])
 
 	text, err := json.Marshal(r.Results[1].Out)
@@ -142,10 +143,10 @@ func TestBenchHosts(t *testing.T) {
 		bytes     int
 		way, want string // the end of the row, a regular expression
 	}{
-		{"alone on their hosts", conform.Block(1, 1), "all_reduce", Registered, 1 << 20, "halving", "halving +direct  direct       tcp "},
-		{"small", conform.Block(1, 1), "all_reduce", Registered, 64, "exchange", "exchange +staged  staged       tcp "},
-		{"of several ranks", conform.Block(2, 2), "broadcast", GoSlices, 1 << 20, "tree", "tree +staged  -            tcp "},
-		{"a barrier", conform.Block(2, 1), "barrier", Registered, 8, "descriptors", "descriptors +-       -            tcp "},
+		{"alone on their hosts", conform.Block(1, 1), "all_reduce", Registered, 1 << 20, "halving", "halving +direct  direct       [0-9.]+ +tcp "},
+		{"small", conform.Block(1, 1), "all_reduce", Registered, 64, "exchange", "exchange +staged  staged       [0-9.]+ +tcp "},
+		{"of several ranks", conform.Block(2, 2), "broadcast", GoSlices, 1 << 20, "tree", "tree +staged  -            [0-9.]+ +tcp "},
+		{"a barrier", conform.Block(2, 1), "barrier", Registered, 8, "descriptors", "descriptors +-       -            [0-9.]+ +tcp "},
 	} {
 		t.Run(k.name, func(t *testing.T) {
 			t.Setenv("UBCOLL_CUDA", "off")
@@ -167,6 +168,7 @@ func TestBenchHosts(t *testing.T) {
 			require.Equal(t, k.way, v.Way)
 			require.Regexp(t, "^tcp .", v.Wire)
 			require.Equal(t, 2, v.Levels[len(v.Levels)-1].Hosts)
+			require.Positive(t, rep.Results[0].Model)
 		})
 	}
 }

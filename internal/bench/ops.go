@@ -7,6 +7,7 @@ import (
 	"github.com/ubcoll/ubcoll"
 	"github.com/ubcoll/ubcoll/coll"
 	"github.com/ubcoll/ubcoll/dtype"
+	"github.com/ubcoll/ubcoll/internal/team"
 	"github.com/ubcoll/ubcoll/p2p"
 )
 
@@ -21,7 +22,8 @@ type operation struct {
 	trips      int  // messages that follow each other in a call; the time of one is reported; 0 = not point-to-point
 	// bus returns how many times a result's bytes cross the busiest link. With this factor, bandwidths of different
 	// operations can be compared. nccl-tests has the same factors.
-	bus func(ranks float64) float64
+	bus  func(ranks float64) float64
+	kind team.OpKind // of those whose time between hosts has a model
 	// shape returns what a rank's buffers hold. The largest buffer of any rank has up to count elements.
 	shape func(who place, count int) shape
 	run   func(ctx context.Context, c *ubcoll.Comm, a *args) error
@@ -76,33 +78,33 @@ func once(float64) float64    { return 1 }
 func none(float64) float64    { return 0 }
 
 var operations = []operation{
-	{name: "all_reduce", device: true, reduces: true, bus: twice, shape: allReduce,
+	{name: "all_reduce", kind: team.KindAllReduce, device: true, reduces: true, bus: twice, shape: allReduce,
 		run: func(ctx context.Context, c *ubcoll.Comm, a *args) error {
 			return coll.AllReduce(ctx, c, a.dst, a.src, a.op)
 		}},
-	{name: "all_gather", device: true, bus: most, shape: allGather,
+	{name: "all_gather", kind: team.KindAllGather, device: true, bus: most, shape: allGather,
 		run: func(ctx context.Context, c *ubcoll.Comm, a *args) error { return coll.AllGather(ctx, c, a.dst, a.src) }},
-	{name: "reduce_scatter", device: true, reduces: true, bus: most, shape: reduceScatter,
+	{name: "reduce_scatter", kind: team.KindReduceScatter, device: true, reduces: true, bus: most, shape: reduceScatter,
 		run: func(ctx context.Context, c *ubcoll.Comm, a *args) error {
 			return coll.ReduceScatter(ctx, c, a.dst, a.src, a.op)
 		}},
-	{name: "broadcast", device: true, rooted: true, single: true, bus: once, shape: broadcast,
+	{name: "broadcast", kind: team.KindBroadcast, device: true, rooted: true, single: true, bus: once, shape: broadcast,
 		run: func(ctx context.Context, c *ubcoll.Comm, a *args) error {
 			return coll.Broadcast(ctx, c, a.dst, a.root)
 		}},
-	{name: "reduce", device: true, reduces: true, rooted: true, bus: once, shape: reduce,
+	{name: "reduce", kind: team.KindReduce, device: true, reduces: true, rooted: true, bus: once, shape: reduce,
 		run: func(ctx context.Context, c *ubcoll.Comm, a *args) error {
 			return coll.Reduce(ctx, c, a.dst, a.src, a.op, a.root)
 		}},
-	{name: "gather", device: true, rooted: true, bus: most, shape: gather,
+	{name: "gather", kind: team.KindGather, device: true, rooted: true, bus: most, shape: gather,
 		run: func(ctx context.Context, c *ubcoll.Comm, a *args) error {
 			return coll.Gather(ctx, c, a.dst, a.src, a.root)
 		}},
-	{name: "scatter", device: true, rooted: true, bus: most, shape: scatter,
+	{name: "scatter", kind: team.KindScatter, device: true, rooted: true, bus: most, shape: scatter,
 		run: func(ctx context.Context, c *ubcoll.Comm, a *args) error {
 			return coll.Scatter(ctx, c, a.dst, a.src, a.root)
 		}},
-	{name: "alltoall", device: true, outOfPlace: true, bus: most, shape: allToAll,
+	{name: "alltoall", kind: team.KindAllToAll, device: true, outOfPlace: true, bus: most, shape: allToAll,
 		run: func(ctx context.Context, c *ubcoll.Comm, a *args) error { return coll.AllToAll(ctx, c, a.dst, a.src) }},
 	{name: "all_gatherv", device: true, bus: most, shape: allGatherV,
 		run: func(ctx context.Context, c *ubcoll.Comm, a *args) error {
@@ -124,7 +126,7 @@ var operations = []operation{
 	{name: "sendrecv", device: true, outOfPlace: true, trips: 1, bus: once, shape: chain, run: sendRecv},
 	{name: multiPair, device: true, outOfPlace: true, trips: 1, bus: func(ranks float64) float64 { return math.Floor(ranks / 2) },
 		shape: halves, run: sendWindow},
-	{name: barrier, device: true, outOfPlace: true, bus: none, shape: func(place, int) shape { return shape{} },
+	{name: barrier, kind: team.KindBarrier, device: true, outOfPlace: true, bus: none, shape: func(place, int) shape { return shape{} },
 		run: func(ctx context.Context, c *ubcoll.Comm, _ *args) error { return coll.Barrier(ctx, c) }},
 }
 

@@ -84,7 +84,8 @@ type Row struct {
 	Reduction string  `json:"redop"`
 	Root      int     `json:"root"`
 	Out       *Result `json:"out_of_place"`
-	In        *Result `json:"in_place"` // null if it was not measured; some operations cannot run in place
+	In        *Result `json:"in_place"`           // null if it was not measured; some operations cannot run in place
+	Model     float64 `json:"model_us,omitempty"` // what it should take by the costs of moving data between hosts; 0 on one host
 }
 
 // timedEach reports whether r has times of single calls out of place.

@@ -252,7 +252,8 @@ func (r *runner) cycle(ctx context.Context) error {
 
 func (r *runner) row(ctx context.Context, bytes int, t dtype.Type, red ubcoll.Op, root int) error {
 	s := r.op.shape(place{r.c.Size(), r.c.Rank(), root}, bytes/t.Size())
-	row := Row{Size: s.size * t.Size(), Count: s.param, Type: typeName(t), Reduction: "none", Root: root}
+	row := Row{Size: s.size * t.Size(), Count: s.param, Type: typeName(t), Reduction: "none", Root: root,
+		Model: modelled(r.c, r.op, s.param, t)}
 	if r.op.reduces {
 		row.Reduction = red.String()
 		if red == MulSum {

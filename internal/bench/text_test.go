@@ -66,15 +66,15 @@ func sample(cfg *Config) *Report {
 		Cache: &CacheTimes{Hits: 99, Misses: 1, HitRate: 0.99, HitP50: 22.8, HitP99: 50, ChurnBytes: churnBytes,
 			Churn: *spread},
 		Results: []Row{
-			{8, 2, "float", "sum", -1, &Result{Time: 0.285, AlgBW: 0.028, BusBW: 0.028, Rate: 1e6 / 0.285, Wrong: &zero, Spread: spread,
+			{Size: 8, Count: 2, Type: "float", Reduction: "sum", Root: -1, Out: &Result{Time: 0.285, AlgBW: 0.028, BusBW: 0.028, Rate: 1e6 / 0.285, Wrong: &zero, Spread: spread,
 				Algorithm: "one-shot", Source: "direct", Destination: "direct", Hits: 40},
-				&Result{Time: 12.3456, AlgBW: 1.5, BusBW: 1.5, Wrong: &many, Spread: spread, Algorithm: "ring",
+				In: &Result{Time: 12.3456, AlgBW: 1.5, BusBW: 1.5, Wrong: &many, Spread: spread, Algorithm: "ring",
 					Source: "staged: a Go slice", Misses: 2}},
-			{1 << 30, 1 << 28, "bfloat16", "none", 3, &Result{Algorithm: "two-shot", Time: 12345.67, AlgBW: 1234.5,
-				BusBW: 12345.6, Spread: spread}, nil},
-			{4, 1, "int8", "max", 0, &Result{Algorithm: "two-shot", Time: 1234567.8, AlgBW: 99999, BusBW: 1234567,
+			{Size: 1 << 30, Count: 1 << 28, Type: "bfloat16", Reduction: "none", Root: 3, Out: &Result{Algorithm: "two-shot", Time: 12345.67, AlgBW: 1234.5,
+				BusBW: 12345.6, Spread: spread}},
+			{Size: 4, Count: 1, Type: "int8", Reduction: "max", Out: &Result{Algorithm: "two-shot", Time: 1234567.8, AlgBW: 99999, BusBW: 1234567,
 				Spread: spread},
-				&Result{Algorithm: "two-shot", Time: 123456789, AlgBW: 0, BusBW: 0, Spread: spread}},
+				In: &Result{Algorithm: "two-shot", Time: 123456789, AlgBW: 0, BusBW: 0, Spread: spread}},
 		},
 		Wrong: Bounds{1234567, false}, Average: BusBW{Bandwidth: 2.91501}, Errors: []string{}}
 	if cfg.Overlap {

@@ -212,6 +212,12 @@ var columns = []struct {
 	{"levels", func(_ *Report, _ *Row, v *Result) any { return v.LevelsText() }},
 	{"way", func(_ *Report, _ *Row, v *Result) any { return v.Way }},
 	{"wire", func(_ *Report, _ *Row, v *Result) any { return v.Wire }},
+	{"model_us", func(_ *Report, w *Row, _ *Result) any {
+		if w.Model == 0 {
+			return ""
+		}
+		return w.Model
+	}},
 	{"cache_hits", func(_ *Report, _ *Row, v *Result) any { return v.Hits }},
 	{"cache_misses", func(_ *Report, _ *Row, v *Result) any { return v.Misses }},
 	{"messages_per_second", func(_ *Report, _ *Row, v *Result) any {

@@ -18,12 +18,12 @@ type Op struct {
 const mostHeld = 2 << 20
 
 var (
-	pairwise       = []schedule.Way{schedule.Pairwise}
+	pairwise       = schedule.Ways("all_to_all")
+	allGathers     = schedule.Ways("all_gather")
+	reduceScatters = schedule.Ways("reduce_scatter")
+	gathers        = schedule.Ways("gather")
+	scatters       = schedule.Ways("scatter")
 	linear         = []schedule.Way{schedule.Linear}
-	allGathers     = []schedule.Way{schedule.GatherDoubling, schedule.Pairwise}
-	reduceScatters = []schedule.Way{schedule.ScatterHalving, schedule.Pairwise}
-	gathers        = []schedule.Way{schedule.GatherTree, schedule.Linear}
-	scatters       = []schedule.Way{schedule.ScatterTree, schedule.Linear}
 )
 
 // Chosen is the way that the library takes.

@@ -23,7 +23,7 @@ func Terms(l *team.Layout, m *schedule.Model, o Op, way schedule.Way) schedule.T
 	case small && reduces(o.Kind):
 		t.Combined = t.Swapped
 	case o.Kind == team.KindReduceScatter:
-		t.Combined = (n - 1) / n * float64(bytes)
+		t.Combined += (n - 1) / n * float64(bytes)
 	}
 	// What the ranks of a host combine and copy among themselves. Each byte of a lane is combined of all of them, or copied to
 	// all, or both.

@@ -40,9 +40,9 @@ var unit = [prices]float64{1, 1, 1e-3, 1e-3, 1e-3, 1e-3, 1e-3}
 
 // What ways of blocks cost, in the model's prices, by measurements of 4 and 8 hosts of 4 KiB to 4 MiB.
 const (
-	apiece  = 0.6  // a message of many that do not wait for each other, to or from one host
-	rounded = 1.05 // a byte that is exchanged in rounds, rather than straight
-	passed  = 1.3  // a byte that hosts pass on, for the host that has all
+	apiece  = 0.6     // a message of many that do not wait for each other, to or from one host
+	rounded = 1.0 / 6 // a byte that is exchanged in rounds, beside the exchange: it is in other places than its blocks
+	passed  = 0.66    // a byte that hosts pass on, for the host that has all
 )
 
 // Terms returns what a way consists of for so many bytes of a lane, if items are as long as m says. Of blocks, they are
@@ -81,11 +81,11 @@ func (m Model) Terms(way Way, hosts, bytes int) (t Terms) {
 	case Pairwise: // a reduce-scatter combines as much by any way
 		t.Messages, t.Swapped = n-1, part
 	case GatherDoubling, ScatterHalving:
-		t.Messages, t.Swapped = rounds, rounded*part
+		t.Messages, t.Swapped, t.Combined = rounds, part, rounded*part
 	case Linear:
 		t.Messages, t.Sent = apiece*(n-1), part
 	case GatherTree, ScatterTree:
-		t.Messages, t.Sent = rounds, passed*part
+		t.Messages, t.Sent, t.Combined = rounds, part, passed*part
 	case ToTree:
 		t.Messages, t.Sent, t.Combined = rounds, rounds*b, rounds*b
 	}
