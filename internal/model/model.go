@@ -14,8 +14,12 @@ type Op struct {
 	Count, Size int
 }
 
-// mostHeld is the most bytes that a lane passes on through memory of its own.
-const mostHeld = 2 << 20
+// A lane passes on so many bytes through memory of its own at most: more between many hosts, where straight ways have a
+// message for each.
+const (
+	mostHeld    = 2 << 20
+	heldOfHosts = 32 << 10 // for each host, if that is more
+)
 
 var (
 	pairwise       = schedule.Ways("all_to_all")
@@ -36,7 +40,7 @@ func Chosen(l *team.Layout, m *schedule.Model, asked string, o Op) schedule.Way 
 
 // Ways are the ways that the data of an operation may take if they do not travel with the agreement.
 func Ways(l *team.Layout, o Op) []schedule.Way {
-	held := Bytes(l, o) <= mostHeld
+	held := Bytes(l, o) <= max(mostHeld, heldOfHosts*l.Hosts)
 	switch o.Kind {
 	case team.KindAllReduce:
 		return schedule.Reducing
