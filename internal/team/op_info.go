@@ -19,14 +19,14 @@ type OpInfo struct {
 	Src, Dst     BufferInfo
 	Took, Waited time.Duration // 0 if not measured
 	Device       bool          // kernels moved the data
+	Routed       bool          // the data went with the agreement of the hosts, which passed them on to those who need them
 	Sharers      int           // so many ranks have the device; 0: it was not asked
 
 	// Between is how the data went between hosts; nil if they stayed on one. Src and Dst are then about this host, and
 	// Inner has the algorithms of its ranks: before the exchange with other hosts, and after it.
 	Between *Link
 	Inner   [2]string
-	Lanes   int  // ranks of each host that exchange data with other hosts
-	Routed  bool // the data went with the agreement of the hosts, which passed them on to those who need them
+	Lanes   int // ranks of each host that exchange data with other hosts
 
 	// Members are the operations of a group or of a graph's launch in their order, if one was last: those that ran, and
 	// the first 1024 at most. All other fields are the last member's. Nil for a single operation.
