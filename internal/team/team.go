@@ -36,7 +36,6 @@ type Team struct {
 	Crowded    bool    // more ranks than processors
 	apart      bool    // a yield cannot give the processor to every other rank: see shm.Nap
 	groups     [][]int // see groups.go; nil: every rank reads every other's descriptor
-	mine       int     // this rank's group
 	near       []int   // see Near
 
 	Work    Work             // for a call that runs at once; its wide stores must not cross cache lines: see TestWorkLines
@@ -46,6 +45,7 @@ type Team struct {
 	dsts    []unsafe.Pointer
 	scratch []unsafe.Pointer
 
+	mine  int    // this rank's group
 	names []int  // by the team's ranks: their ranks in the communicator
 	all   int    // the size of the communicator
 	Hosts Hosts  // the communicator's other hosts, nil if there are none
