@@ -17,6 +17,7 @@
 #include <gloo/alltoall.h>
 #include <gloo/barrier.h>
 #include <gloo/broadcast.h>
+#include <gloo/config.h>
 #include <gloo/gather.h>
 #include <gloo/math.h>
 #include <gloo/reduce.h>
@@ -193,6 +194,10 @@ static const char *variable(const char *name, const char *otherwise) {
 }
 
 static int measure_all(int argc, char **argv) {
+	if (argc > 1 && strcmp(argv[1], "--version") == 0) {
+		printf("gloo %d.%d.%d\n", GLOO_VERSION_MAJOR, GLOO_VERSION_MINOR, GLOO_VERSION_PATCH);
+		return 0;
+	}
 	rank_ = atoi(variable("UBCOLL_RANK", nullptr));
 	ranks = atoi(variable("UBCOLL_SIZE", nullptr));
 	const operation *op = nullptr;
