@@ -33,7 +33,7 @@ bench: ## all benchmarks
 bench-peers: ## against Open MPI, MPICH and the bound of the hardware; ARGS="-op all_gather -np 4"
 	@scripts/bench-peers $(ARGS)
 
-bench-hosts: ## two hosts against Open MPI over TCP, as root; ARGS="-rounds 20"
+bench-hosts: ## hosts against Open MPI, MPICH and gloo over TCP, as root; ARGS="-rounds 20 -ops all"
 	@scripts/bench-hosts $(ARGS)
 
 bench-gpu: ## against NCCL and PyTorch's symmetric memory on GPUs; ARGS="-op all -np 2,4 -G 0"

@@ -142,19 +142,55 @@ func TestPublishedBefore(t *testing.T) {
 }
 
 func TestHosts(t *testing.T) {
-	p := page{Date: "2026-11-23", Note: "The link has sent 100 bytes:\n- ours: 200 or more\n", Command: "scripts/bench-hosts", Commit: "abc",
-		Machine: "go: go1.26", Samples: `all_reduce ours 2 8 9.5 eager
-all_reduce openmpi 2 8 10
-all_reduce sockets 2 8 5
-all_reduce ours 2 1024 200 share
-all_reduce openmpi 2 1024 100
-all_reduce ours 2 8 8.5 eager
-all_reduce openmpi 2 8 12
+	p := page{Date: "2026-11-27", Note: "The link has sent 100 bytes:\n- ours: 200 or more\n", Command: "scripts/bench-hosts", Commit: "abc",
+		Machine: "go: go1.26", Samples: `all_reduce ours 2x1 8 9.5 eager
+all_reduce openmpi 2x1 8 10
+all_reduce mpich 2x1 8 8
+half_trip sockets 2x1 8 5
+all_reduce ours 2x1 1024 200 share
+all_reduce openmpi 2x1 1024 100
+all_reduce ours 2x1 8 8.5 eager
+all_reduce openmpi 2x1 8 12
+broadcast ours 2x4 64 10 tree
+broadcast openmpi 2x4 64 20
+broadcast mpich 2x4 64 40
+broadcast gloo 2x4 64 5
+broadcast ours 8x1 64 10 tree
+broadcast gloo 8x1 64 80
 `}
 	_, file := write(t, p, "hosts", "-rounds", "2")
 	want, err := os.ReadFile("testdata/hosts.md")
 	require.NoError(t, err)
 	require.Equal(t, string(want), file)
+}
+
+// A page has columns for those peers that were measured, and ratios for points that both have.
+func TestHostsPeers(t *testing.T) {
+	for _, c := range []struct {
+		name, samples, head, row, mean, slower string
+	}{
+		{"one MPI has no best", "reduce ours 2x1 64 4 w\nreduce mpich 2x1 64 8", "ours | MPICH | MPICH / ours | our way |", "4.00 | 8.00 | 2.00 | w |",
+			"2 x 1 | reduce | 2.00 |", "- Slower than MPICH: 0 of 1 points."},
+		{"gloo is no MPI", "reduce ours 2x1 64 4 w\nreduce gloo 2x1 64 2\nreduce openmpi 2x1 64 4",
+			"ours | Open MPI | gloo | Open MPI / ours | gloo / ours | our way |", "4.00 | 4.00 | 2.00 | 1.00 | 0.50 | w |",
+			"2 x 1 | reduce | 1.00 | 0.50 |", "- Slower than Open MPI: 0 of 1 points.\n- Slower than gloo: 1 of 1 points."},
+		{"the best of each point", "reduce ours 2x2 64 4 w\nreduce mpich 2x2 64 2\nreduce openmpi 2x2 64 8\nreduce ours 2x2 128 4\nreduce mpich 2x2 128 8",
+			"MPICH / ours | best MPI / ours | our way |", "4.00 | 8.00 | 2.00 | 2.00 | 0.50 | 0.50 | w |", "2 x 2 | reduce | 2.00 | 1.00 | 1.00 |",
+			"- Slower than Open MPI: 0 of 1 points.\n- Slower than MPICH: 1 of 2 points.\n- Slower than the best MPI: 1 of 2 points."},
+		{"ours is missing", "reduce mpich 2x1 64 2", "ours | MPICH | MPICH / ours | our way |", "- | 2.00 | - | - |", "2 x 1 | reduce | - |",
+			"- Slower than MPICH: 0 of 0 points."},
+		{"other layouts of as many ranks", "reduce ours 4x1 64 4 w\nreduce mpich 4x1 64 2\nreduce ours 2x2 64 4 w\nreduce mpich 2x2 64 8",
+			"ours | MPICH | MPICH / ours | our way |", "4 x 1 | reduce | 64 | 4.00 | 2.00 | 0.50 | w |", "2 x 2 | reduce | 2.00 |\n| 4 x 1 | reduce | 0.50 |",
+			"- Slower than MPICH: 1 of 2 points."},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			shown, _ := write(t, page{Samples: c.samples}, "hosts", "-rounds", "1")
+			for _, want := range []string{c.head, c.row, c.mean, c.slower} {
+				require.Contains(t, shown, want+"\n")
+			}
+			require.NotContains(t, shown, "polling")
+		})
+	}
 }
 
 // What some contenders lack leaves the rest of a row, and is in no mean.
@@ -271,6 +307,8 @@ func TestRefused(t *testing.T) {
 	for _, c := range []struct{ name, args, samples, want string }{
 		{"a word more", "gpu", "a b 2 64 1 x y", "line 1:"},
 		{"ranks", "gpu", "a b 0 64 1", `"0" is no number of ranks`},
+		{"hosts", "hosts", "a b 0x2 64 1", `"0" is no number of hosts`},
+		{"ranks of a host", "hosts", "a b 2x 64 1", `"" is no number of ranks`},
 		{"bytes", "gpu", "a b 2 64 1\na b 2 -1 1", `line 2: "-1" is no number of bytes`},
 		{"time", "gpu", "a b 2 64 NaN", `"NaN" is no time`},
 		{"kind", "gpus", "", "gpus with 1 arguments"},

@@ -39,7 +39,7 @@ hw/cuda captures the graph, and so kernels are launched early; in captures of ot
 | --- | ---: | ---: | ---: | ---: | ---: | --- | --- |
 `, p.Date, p.Rounds, p.Calls, p.Graphs, channelNVLS)
 	for _, g := range goals {
-		us := rows{p.times, g.op, 2}.median("ours", g.bytes)
+		us := rows{all: p.times, op: g.op, ranks: 2}.median("ours", g.bytes)
 		our, ratio, rate, verdict := "-", "-", "-", "-"
 		wanted := fmt.Sprintf("at most %v us", g.atMost)
 		if g.rate > 0 {

@@ -96,7 +96,7 @@ nccl-tests counts them.
 	for _, n := range p.Ranks {
 		for _, op := range p.Ops {
 			fmt.Fprintf(w, "## %s, %d GPUs\n\n", op, n)
-			gpuTable(w, &summary, rows{p.times, op, n}, machine{n, p.Graphs > 0, p.withNVLS()})
+			gpuTable(w, &summary, rows{all: p.times, op: op, ranks: n}, machine{n, p.Graphs > 0, p.withNVLS()})
 			fmt.Fprintln(w)
 		}
 	}

@@ -19,7 +19,7 @@ larger of a rank's two buffers. Ours: %s.
 		fmt.Fprintf(w, "## %d ranks on %d processors\n\n", n, p.Cores)
 		fmt.Fprintln(w, "| bytes | ours | Open MPI | MPICH | bound | better peer / ours | ours / bound | our path |")
 		fmt.Fprintln(w, "| ---: | ---: | ---: | ---: | ---: | ---: | ---: | --- |")
-		r := rows{p.times, op, n}
+		r := rows{all: p.times, op: op, ranks: n}
 		for _, s := range r.sizes() {
 			our, bound := r.median("ours", s), r.median("bound", s)
 			openmpi, mpich := r.median("openmpi", s), r.median("mpich", s)
@@ -28,23 +28,4 @@ larger of a rank's two buffers. Ours: %s.
 		}
 		fmt.Fprintln(w)
 	}
-}
-
-// hostsTables writes the table of all-reduces between two hosts.
-func hostsTables(w io.Writer, p *page) {
-	fmt.Fprintf(w, `# all_reduce between two hosts, %s
-
-Microseconds, float32 (sum), out of place; medians of %d alternating rounds of medians over calls; the slower rank
-counts. Two hosts of network namespaces on one machine, a rank and a core each, a veth link of MTU 1500, TCP with
-cubic; Open MPI with btl tcp,self. Ours: %s.
-
-| bytes | ours | Open MPI | half trip of polling sockets | Open MPI / ours | ours / half trip |
-| ---: | ---: | ---: | ---: | ---: | ---: |
-`, p.Date, p.Rounds, p.buffers())
-	r := rows{p.times, "all_reduce", 2}
-	for _, s := range r.sizes() {
-		our, openmpi, sockets := r.median("ours", s), r.median("openmpi", s), r.median("sockets", s)
-		fmt.Fprintf(w, "| %d | %s | %s | %s | %s | %s |\n", s, cell(our), cell(openmpi), cell(sockets), cell(openmpi/our), cell(our/sockets))
-	}
-	fmt.Fprintf(w, "\n%s\n", p.Note)
 }

@@ -28,8 +28,14 @@ type page struct {
 // how returns the end of every page: the command that repeats the run, the commit, the machine, and all samples.
 func (p *page) how() string {
 	var b strings.Builder
+	ranks := "ranks"
+	for k := range p.times {
+		if k.hosts > 0 {
+			ranks = "hosts x ranks"
+		}
+	}
 	fmt.Fprintf(&b, "## How\n\n```\n%s\n```\n\nCommit %s.\n\n```\n%s\n```\n\n", p.Command, p.Commit, strings.TrimRight(p.Machine, "\n"))
-	fmt.Fprintf(&b, "## Samples\n\nOperation, contender, ranks, bytes, microseconds, way.\n\n```\n%s\n```\n", strings.TrimRight(p.Samples, "\n"))
+	fmt.Fprintf(&b, "## Samples\n\nOperation, contender, %s, bytes, microseconds, way.\n\n```\n%s\n```\n", ranks, strings.TrimRight(p.Samples, "\n"))
 	if first := strings.TrimRight(p.First, "\n"); first != "" {
 		fmt.Fprintf(&b, "\nThe first round, with a quarter of the launches:\n\n```\n%s\n```\n", first)
 	}

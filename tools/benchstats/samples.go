@@ -16,7 +16,8 @@ import (
 // key identifies a measurement, which has a time in each round.
 type key struct {
 	op, contender string
-	ranks         int
+	ranks         int // all
+	hosts         int // on so many hosts; 0: on one that is not counted
 	bytes         int64
 }
 
@@ -29,7 +30,7 @@ type times struct {
 // measured has all samples of a run.
 type measured map[key]times
 
-// parse reads lines "operation contender ranks bytes microseconds [way]".
+// parse reads lines "operation contender ranks bytes microseconds [way]". Ranks on several hosts are HOSTSxRANKS, as 2x4.
 func parse(text string) (measured, error) {
 	m := measured{}
 	for i, line := range strings.Split(strings.TrimSpace(text), "\n") {
@@ -42,9 +43,16 @@ func parse(text string) (measured, error) {
 		}
 		k := key{op: f[0], contender: f[1]}
 		var err error
-		if k.ranks, err = strconv.Atoi(f[2]); err != nil || k.ranks < 1 {
-			return nil, fmt.Errorf("line %d: %q is no number of ranks", i+1, f[2])
+		hosts, each, several := strings.Cut(f[2], "x")
+		if !several {
+			each = f[2]
+		} else if k.hosts, err = strconv.Atoi(hosts); err != nil || k.hosts < 1 {
+			return nil, fmt.Errorf("line %d: %q is no number of hosts", i+1, hosts)
 		}
+		if k.ranks, err = strconv.Atoi(each); err != nil || k.ranks < 1 {
+			return nil, fmt.Errorf("line %d: %q is no number of ranks", i+1, each)
+		}
+		k.ranks *= max(k.hosts, 1)
 		if k.bytes, err = strconv.ParseInt(f[3], 10, 64); err != nil || k.bytes < 0 {
 			return nil, fmt.Errorf("line %d: %q is no number of bytes", i+1, f[3])
 		}
@@ -60,18 +68,18 @@ func parse(text string) (measured, error) {
 	return m, nil
 }
 
-// rows selects the samples of one table: an operation on one number of ranks.
+// rows selects the samples of one table: an operation on one number of ranks, and of hosts if there are several.
 type rows struct {
-	all   measured
-	op    string
-	ranks int
+	all          measured
+	op           string
+	ranks, hosts int
 }
 
 // sizes returns the sizes in ascending order, each once.
 func (r rows) sizes() []int64 {
 	var all []int64
 	for k := range r.all {
-		if k.op == r.op && k.ranks == r.ranks {
+		if k.op == r.op && k.ranks == r.ranks && k.hosts == r.hosts {
 			all = append(all, k.bytes)
 		}
 	}
@@ -80,7 +88,7 @@ func (r rows) sizes() []int64 {
 }
 
 func (r rows) of(contender string, bytes int64) times {
-	return r.all[key{r.op, contender, r.ranks, bytes}]
+	return r.all[key{op: r.op, contender: contender, ranks: r.ranks, hosts: r.hosts, bytes: bytes}]
 }
 
 // median returns the contender's median time, or NaN if it has none.

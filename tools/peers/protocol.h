@@ -1,4 +1,4 @@
-// The protocol for host memory, which peer.c and hostlimit.c share with `ubcoll bench`. Before each timed call every
+// The protocol for host memory, which peer.c, gloo.cc and hostlimit.c share with `ubcoll bench`. Before each timed call every
 // rank rewrites its whole input and reads its whole output, so that data really crosses cores; then the ranks line up.
 // Each call is timed separately. The slower rank counts. The result is the median call. The cost of two readings of the
 // clock is subtracted.
@@ -69,7 +69,7 @@ static char *memory(size_t bytes) {
 		exit(1);
 	}
 	for (size_t i = 0; i + 4 <= bytes; i += 4) *(float *)((char *)p + i) = (float)(i % 1001);
-	return p;
+	return (char *)p; // for C++
 }
 
 // change_lines makes this core the owner of every line of p. It changes the lowest bit of a float, so that the numbers
