@@ -3,7 +3,12 @@
 //
 //	sockets PORT
 //	sockets PORT ADDRESS [CALLS]
-#pragma GCC diagnostic ignored "-Wunused-function" // only the clock of the protocol is used
+//
+// With sizes it measures how long both take to send each other so many bytes at the same time, by the protocol of protocol.h:
+// the least that an exchange of a collective costs. Without an address it listens; 0 calls are those of the protocol.
+//
+//	sockets PORT - CALLS BYTES ...
+//	sockets PORT ADDRESS CALLS BYTES ...
 #include "protocol.h"
 #include <arpa/inet.h>
 #include <errno.h>
@@ -36,16 +41,67 @@ static int get(int s, char *b) {
 	return 1;
 }
 
+// exchange sends n bytes and receives as many.
+static void exchange(int s, const char *out, char *in, size_t n) {
+	enum { MOST = 512 << 10 };
+	for (size_t sent = 0, come = 0; sent < n || come < n;) {
+		if (sent < n) {
+			ssize_t k = send(s, out + sent, n - sent < MOST ? n - sent : MOST, MSG_NOSIGNAL);
+			check(k < 0 && errno != EAGAIN, "send");
+			if (k > 0) sent += k;
+		}
+		if (come < n) {
+			ssize_t k = recv(s, in + come, n - come < MOST ? n - come : MOST, 0);
+			check(k == 0, "the other side has ended");
+			check(k < 0 && errno != EAGAIN, "recv");
+			if (k > 0) come += k;
+		}
+	}
+}
+
+// exchanges measures exchanges of n bytes. Who listens tells the other side how long its own took.
+static void exchanges(int s, int listens, size_t n, int want) {
+	int timed = calls(n, want);
+	double clock = clock_cost(), *us = malloc(timed * sizeof *us), theirs;
+	char *out = memory(n), *in = memory(n), b[8] = {0};
+	for (int i = -timed / 10 - 1; i < timed; i++) {
+		change_lines(out, n);
+		look_at_lines(in, n);
+		if (listens) {
+			get(s, b);
+			put(s, b);
+		} else {
+			put(s, b);
+			get(s, b);
+		}
+		double start = now_us();
+		exchange(s, out, in, n);
+		double took = now_us() - start - clock;
+		if (listens) {
+			put(s, (char *)&took);
+		} else {
+			get(s, (char *)&theirs);
+			if (i >= 0) us[i] = theirs > took ? theirs : took;
+		}
+	}
+	if (!listens) printf("%zu %.3f\n", n, median(us, timed));
+	fflush(stdout);
+	free(us);
+	munmap(out, n);
+	munmap(in, n);
+}
+
 int main(int argc, char **argv) {
 	if (argc < 2) {
-		fprintf(stderr, "usage: sockets PORT [ADDRESS [CALLS]]\n");
+		fprintf(stderr, "usage: sockets PORT [ADDRESS|- [CALLS [BYTES ...]]]\n");
 		return 6;
 	}
+	int listens = argc == 2 || !strcmp(argv[2], "-");
 	struct sockaddr_in at = {.sin_family = AF_INET, .sin_port = htons(atoi(argv[1]))};
 	int s = socket(AF_INET, SOCK_STREAM, 0), on = 1;
 	check(s < 0, "socket");
 	setsockopt(s, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
-	if (argc == 2) {
+	if (listens) {
 		check(bind(s, (struct sockaddr *)&at, sizeof at) || listen(s, 1), "listen");
 		check((s = accept(s, NULL, NULL)) < 0, "accept");
 	} else {
@@ -60,8 +116,12 @@ int main(int argc, char **argv) {
 	}
 	setsockopt(s, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
 	fcntl(s, F_SETFL, O_NONBLOCK);
+	if (argc > 4) {
+		for (int i = 4; i < argc; i++) exchanges(s, listens, atol(argv[i]), atoi(argv[3]));
+		return 0;
+	}
 	char b[8] = {0};
-	if (argc == 2) {
+	if (listens) {
 		while (get(s, b)) put(s, b);
 		return 0;
 	}
