@@ -95,10 +95,11 @@ func (n *node) makeLink(net, h int) error {
 		"route replace 10.77.%[5]d.0/24 dev %[1]s src %[3]s congctl cubic\n"+
 		"route replace fd77:0:0:%[6]d::/64 dev %[1]s src %[4]s congctl cubic\n",
 		eth(net), n.MTU, address(net, h), address6(net, h), net, net+1)
-	if err != nil || n.Rate == "" {
+	if err != nil || n.Rates == nil {
 		return err
 	}
-	shape := append([]string{"root", "tbf", "rate", n.Rate, "latency", fmt.Sprintf("%dus", n.Queue.Microseconds()), "burst"}, burst(n.Rate))
+	rate := n.Rates[net]
+	shape := append([]string{"root", "tbf", "rate", rate, "latency", fmt.Sprintf("%dus", n.Queue.Microseconds()), "burst"}, burst(rate))
 	if err := tc(exec.Command("tc", append([]string{"qdisc", "replace", "dev", port(net, h)}, shape...)...)); err != nil {
 		return err
 	}

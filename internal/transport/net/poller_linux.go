@@ -260,14 +260,19 @@ func descriptors() uint64 {
 	return r.Cur
 }
 
-// localAddr is this host's address of a connection.
-func localAddr(fd int) (netip.Addr, error) {
-	a, err := unix.Getsockname(fd)
+// pathOf returns the addresses of a connection.
+func pathOf(fd int) (path, error) {
+	here, err1 := unix.Getsockname(fd)
+	there, err2 := unix.Getpeername(fd)
+	return path{addrOf(here), addrOf(there)}, errors.Join(err1, err2)
+}
+
+func addrOf(a unix.Sockaddr) netip.Addr {
 	switch a := a.(type) {
 	case *unix.SockaddrInet4:
-		return netip.AddrFrom4(a.Addr), nil
+		return netip.AddrFrom4(a.Addr)
 	case *unix.SockaddrInet6:
-		return netip.AddrFrom16(a.Addr).Unmap(), nil
+		return netip.AddrFrom16(a.Addr).Unmap()
 	}
-	return netip.Addr{}, errors.Join(err, errors.ErrUnsupported)
+	return netip.Addr{}
 }

@@ -3,7 +3,6 @@
 package net
 
 import (
-	"net/netip"
 	"syscall"
 	"time"
 
@@ -48,7 +47,7 @@ func shutdown(int) {}
 
 func closeSocket(int) {}
 
-func localAddr(int) (netip.Addr, error) { return netip.Addr{}, fault.ErrNotSupported }
+func pathOf(int) (path, error) { return path{}, fault.ErrNotSupported }
 
 func raiseLimit() {}
 

@@ -29,6 +29,9 @@ type Wire struct {
 	name    string   // see Link.Name
 	control control
 	data    []data
+	rails   []path // that the data connections go over
+	homes   []int  // those of the first rail
+	next    atomic.Int64
 	down    atomic.Pointer[transport.Down]
 	ended   atomic.Bool  // some goroutine ends it
 	linked  atomic.Bool  // it has or had a link, so its end is reported
@@ -49,6 +52,7 @@ type Wire struct {
 // data is a data connection.
 type data struct {
 	*tcp.Conn
+	rail int // of the wire's
 	end  end
 	over atomic.Bool // nothing more comes on it
 	err  error       // why; written before over
@@ -58,9 +62,7 @@ type data struct {
 func (n *Node) wire(peer int, fds []int, attempt [16]byte) (*Wire, error) {
 	w := &Wire{node: n, peer: peer, attempt: attempt, name: "tcp", data: make([]data, len(fds)-1), asked: map[uint64]int{},
 		overs: map[uint64]uint32{}}
-	if a, err := localAddr(fds[len(fds)-1]); err == nil {
-		w.name = "tcp " + interfaceOf(a)
-	}
+	w.lay(fds)
 	w.links.Store(&map[uint64]*Link{})
 	w.control.wire, w.control.fd = w, fds[0]
 	w.control.end = end{fd: fds[0], ready: w.hear}
@@ -350,6 +352,10 @@ func (s sink) Place(h tcp.Header) (unsafe.Pointer, bool, error) {
 		}
 		s.w.recent.Store(l)
 	}
+	if len(s.w.data) > 1 {
+		l.landing.Lock()
+		defer l.landing.Unlock()
+	}
 	if l.over.Load()&(1<<s.i) != 0 {
 		return nil, false, tcp.Refused(h, "it was said to be closed")
 	}
@@ -386,6 +392,10 @@ func (s sink) Landed(h tcp.Header) {
 	}
 	if l == nil || l.closed.Load() {
 		return
+	}
+	if len(s.w.data) > 1 {
+		l.landing.Lock()
+		defer l.landing.Unlock()
 	}
 	x := &l.places[h.Place]
 	came := x.cameOf(h.Seq) + int(h.Length)
@@ -442,8 +452,13 @@ func (s sink) Told(h tcp.Header) error {
 		if l.revoking.Load() == 0 {
 			return tcp.Refused(h, "nothing was revoked")
 		}
-		x.done = max(x.done, h.Seq)
-		l.revoking.Add(-1)
+		l.landing.Lock()
+		defer l.landing.Unlock()
+		if x.acks++; int(x.acks) == len(s.w.data) { // now what was put before has landed on all
+			x.acks = 0
+			x.done = max(x.done, h.Seq)
+			l.revoking.Add(-1)
+		}
 	}
 	return nil
 }
