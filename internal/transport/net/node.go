@@ -240,6 +240,7 @@ func (n *Node) look(now time.Time) {
 	for _, w := range n.all() {
 		w.silent(now)
 		w.overdue(now)
+		w.severed(now)
 	}
 }
 

@@ -35,6 +35,8 @@ func adopt(syscall.Conn) (int, error) { return 0, fault.ErrNotSupported }
 
 func watch(int, bool, time.Duration) error { return fault.ErrNotSupported }
 
+func probe(int) error { return fault.ErrNotSupported }
+
 func limited(syscall.RawConn, time.Duration) error { return fault.ErrNotSupported }
 
 func silent(int, time.Duration) bool { return false }

@@ -1,14 +1,18 @@
 package net
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
+	"math"
 	"net/netip"
 	"os"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/ubcoll/ubcoll/internal/env"
+	"github.com/ubcoll/ubcoll/internal/transport"
 	"github.com/ubcoll/ubcoll/internal/transport/net/tcp"
 )
 
@@ -43,29 +47,89 @@ func (r *rail) blame(err error) error {
 	return err
 }
 
-// path is the addresses of a connection.
-type path struct{ here, there netip.Addr }
+// path is the addresses of a connection, and the name of this host's interface.
+type path struct {
+	here, there netip.Addr
+	name        string
+}
+
+// String names both ends, alike on both.
+func (p path) String() string {
+	a, b := p.here, p.there
+	if b.Less(a) {
+		a, b = b, a
+	}
+	return fmt.Sprintf("%s, between %v and %v,", p.name, a, b)
+}
 
 // lay finds out over which rails the wire's connections go. Both ends see the same ones.
 func (w *Wire) lay(fds []int) {
-	var rails []path
 	var names []string
-	for i := range w.data {
-		at, _ := pathOf(fds[1+i]) // an error means that the connection has ended, and so will its wire
-		d := &w.data[i]
-		if d.rail = slices.Index(rails, at); d.rail < 0 {
-			d.rail = len(rails)
-			rails = append(rails, at)
-			if name := interfaceOf(at.here); !slices.Contains(names, name) {
-				names = append(names, name)
-			}
+	on := func(fd int) int { // an error means that the connection has ended, and so will its wire
+		at, _ := pathOf(fd)
+		i := slices.IndexFunc(w.rails, func(p path) bool { return p.here == at.here && p.there == at.there })
+		if i < 0 {
+			i, at.name = len(w.rails), interfaceOf(at.here)
+			w.rails = append(w.rails, at)
 		}
-		if d.rail == 0 {
+		return i
+	}
+	for i := range w.data {
+		d := &w.data[i]
+		if d.rail = on(fds[1+i]); d.rail == 0 {
 			w.homes = append(w.homes, i)
 		}
+		if name := w.rails[d.rail].name; !slices.Contains(names, name) {
+			names = append(names, name)
+		}
 	}
-	w.rails, w.name = rails, "tcp "+strings.Join(names, ", ")
+	w.name = "tcp " + strings.Join(names, ", ")
+	if len(w.rails) == 1 {
+		return
+	}
+	w.control.rail = on(fds[0])
+	for i := range w.data {
+		if d := &w.data[i]; d.rail != w.control.rail {
+			d.apart = probe(fds[1+i]) == nil
+		}
+	}
 }
+
+// severed ends the wire if a rail has not answered for the time limit. The control connection sees to its own.
+func (w *Wire) severed(now time.Time) {
+	if len(w.rails) == 1 || w.ended.Load() {
+		return
+	}
+	for i := range w.data {
+		d := &w.data[i]
+		if !d.apart {
+			continue
+		}
+		waits, heard := d.Unanswered()
+		switch {
+		case !waits:
+			d.since = time.Time{}
+		case d.since.Before(now.Add(-heard)): // something has come since
+			d.since = now
+		case now.Sub(d.since) > w.node.config.Timeout && !w.control.silent(): // else the host may be gone, and not this rail alone
+			err := lostRail(w.noAnswer(d.rail))
+			w.control.tell(controlCut, []byte(err), false)
+			w.finish(transport.Cut, err)
+			return
+		}
+	}
+}
+
+// noAnswer says that a rail has not answered.
+func (w *Wire) noAnswer(rail int) string {
+	return fmt.Sprintf("no answer over %v for %v (%s)", w.rails[rail], w.node.config.Timeout, env.NetTimeout.Name)
+}
+
+// lostRail is the error about a rail that does not answer, in the words of the end that has found it.
+type lostRail string
+
+// Error implements error.
+func (e lostRail) Error() string { return string(e) }
 
 // home is the connection that a place belongs to: one of the first rail's, which UBCOLL_NET names first.
 func (w *Wire) home(place int) int { return w.homes[place%len(w.homes)] }
@@ -87,7 +151,83 @@ func (l *Link) choose(w *Wire, h tcp.Header) int {
 	return int(x.by) - 1
 }
 
-// soonest returns the connection on which a put of n bytes ends first.
+// pace is how fast a data connection has been, while it always had something to send.
+type pace struct {
+	at      time.Time // of the last look
+	acked   uint64
+	limited time.Duration
+	waiting int // bytes
+	bytes   float64
+	seconds float64   // in which the peer has acknowledged them; the older, the less they count
+	used    time.Time // when it last got a put
+}
+
+const (
+	paceKnown   = 0.005 // seconds from which on a pace is known
+	paceHorizon = 0.1   // seconds after which what was before counts half
+	paceRetry   = 100   // a slow connection that had nothing is tried again after so many times as long as a put takes there: for a hundredth of the time
+	longestIdle = time.Minute
+)
+
+// look measures. A connection that has run out of what to send says nothing about how fast it is, nor does one whose peer
+// does not read.
+func (x *pace) look(c *tcp.Conn, now time.Time) {
+	is, ok := c.Load()
+	if !ok { // another goroutine is sending
+		x.waiting = max(x.waiting, is.Queued)
+		return
+	}
+	if took := (now.Sub(x.at) - (is.Limited - x.limited)).Seconds(); is.Unsent+is.Queued > tcp.Short && took > 0 && !x.at.IsZero() {
+		x.bytes += float64(is.Acked - x.acked)
+		if x.seconds += took; x.seconds > paceHorizon {
+			x.bytes, x.seconds = x.bytes*paceHorizon/2/x.seconds, paceHorizon/2
+		}
+	}
+	x.at, x.acked, x.limited, x.waiting = now, is.Acked, is.Limited, is.Unsent+is.Unacked+is.Queued
+}
+
+// rate is in bytes each second; 0: not known.
+func (x *pace) rate() float64 {
+	if x.seconds < paceKnown {
+		return 0
+	}
+	return max(x.bytes, 1) / x.seconds
+}
+
+// again reports whether to try a connection again for a put of n bytes.
+func (x *pace) again(now time.Time, n int) bool {
+	r := x.rate()
+	if r == 0 || x.waiting > 0 || now.Sub(x.used).Seconds() < min(paceRetry*float64(n)/r, longestIdle.Seconds()) {
+		return false
+	}
+	x.bytes, x.seconds = r*paceKnown, paceKnown // counts little beside what is measured now
+	return true
+}
+
+// soonest returns the connection on which a put of n bytes ends first. Those that are not known count as fast as the
+// fastest.
 func (w *Wire) soonest(n int) int {
-	return (int(w.next.Add(1)) % len(w.data))
+	w.pacing.Lock()
+	defer w.pacing.Unlock()
+	now, fastest := time.Now(), 0.0
+	for i := range w.data {
+		d := &w.data[i]
+		d.pace.look(d.Conn, now)
+		fastest = max(fastest, d.pace.rate())
+	}
+	best, least := 0, math.Inf(1)
+	for i := range w.data {
+		x := &w.data[i].pace
+		rate := cmp.Or(x.rate(), fastest, 1)
+		takes := float64(x.waiting+n) / rate
+		if x.again(now, n) {
+			takes = 0
+		}
+		if takes < least {
+			best, least = i, takes
+		}
+	}
+	x := &w.data[best].pace
+	x.used, x.waiting = now, x.waiting+n
+	return best
 }

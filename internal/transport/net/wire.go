@@ -31,7 +31,6 @@ type Wire struct {
 	data    []data
 	rails   []path // that the data connections go over
 	homes   []int  // those of the first rail
-	next    atomic.Int64
 	down    atomic.Pointer[transport.Down]
 	ended   atomic.Bool  // some goroutine ends it
 	linked  atomic.Bool  // it has or had a link, so its end is reported
@@ -39,6 +38,7 @@ type Wire struct {
 
 	silentAt atomic.Int64 // when the peer's kernel was last found not to answer
 
+	pacing sync.Mutex                           // held by goroutines that choose a connection
 	mu     sync.Mutex                           // held by goroutines that change links
 	links  atomic.Pointer[map[uint64]*Link]     // by communicator, until both sides have closed theirs
 	recent atomic.Pointer[Link]                 // the one last looked up
@@ -52,10 +52,13 @@ type Wire struct {
 // data is a data connection.
 type data struct {
 	*tcp.Conn
-	rail int // of the wire's
-	end  end
-	over atomic.Bool // nothing more comes on it
-	err  error       // why; written before over
+	rail  int       // of the wire's
+	apart bool      // that is not the control connection's
+	since time.Time // when it was first found not to answer; the node's goroutine's
+	pace  pace      // guarded by Wire.pacing
+	end   end
+	over  atomic.Bool // nothing more comes on it
+	err   error       // why; written before over
 }
 
 // wire makes a wire of connected sockets. If it cannot, it closes them.
@@ -165,10 +168,12 @@ func (w *Wire) heard(err error) {
 		w.settle()
 	case errors.Is(err, tcp.ErrFrame), errors.Is(err, errTold):
 		w.finish(transport.Broken, err)
+	case errors.As(err, new(lostRail)):
+		w.finish(transport.Cut, err)
 	case w.control.leaving():
 		w.finish(transport.Left, errClosed)
 	default:
-		w.lost("its connection has ended", err)
+		w.lost("its connection has ended", w.control.rail, err)
 	}
 }
 
@@ -183,8 +188,10 @@ func (w *Wire) silent(now time.Time) bool {
 
 // lost ends the wire after an error of a socket. If packets get lost in one direction only, the peer may give up first,
 // and its end of stream may arrive. If its kernel did not answer before, that does not mean that its process died.
-func (w *Wire) lost(what string, err error) {
+func (w *Wire) lost(what string, rail int, err error) {
 	switch {
+	case noRoute(err) && len(w.rails) > 1:
+		w.finish(transport.Cut, fmt.Errorf("%s: %w", w.noAnswer(rail), err))
 	case noRoute(err):
 		w.finish(transport.Cut, fmt.Errorf("no answer for %v (%s): %w", w.node.config.Timeout, env.NetTimeout.Name, err))
 	case w.silent(time.Now()):
@@ -262,7 +269,7 @@ func (w *Wire) overdue(now time.Time) {
 	case since(&w.part.data) > silence && w.part.control.Load() == 0 && !w.control.leaving():
 		for i := range w.data {
 			if d := &w.data[i]; d.over.Load() {
-				w.lost("a data connection has ended", d.err)
+				w.lost("a data connection has ended", d.rail, d.err)
 			}
 		}
 	}

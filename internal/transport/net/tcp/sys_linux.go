@@ -2,6 +2,7 @@ package tcp
 
 import (
 	"syscall"
+	"time"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
@@ -86,6 +87,27 @@ func retries(fd int) (n uint64, ok bool) {
 		return 0, false
 	}
 	return uint64(i.Total_retrans), true
+}
+
+// load is what the kernel says about what a connection sends.
+func load(fd int) (l Load, ok bool) {
+	i, err := unix.GetsockoptTCPInfo(fd, unix.IPPROTO_TCP, unix.TCP_INFO)
+	if err != nil {
+		return Load{}, false
+	}
+	return Load{Unsent: int(i.Notsent_bytes), Unacked: int(i.Unacked) * int(i.Snd_mss), Acked: i.Bytes_acked,
+		Limited: time.Duration(i.Rwnd_limited) * time.Microsecond}, true
+}
+
+// unanswered reports whether the kernel has sent something, also a probe, after the last acknowledgement came, and when
+// that was. The peer's process may be stopped: its kernel then answers each probe, however rarely these are sent.
+func unanswered(fd int) (waits bool, heard time.Duration) {
+	i, err := unix.GetsockoptTCPInfo(fd, unix.IPPROTO_TCP, unix.TCP_INFO)
+	if err != nil {
+		return false, 0
+	}
+	waits = i.Probes > 0 || i.Unacked > 0 && i.Last_data_sent < i.Last_ack_recv
+	return waits, time.Duration(i.Last_ack_recv) * time.Millisecond
 }
 
 func shutdown(fd int) { _ = unix.Shutdown(fd, unix.SHUT_WR) }
