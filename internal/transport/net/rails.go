@@ -1,7 +1,6 @@
 package net
 
 import (
-	"cmp"
 	"errors"
 	"fmt"
 	"math"
@@ -151,83 +150,87 @@ func (l *Link) choose(w *Wire, h tcp.Header) int {
 	return int(x.by) - 1
 }
 
-// pace is how fast a data connection has been, while it always had something to send.
+// pace is how fast a data connection is beside the others: what the peer has acknowledged while all were busy. So it does
+// not matter that connections need a while to get going, nor that the peer reads nothing for a while, or slowly.
 type pace struct {
-	at      time.Time // of the last look
-	acked   uint64
-	limited time.Duration
-	waiting int // bytes
-	bytes   float64
-	seconds float64   // in which the peer has acknowledged them; the older, the less they count
-	used    time.Time // when it last got a put
+	acked   uint64  // bytes, at the last look
+	waiting int     // bytes that were not, with those put since
+	share   float64 // bytes that count; the older, the less
+	last    float64 // Wire.chosen when it last got a put
 }
 
 const (
-	paceKnown   = 0.005 // seconds from which on a pace is known
-	paceHorizon = 0.1   // seconds after which what was before counts half
-	paceRetry   = 100   // a slow connection that had nothing is tried again after so many times as long as a put takes there: for a hundredth of the time
-	longestIdle = time.Minute
+	little  = 64 << 10 // a connection that waits for no more is not busy: grants, and what the peer's kernel acknowledges late
+	known   = 4 << 20  // bytes of all from which on shares are known; before, connections count as equally fast
+	horizon = 32 << 20 // bytes after which what was before counts half
+	retry   = 100      // a connection that had nothing for so many times as long as a put takes there gets one: it may have become faster. That costs a hundredth of the time
+	least   = 1. / 64  // of all: a smaller share does not make it wait longer
 )
 
-// look measures. A connection that has run out of what to send says nothing about how fast it is, nor does one whose peer
-// does not read.
-func (x *pace) look(c *tcp.Conn, now time.Time) {
-	is, ok := c.Load()
-	if !ok { // another goroutine is sending
-		x.waiting = max(x.waiting, is.Queued)
-		return
+// measure looks at all connections.
+func (w *Wire) measure() (sum float64) {
+	var now [transport.MostConnections]pace
+	all, total, busy := true, 0.0, false
+	for i := range w.data {
+		x, d := &now[i], &w.data[i]
+		x.waiting, x.acked = d.Load()
+		x.share = float64(x.acked - d.pace.acked)
+		total += x.share
+		sum += d.pace.share
+		all = all && d.pace.waiting > little
+		busy = busy || x.waiting > little
 	}
-	if took := (now.Sub(x.at) - (is.Limited - x.limited)).Seconds(); is.Unsent+is.Queued > tcp.Short && took > 0 && !x.at.IsZero() {
-		x.bytes += float64(is.Acked - x.acked)
-		if x.seconds += took; x.seconds > paceHorizon {
-			x.bytes, x.seconds = x.bytes*paceHorizon/2/x.seconds, paceHorizon/2
+	for i := range w.data { // one that has finished could have carried more: it only counts if it was faster than known
+		if x := &now[i]; x.waiting <= little && x.share*sum < w.data[i].pace.share*total {
+			all = false
 		}
 	}
-	x.at, x.acked, x.limited, x.waiting = now, is.Acked, is.Limited, is.Unsent+is.Unacked+is.Queued
-}
-
-// rate is in bytes each second; 0: not known.
-func (x *pace) rate() float64 {
-	if x.seconds < paceKnown {
-		return 0
+	for i := range w.data {
+		x := &w.data[i].pace
+		x.acked, x.waiting = now[i].acked, now[i].waiting
+		if all && busy {
+			x.share += now[i].share
+		}
+		if sum > horizon {
+			x.share /= 2
+		}
 	}
-	return max(x.bytes, 1) / x.seconds
-}
-
-// again reports whether to try a connection again for a put of n bytes.
-func (x *pace) again(now time.Time, n int) bool {
-	r := x.rate()
-	if r == 0 || x.waiting > 0 || now.Sub(x.used).Seconds() < min(paceRetry*float64(n)/r, longestIdle.Seconds()) {
-		return false
+	if all && busy {
+		sum += total
 	}
-	x.bytes, x.seconds = r*paceKnown, paceKnown // counts little beside what is measured now
-	return true
+	if sum > horizon {
+		sum /= 2
+	}
+	return sum
 }
 
-// soonest returns the connection on which a put of n bytes ends first. Those that are not known count as fast as the
-// fastest.
+// soonest returns the connection on which a put of n bytes ends first.
 func (w *Wire) soonest(n int) int {
 	w.pacing.Lock()
 	defer w.pacing.Unlock()
-	now, fastest := time.Now(), 0.0
-	for i := range w.data {
-		d := &w.data[i]
-		d.pace.look(d.Conn, now)
-		fastest = max(fastest, d.pace.rate())
-	}
-	best, least := 0, math.Inf(1)
+	sum := w.measure()
+	best, soon := 0, math.Inf(1)
 	for i := range w.data {
 		x := &w.data[i].pace
-		rate := cmp.Or(x.rate(), fastest, 1)
-		takes := float64(x.waiting+n) / rate
-		if x.again(now, n) {
+		share := 1.0
+		if sum > known {
+			share = max(x.share/sum, least)
+		}
+		takes := float64(x.waiting+n) / share
+		if x.waiting == 0 && w.chosen-x.last > retry*float64(n)/share {
 			takes = 0
 		}
-		if takes < least {
-			best, least = i, takes
+		if takes < soon {
+			best, soon = i, takes
 		}
 	}
 	x := &w.data[best].pace
-	x.used, x.waiting = now, x.waiting+n
+	if soon == 0 { // what was known counts little beside what is measured now
+		for i := range w.data {
+			w.data[i].pace.share *= known / sum
+		}
+	}
+	w.chosen += float64(n)
+	x.last, x.waiting = w.chosen, x.waiting+n
 	return best
 }

@@ -39,6 +39,7 @@ type Wire struct {
 	silentAt atomic.Int64 // when the peer's kernel was last found not to answer
 
 	pacing sync.Mutex                           // held by goroutines that choose a connection
+	chosen float64                              // bytes of all puts for which one was; guarded by pacing
 	mu     sync.Mutex                           // held by goroutines that change links
 	links  atomic.Pointer[map[uint64]*Link]     // by communicator, until both sides have closed theirs
 	recent atomic.Pointer[Link]                 // the one last looked up

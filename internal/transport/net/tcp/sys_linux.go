@@ -89,14 +89,13 @@ func retries(fd int) (n uint64, ok bool) {
 	return uint64(i.Total_retrans), true
 }
 
-// load is what the kernel says about what a connection sends.
-func load(fd int) (l Load, ok bool) {
-	i, err := unix.GetsockoptTCPInfo(fd, unix.IPPROTO_TCP, unix.TCP_INFO)
+// outstanding is how many bytes the kernel has that the peer's has not acknowledged.
+func outstanding(fd int) int {
+	n, err := unix.IoctlGetInt(fd, unix.SIOCOUTQ)
 	if err != nil {
-		return Load{}, false
+		return 0
 	}
-	return Load{Unsent: int(i.Notsent_bytes), Unacked: int(i.Unacked) * int(i.Snd_mss), Acked: i.Bytes_acked,
-		Limited: time.Duration(i.Rwnd_limited) * time.Microsecond}, true
+	return n
 }
 
 // unanswered reports whether the kernel has sent something, also a probe, after the last acknowledgement came, and when

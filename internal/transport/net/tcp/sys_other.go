@@ -34,7 +34,7 @@ func (scatter) send(int, []iovec) (int, syscall.Errno) { return 0, syscall.ENOTS
 
 func retries(int) (uint64, bool) { return 0, false }
 
-func load(int) (Load, bool) { return Load{}, false }
+func outstanding(int) int { return 0 }
 
 func unanswered(int) (bool, time.Duration) { return false, 0 }
 
