@@ -198,3 +198,9 @@ func within(t testing.TB) context.Context {
 	t.Cleanup(cancel)
 	return ctx
 }
+
+// traffic is what a data connection has carried.
+func (d *data) traffic() (t transport.Traffic) {
+	d.Add(&t)
+	return t
+}

@@ -170,36 +170,35 @@ const (
 // measure looks at all connections.
 func (w *Wire) measure() (sum float64) {
 	var now [transport.MostConnections]pace
-	all, total, busy := true, 0.0, false
 	for i := range w.data {
-		x, d := &now[i], &w.data[i]
-		x.waiting, x.acked = d.Load()
-		x.share = float64(x.acked - d.pace.acked)
-		total += x.share
-		sum += d.pace.share
-		all = all && d.pace.waiting > little
-		busy = busy || x.waiting > little
+		now[i].waiting, now[i].acked = w.data[i].Load()
 	}
-	for i := range w.data { // one that has finished could have carried more: it only counts if it was faster than known
-		if x := &now[i]; x.waiting <= little && x.share*sum < w.data[i].pace.share*total {
-			all = false
-		}
+	return w.learn(&now)
+}
+
+// learn counts what connections have carried since the last look, if all were busy, and returns the sum of the shares.
+func (w *Wire) learn(now *[transport.MostConnections]pace) (sum float64) {
+	total, before, busy := 0.0, 0.0, false
+	for i := range w.data {
+		total += float64(now[i].acked - w.data[i].pace.acked)
+		before += w.data[i].pace.share
+		busy = busy || now[i].waiting > little
 	}
 	for i := range w.data {
 		x := &w.data[i].pace
-		x.acked, x.waiting = now[i].acked, now[i].waiting
-		if all && busy {
-			x.share += now[i].share
+		faster := float64(now[i].acked-x.acked)*before > x.share*total // one that has finished could have carried more
+		busy = busy && x.waiting > little && (now[i].waiting > little || faster)
+	}
+	for i := range w.data {
+		x := &w.data[i].pace
+		if busy {
+			x.share += float64(now[i].acked - x.acked)
 		}
-		if sum > horizon {
+		if before > horizon {
 			x.share /= 2
 		}
-	}
-	if all && busy {
-		sum += total
-	}
-	if sum > horizon {
-		sum /= 2
+		x.acked, x.waiting = now[i].acked, now[i].waiting
+		sum += x.share
 	}
 	return sum
 }
@@ -217,7 +216,7 @@ func (w *Wire) soonest(n int) int {
 			share = max(x.share/sum, least)
 		}
 		takes := float64(x.waiting+n) / share
-		if x.waiting == 0 && w.chosen-x.last > retry*float64(n)/share {
+		if sum > known && x.waiting <= little && w.chosen-x.last > retry*float64(n)/share {
 			takes = 0
 		}
 		if takes < soon {
