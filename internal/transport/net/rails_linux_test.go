@@ -206,6 +206,7 @@ func TestRevokeOverRails(t *testing.T) {
 	r := testkit.Random(t)
 	from := bytes.Repeat([]byte("x"), 1<<20)
 	var to [places][]byte
+	tail := make([]byte, 1)
 	for i := range to {
 		to[i] = make([]byte, len(from))
 	}
@@ -256,7 +257,9 @@ func TestRevokeOverRails(t *testing.T) {
 		}
 		seq += uint64(1 + r.IntN(2)) // on every place something comes behind what was put
 		for i := range places {
-			p.la.Put(i, seq, nil, 0)
+			p.lb.Grant(i, seq, at(tail), 1)
+			testkit.Eventually(t, func() bool { p.la.Poll(); p.lb.Poll(); return p.la.Granted(i).Load() == seq })
+			p.la.Put(i, seq, at(from), 1)
 			p.lb.until(t, i, seq)
 			require.Equal(t, before[i], bytes.Count(to[i], []byte("x")), "written after it was revoked")
 		}
