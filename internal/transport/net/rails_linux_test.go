@@ -141,7 +141,7 @@ func TestSentOfDropped(t *testing.T) {
 			case "revoke":
 				p.lb.Revoke(1, 1)
 				p.lb.Poll()
-				testkit.Eventually(t, func() bool { p.la.Poll(); return p.ab.data[1].Queued() <= 1 }) // the frame that has begun
+				testkit.Eventually(t, func() bool { p.la.Poll(); return p.la.order.Load().sent[1].Load() == 1 }, "it is not withdrawn")
 				require.Zero(t, p.la.Sent(), "the first is still under way")
 			case "revoked before":
 				p.lb.Revoke(2, 1)
@@ -221,6 +221,7 @@ func TestRevokeOverRails(t *testing.T) {
 			clear(to[i])
 			p.lb.Grant(i, seq, at(to[i]), n)
 		}
+		var before [places]int
 		var both sync.WaitGroup
 		both.Go(func() {
 			for i := range places {
@@ -242,11 +243,12 @@ func TestRevokeOverRails(t *testing.T) {
 				}
 			}
 			testkit.Eventually(t, func() bool { p.lb.Poll(); return p.lb.Revoking() == 0 })
+			for i := range to {
+				before[i] = bytes.Count(to[i], []byte("x"))
+			}
 		})
 		both.Wait()
-		var before [places]int
 		for i := range to {
-			before[i] = bytes.Count(to[i], []byte("x"))
 			if p.lb.Word(i).Load() == seq {
 				some[0]++
 				require.Equal(t, n, before[i])
