@@ -38,8 +38,8 @@ type OpInfo struct {
 type Level struct {
 	Where     string // "in the host", "between hosts"
 	Algorithm string // "push", "ring", ...
-	// Transport is "shared memory", "GPU kernels", "GPU kernels on a device that 2 ranks share", "tcp eth0", "tcp eth0 (4
-	// connections)", ...; "tcp" on ranks that are not the first of their host.
+	// Transport is "shared memory", "GPU kernels", "GPU kernels on a device that 2 ranks share", "tcp eth0", "tcp eth0, eth1",
+	// "tcp eth0 (4 connections)", ...; "tcp" on ranks that are not the first of their host.
 	Transport string
 	Lanes     int // ranks of each host that exchange data with other hosts beside each other; 0 within a host
 	Hosts     int // how many hosts exchange data; 0 within a host

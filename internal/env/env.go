@@ -117,7 +117,7 @@ var (
 		Doc: "Replaces the identity of this host, where containers of one host, or hosts with one identity, mislead it."},
 		text)
 	Net = define(Info{Name: "UBCOLL_NET", Kind: "list of interfaces, subnets or addresses",
-		Doc: "Where ranks of other hosts may connect to this one (eth1,10.0.0.0/8): 4 addresses at most; empty: the first 4."},
+		Doc: "Where ranks of other hosts may connect to this one (eth1,10.0.0.0/8), the fastest first; data go over all networks that both hosts name: 4 addresses at most; empty: the first 4."},
 		places)
 	Ports = define(Info{Name: "UBCOLL_PORTS", Kind: "range of ports",
 		Doc: "The ports that ranks of several hosts listen on, one each (20000-20100); empty: the system's choice."}, ports)

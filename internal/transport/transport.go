@@ -95,8 +95,8 @@ type Comm struct {
 // Before the pair is made, puts and grants are kept, and sent once it is. Messages are lost, and so are puts that are
 // still kept when the node closes.
 type Endpoint interface {
-	// Peer is the peer's rank in the job, Name the wire's transport, and this host's interface that it uses: "tcp eth0";
-	// "" before there is a wire.
+	// Peer is the peer's rank in the job, Name the wire's transport, and this host's interfaces that it uses: "tcp eth0",
+	// "tcp eth0, eth1"; "" before there is a wire.
 	Peer() int
 	Name() string
 	// Ready waits until the pair is made, which the peer's side has accepted, or ctx ends: then the pair is given up. The
@@ -159,7 +159,7 @@ type Config struct {
 	// least one second. 0: 5 seconds.
 	Timeout time.Duration
 	// Connections is how many connections for data the wires have that this node makes, where a fabric has such: up to
-	// MostConnections. 0: one. Those that a peer makes have as many as it says.
+	// MostConnections. 0: one. Several networks to a peer have one each at least. Those that a peer makes have as many as it says.
 	Connections int
 	// RowOf returns what a rank of the job published with Row. It is called from Begin on, until the node is closed.
 	RowOf func(rank int) []byte

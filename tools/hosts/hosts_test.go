@@ -42,7 +42,8 @@ func TestOrder(t *testing.T) {
 	}
 	for _, bad := range []string{"0", "2 -ranks 1", "2 -ranks 1,2,3", "2 -map round", "2 -mpi none -name UPPER",
 		"2 -ranks 0,0", "2 -set bogus", "2 -set c:X=1", "2 -set b:=1", "2 -set b:X", "2 -resolve zz=1", "2 -resolve b=1",
-		"2 -resolve c=10.77.0.9", "2 -delay -1ms", "2 -rate fast", "2 -rate 1", "2 -rate -1gbit", "2 -queue 0s"} {
+		"2 -resolve c=10.77.0.9", "2 -delay -1ms", "2 -rate fast", "2 -rate 1", "2 -rate -1gbit", "2 -rate 1gbit,1gbit",
+		"2 -nets 2 -rate 1gbit,", "2 -nets 3 -rate 1gbit,1gbit", "2 -queue 0s"} {
 		_, err := parse(append(strings.Fields(bad), "--", "true"), io.Discard)
 		require.Error(t, err, bad)
 	}
@@ -66,7 +67,12 @@ func TestOptions(t *testing.T) {
 	p, err := parse(strings.Fields("2 -rate 1.5gbit -delay 1ms -set a:X=1=2 -set b:Y= -resolve b=fd77::1 -- true"), io.Discard)
 	require.NoError(t, err)
 	require.LessOrEqual(t, len(p.ID), 7)
-	require.Equal(t, 1.5e9, bitsPerSecond(p.Rate))
+	require.Equal(t, 1.5e9, bitsPerSecond(p.Rates[0]))
+	for args, want := range map[string][]string{"2 -nets 2 -rate 1gbit": {"1gbit", "1gbit"}, "2 -nets 2 -rate 1gbit,100mbit": {"1gbit", "100mbit"}, "2": nil} {
+		p, err := parse(append(strings.Fields(args), "--", "true"), io.Discard)
+		require.NoError(t, err)
+		require.Equal(t, want, p.Rates)
+	}
 	require.LessOrEqual(t, len("ub"+strconv.FormatInt(1<<22, 36)), 7)
 }
 

@@ -14,6 +14,7 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -49,7 +50,7 @@ type plan struct {
 	Ranks   []int
 	Cyclic  bool
 	Nets    int
-	Rate    string
+	Rates   []string // of each network; nil: as fast as they go
 	Queue   time.Duration
 	Burst   int
 	Delay   time.Duration
@@ -136,8 +137,8 @@ func parse(args []string, help io.Writer) (*plan, error) {
 	ranks := f.String("ranks", "", "ranks of each host, as `2,2` (1 each)")
 	mapping := f.String("map", "block", "block: the first host's ranks come first; or cyclic")
 	f.IntVar(&p.Nets, "nets", 1, "how many networks each host is on: eth0, eth1")
-	f.StringVar(&p.Rate, "rate", "", "of each link and direction, as tc has it: `1gbit`")
 	f.IntVar(&p.Burst, "burst", 0, "the bytes that -rate lets through at once (those of 4ms)")
+	rates := f.String("rate", "", "of each link and direction, as tc has it: `1gbit`, or one for each network: 1gbit,100mbit")
 	f.DurationVar(&p.Queue, "queue", 50*time.Millisecond, "how long a packet waits at most for what -rate lets through; others are lost")
 	f.DurationVar(&p.Delay, "delay", 0, "of each link and direction")
 	f.Float64Var(&p.Loss, "loss", 0, "the share of frames that each link and direction loses")
@@ -190,6 +191,13 @@ func parse(args []string, help io.Writer) (*plan, error) {
 	for _, n := range p.Ranks {
 		total += n
 	}
+	if *rates != "" {
+		p.Rates = strings.Split(*rates, ",")
+	}
+	if len(p.Rates) == 1 {
+		p.Rates = slices.Repeat(p.Rates, p.Nets)
+	}
+	slow := func(rate string) bool { return bitsPerSecond(rate) <= 0 }
 	switch {
 	case len(p.Command) == 0:
 		return nil, errors.New("no command")
@@ -203,10 +211,12 @@ func parse(args []string, help io.Writer) (*plan, error) {
 		return nil, fmt.Errorf("-mpi %s: want openmpi, mpich, env or none", p.MPI)
 	case p.Nets < 1 || p.Nets > 4:
 		return nil, fmt.Errorf("-nets %d: want 1 to 4", p.Nets)
-	case p.Rate != "" && bitsPerSecond(p.Rate) <= 0:
-		return nil, fmt.Errorf("-rate %s: want a number and kbit, mbit or gbit", p.Rate)
 	case p.Burst != 0 && p.Burst < p.MTU+100:
 		return nil, fmt.Errorf("-burst %d: want %d or more, a packet", p.Burst, p.MTU+100)
+	case slices.ContainsFunc(p.Rates, slow):
+		return nil, fmt.Errorf("-rate %s: want a number and kbit, mbit or gbit", *rates)
+	case p.Rates != nil && len(p.Rates) != p.Nets:
+		return nil, fmt.Errorf("-rate %s: want one rate, or one for each of %d networks", *rates, p.Nets)
 	case p.Queue < time.Millisecond:
 		return nil, fmt.Errorf("-queue %v: want 1ms or more", p.Queue)
 	case p.Delay < 0:

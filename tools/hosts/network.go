@@ -95,10 +95,11 @@ func (n *node) makeLink(net, h int) error {
 		"route replace 10.77.%[5]d.0/24 dev %[1]s src %[3]s congctl cubic\n"+
 		"route replace fd77:0:0:%[6]d::/64 dev %[1]s src %[4]s congctl cubic\n",
 		eth(net), n.MTU, address(net, h), address6(net, h), net, net+1)
-	if err != nil || n.Rate == "" {
+	if err != nil || n.Rates == nil {
 		return err
 	}
-	shape := append([]string{"root", "tbf", "rate", n.Rate, "latency", fmt.Sprintf("%dus", n.Queue.Microseconds()), "burst"}, n.burst())
+	rate := n.Rates[net]
+	shape := append([]string{"root", "tbf", "rate", rate, "latency", fmt.Sprintf("%dus", n.Queue.Microseconds()), "burst"}, n.burst(rate))
 	if err := tc(exec.Command("tc", append([]string{"qdisc", "replace", "dev", port(net, h)}, shape...)...)); err != nil {
 		return err
 	}
@@ -114,11 +115,11 @@ func tc(cmd *exec.Cmd) error {
 
 // burst returns what may pass at once. In 4 ms, a tick of many kernels, the rate is reached everywhere. With less, only where
 // timers are finer, but then short messages, too, take as long as the rate says.
-func (n *node) burst() string {
+func (n *node) burst(rate string) string {
 	if n.Burst > 0 {
 		return fmt.Sprint(n.Burst)
 	}
-	return fmt.Sprint(max(64<<10, int(bitsPerSecond(n.Rate)/8*0.004)))
+	return fmt.Sprint(max(64<<10, int(bitsPerSecond(rate)/8*0.004)))
 }
 
 // bitsPerSecond parses a rate as tc does; 0 if it is none.

@@ -408,7 +408,7 @@ func death(t *testing.T, kind int, pick *rand.Rand) {
 func TestHostsStopped(t *testing.T) {
 	seconds, err := conform.Number("CONFORM_STOPPED", 6)
 	require.NoError(t, err)
-	outlast(t, func(h *hostsJob) {
+	outlast(t, nil, func(h *hostsJob) {
 		h.do(t, "signal", "b", "STOP")
 		time.Sleep(time.Duration(seconds) * time.Second)
 		h.do(t, "signal", "b", "CONT")
@@ -417,7 +417,7 @@ func TestHostsStopped(t *testing.T) {
 
 // TestHostsAway takes a host's link away for less than the net timeout, which must kill no rank.
 func TestHostsAway(t *testing.T) {
-	outlast(t, func(h *hostsJob) {
+	outlast(t, nil, func(h *hostsJob) {
 		h.do(t, "cut", "b")
 		time.Sleep(4 * time.Second)
 		h.do(t, "restore", "b")
@@ -425,14 +425,14 @@ func TestHostsAway(t *testing.T) {
 }
 
 // outlast runs a job of two hosts that reduces large data, and checks it, before, during and after what disturbs it.
-func outlast(t *testing.T, disturb func(h *hostsJob), variables ...string) {
+func outlast(t *testing.T, options []string, disturb func(h *hostsJob), variables ...string) {
 	t.Parallel()
 	if testing.Short() || race.Enabled {
 		t.Skip("takes long")
 	}
 	bin := program(t)
 	dir := t.TempDir()
-	h := across(t, 2, nil, append(variables, conform.DirVar+"="+dir), bin, "stopped")
+	h := across(t, 2, options, append(variables, conform.DirVar+"="+dir), bin, "stopped")
 	rounds := func() (k int) {
 		b, _ := os.ReadFile(endings.RoundsFile(dir))
 		_, _ = fmt.Sscan(string(b), &k)
@@ -517,6 +517,8 @@ func TestHostsBad(t *testing.T) {
 		{"too few descriptors", false, nil, nil, []string{"sh", "-c", `ulimit -n 12; exec "$0" random`, bin}, "too many open files|descriptors"},
 		{"a host without the network", true, apart("cut b 1"), eth1, nil, "-hosta to host |-hostb to host "},
 		{"one direction lost", true, apart("cut b in 1"), eth1, nil, "no answer for 5s (UBCOLL_NET_TIMEOUT)"},
+		{"a host without the second network", true, apart("cut b 1"), []string{env.Net.Name + "=eth0,eth1"}, nil,
+			"and UBCOLL_NET names it on both: name fewer interfaces there"},
 		{"smaller packets on the way", true, apart("mtu b 1500 1"), eth1, nil, "is the MTU the same on the whole way?"},
 		{"the rendezvous is elsewhere", true, []string{"-resolve", "a=10.77.0.9"}, nil, nil, "10.77.0.9|-hosta:7077"},
 		{"the rendezvous is loopback", true, []string{"-resolve", "a=127.0.1.1"}, nil, nil,

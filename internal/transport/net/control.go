@@ -18,6 +18,7 @@ const (
 	controlTaken             // how many bytes of messages this side has read since it last said so (4)
 	controlBye               // this side closes: nothing comes after this
 	controlBroken            // text: how the other side broke the protocol
+	controlCut               // text: that a rail is lost
 	controlEnd
 )
 
@@ -35,6 +36,7 @@ const (
 // messages that the peer does not read for long still fit its socket: if its kernel is silent then, its host is dead.
 type control struct {
 	wire *Wire
+	rail int // of the wire's
 	end  end
 
 	receiving sync.Mutex
@@ -84,7 +86,7 @@ func parseControl(b []byte) (kind byte, body []byte, size int, err error) {
 		least, most = tellFixed, tellFixed+transport.MaxText
 	case controlTaken:
 		least, most = 4, 4
-	case controlBroken:
+	case controlBroken, controlCut:
 		most = transport.MaxText
 	}
 	if b[0] != 'U' || b[1] != 'C' || kind == 0 || kind >= controlEnd || b[3] != 0 || length < least || length > most {
@@ -106,7 +108,7 @@ func (c *control) tell(kind byte, body []byte, mayBeLost bool) bool {
 	}
 	size := controlHeader + len(body)
 	switch {
-	case kind == controlBroken: // the wire ends with it, and a peer that broke the protocol may not read
+	case kind == controlBroken, kind == controlCut: // the wire ends with it, and a peer that broke the protocol may not read
 		c.out = encodeControl(c.out, kind, body)
 	case len(c.held) == 0 && c.unread+size <= window:
 		c.unread += size
@@ -254,6 +256,8 @@ func (c *control) read() error {
 			c.lift()
 		case controlBroken:
 			return fmt.Errorf("%w: it says: %s", errTold, body)
+		case controlCut:
+			return lostRail(body)
 		}
 		b = b[size:]
 	}

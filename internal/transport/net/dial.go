@@ -98,9 +98,10 @@ func final(errs []error, again int, refused, silent bool) bool {
 
 // dialOnce tries all addresses, and returns why each has failed.
 func (n *Node) dialOnce(ctx context.Context, peer int, at Row) (w *Wire, errs []error) {
-	left := inOrder(at.Addrs, n.mine)
+	left, rails := inOrder(at.Addrs, n.mine), railsTo(n.on, at.Addrs)
+	count := 1 + max(n.config.Connections, len(rails))
 	for len(left) > 0 {
-		h := hello{from: uint32(n.config.Rank), to: uint32(peer), count: uint32(1 + n.config.Connections), key: n.row.Key}
+		h := hello{from: uint32(n.config.Rank), to: uint32(peer), count: uint32(count), key: n.row.Key}
 		if _, err := rand.Read(h.attempt[:]); err != nil {
 			return nil, []error{err}
 		}
@@ -116,22 +117,31 @@ func (n *Node) dialOnce(ctx context.Context, peer int, at Row) (w *Wire, errs []
 			first.Close()
 			return nil, append(errs, errCrossed)
 		}
-		w, err := n.dialAll(ctx, first, h, addr, at.Key)
+		w, over, err := n.dialAll(ctx, first, h, addr, at.Key, rails)
 		n.decided(peer, h.attempt)
 		if err == nil {
 			return w, nil
 		}
 		only := at
 		only.Addrs = []netip.Addr{addr.Addr()}
-		errs = append(errs, n.blame(ctx, only, fmt.Errorf("%v: %w", addr, n.reasoned(err))))
+		if over != nil {
+			only.Addrs[0] = over.to
+		}
+		err = n.blame(ctx, only, fmt.Errorf("%v: %w", netip.AddrPortFrom(only.Addrs[0], at.Port), n.reasoned(err)))
+		if over != nil { // another address for the control connection would not help
+			return nil, append(errs, over.blame(err))
+		}
+		errs = append(errs, err)
 		left = slices.DeleteFunc(left, func(a netip.Addr) bool { return a == addr.Addr() })
 	}
 	return nil, errs
 }
 
-// dialAll makes the connections after the first, to the same address, and a wire of all.
-func (n *Node) dialAll(ctx context.Context, c stdnet.Conn, h hello, addr netip.AddrPort, key [32]byte) (w *Wire, err error) {
+// dialAll makes the connections after the first, over the rails in turn, and a wire of all. Without rails they go to the
+// first one's address. over is the rail of the connection that could not be made, if it had one.
+func (n *Node) dialAll(ctx context.Context, c stdnet.Conn, h hello, addr netip.AddrPort, key [32]byte, rails []rail) (w *Wire, over *rail, err error) {
 	fds := make([]int, 0, h.count)
+	var from netip.Addr
 	for {
 		var fd int
 		if fd, err = n.tried(ctx, c, h.index == 0); err != nil {
@@ -139,16 +149,21 @@ func (n *Node) dialAll(ctx context.Context, c stdnet.Conn, h hello, addr netip.A
 		}
 		fds = append(fds, fd)
 		if h.index++; h.index == h.count {
-			return n.wire(int(h.to), fds, h.attempt)
+			w, err = n.wire(int(h.to), fds, h.attempt)
+			return w, nil, err
 		}
-		if c, err = n.attempt(ctx, h, addr, key); err != nil {
+		if rails != nil {
+			over = &rails[int(h.index-1)%len(rails)]
+			from, addr = over.from.prefix.Addr(), netip.AddrPortFrom(over.to, addr.Port())
+		}
+		if c, err = n.attempt(ctx, h, from, addr, key); err != nil {
 			break
 		}
 	}
 	for _, fd := range fds {
 		closeSocket(fd)
 	}
-	return nil, err
+	return nil, over, err
 }
 
 // race dials addresses, starting each a little after the one before, and takes the first whose peer proves itself.
@@ -168,7 +183,7 @@ func (n *Node) race(ctx context.Context, h hello, at Row, addrs []netip.Addr) (s
 		next++
 		running++
 		go func() {
-			c, err := n.attempt(ctx, h, addr, at.Key)
+			c, err := n.attempt(ctx, h, netip.Addr{}, addr, at.Key)
 			results <- result{c, addr, err}
 		}()
 	}
@@ -208,16 +223,20 @@ func (n *Node) race(ctx context.Context, h hello, at Row, addrs []netip.Addr) (s
 }
 
 // dialer makes connections that end if the peer's host does not answer for the time limit, and only then: a peer that
-// is stopped may take long.
-func (n *Node) dialer() *stdnet.Dialer {
-	return &stdnet.Dialer{Timeout: n.config.Timeout, KeepAlive: -1, Control: func(_, _ string, c syscall.RawConn) error {
+// is stopped may take long. They come from that address, if it is one.
+func (n *Node) dialer(from netip.Addr) *stdnet.Dialer {
+	d := &stdnet.Dialer{Timeout: n.config.Timeout, KeepAlive: -1, Control: func(_, _ string, c syscall.RawConn) error {
 		return limited(c, n.config.Timeout)
 	}}
+	if from.IsValid() {
+		d.LocalAddr = stdnet.TCPAddrFromAddrPort(netip.AddrPortFrom(from, 0))
+	}
+	return d
 }
 
 // attempt makes a connection whose ends have proved themselves.
-func (n *Node) attempt(ctx context.Context, h hello, addr netip.AddrPort, key [32]byte) (stdnet.Conn, error) {
-	c, err := n.dialer().DialContext(ctx, "tcp", addr.String())
+func (n *Node) attempt(ctx context.Context, h hello, from netip.Addr, addr netip.AddrPort, key [32]byte) (stdnet.Conn, error) {
+	c, err := n.dialer(from).DialContext(ctx, "tcp", addr.String())
 	if err == nil {
 		stop := untilDone(ctx, c)
 		err = n.meet(c, h, key)
@@ -256,7 +275,7 @@ func (n *Node) listens(ctx context.Context, at Row) error {
 	for _, a := range at.Addrs {
 		addr := netip.AddrPortFrom(a, at.Port)
 		go func() {
-			c, err := n.dialer().DialContext(ctx, "tcp", addr.String())
+			c, err := n.dialer(netip.Addr{}).DialContext(ctx, "tcp", addr.String())
 			if err == nil {
 				c.Close()
 			} else {

@@ -41,7 +41,7 @@ const (
 	probeSize = 64 << 10
 )
 
-var helloMagic = [8]byte{'u', 'b', 'c', 'o', 'l', 'l', 0, 3}
+var helloMagic = [8]byte{'u', 'b', 'c', 'o', 'l', 'l', 0, 4}
 
 // strangerLimit is how long everything before the proofs may take. Tests make it short.
 var strangerLimit = 5 * time.Second

@@ -349,7 +349,7 @@ func TestDuplicates(t *testing.T) {
 	fds := descriptorsOpen(t)
 	for range 20 {
 		h := hello{from: 0, to: 1, count: 2, key: p.a.row.Key, attempt: p.ab.attempt}
-		c, err := p.a.attempt(t.Context(), h, netip.MustParseAddrPort(p.b.addr()), p.b.row.Key)
+		c, err := p.a.attempt(t.Context(), h, netip.Addr{}, netip.MustParseAddrPort(p.b.addr()), p.b.row.Key)
 		require.NoError(t, err)
 		require.ErrorIs(t, dialled(t.Context(), c), errCrossed)
 		_, err = c.Read(make([]byte, 1))
@@ -369,7 +369,7 @@ func TestDuplicatesBefore(t *testing.T) {
 	fds := descriptorsOpen(t)
 	for i := range 20 {
 		h := hello{from: 0, to: 1, count: 2, key: a.row.Key, attempt: [16]byte{byte(i / 4)}}
-		c, err := a.attempt(t.Context(), h, netip.MustParseAddrPort(b.addr()), b.row.Key)
+		c, err := a.attempt(t.Context(), h, netip.Addr{}, netip.MustParseAddrPort(b.addr()), b.row.Key)
 		require.NoError(t, err)
 		if err := dialled(t.Context(), c); i%4 == 0 {
 			require.NoError(t, err)

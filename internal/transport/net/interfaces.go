@@ -25,7 +25,7 @@ type local struct {
 func (l local) loopback() bool { return l.prefix.Addr().IsLoopback() }
 
 // locals returns this host's addresses, except link-local ones, which mean nothing without their interface.
-func locals() ([]local, error) {
+var locals = func() ([]local, error) {
 	all, err := stdnet.Interfaces()
 	if err != nil {
 		return nil, fmt.Errorf("network: interfaces: %w", limit(err))

@@ -42,9 +42,9 @@ func node(t testing.TB, rank int) (*Node, *told) { return nodeWith(t, transport.
 
 func nodeWith(t testing.TB, c transport.Config) (*Node, *told) {
 	t.Helper()
-	t.Setenv("UBCOLL_NET", "lo")
+	t.Setenv("UBCOLL_NET", interfaces)
 	h := &told{rowElse: c.RowOf}
-	n, err := New(transport.Config{Rank: c.Rank, Secret: secret, Size: c.Size, Timeout: c.Timeout, RowOf: h.rowOf,
+	n, err := New(transport.Config{Rank: c.Rank, Secret: secret, Size: c.Size, Timeout: c.Timeout, Connections: c.Connections, RowOf: h.rowOf,
 		Heard: func(_ int, m transport.Message) { h.mu.Lock(); defer h.mu.Unlock(); h.heard = append(h.heard, m) },
 		Down:  func(_ int, d *transport.Down) { h.mu.Lock(); defer h.mu.Unlock(); h.down = append(h.down, d) },
 		Tick:  func() { h.mu.Lock(); defer h.mu.Unlock(); h.ticks++ },
@@ -54,6 +54,17 @@ func nodeWith(t testing.TB, c transport.Config) (*Node, *told) {
 	n.Begin()
 	t.Cleanup(func() { _ = n.Close(0); tolds.Delete(n) })
 	return n, h
+}
+
+// interfaces is what nodes listen on.
+var interfaces = "lo"
+
+// twoRails lets nodes of this test listen on two interfaces, which are two subnets of loopback.
+func twoRails(t testing.TB) {
+	t.Helper()
+	system := locals
+	t.Cleanup(func() { locals, interfaces = system, "lo" })
+	locals, interfaces = func() ([]local, error) { return host("rail0", "127.0.0.1/24", "rail1", "127.0.1.1/24"), nil }, "rail0,rail1"
 }
 
 var tolds sync.Map // by *Node: its *told
@@ -186,4 +197,10 @@ func within(t testing.TB) context.Context {
 	ctx, cancel := context.WithTimeout(t.Context(), testkit.Limit)
 	t.Cleanup(cancel)
 	return ctx
+}
+
+// traffic is what a data connection has carried.
+func (d *data) traffic() (t transport.Traffic) {
+	d.Add(&t)
+	return t
 }

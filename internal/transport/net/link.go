@@ -27,7 +27,8 @@ type Link struct {
 	down    atomic.Pointer[transport.Down]
 	queued  atomic.Uint64
 	sent    atomic.Uint64
-	early   []early // frames from before up
+	order   atomic.Pointer[order] // of the puts over a wire of several data connections; else nil
+	early   []early               // frames from before up
 
 	node     *Node
 	comm     *comm
@@ -37,6 +38,7 @@ type Link struct {
 	cancel   context.CancelCauseFunc
 	refused  bool       // by the peer; held by the wire's lock
 	ending   sync.Mutex // held by the goroutine that closes
+	landing  sync.Mutex // of several data connections, held by the one that changes what places have received
 	revoking atomic.Int64
 }
 
@@ -53,16 +55,19 @@ type place struct {
 	granted atomic.Uint64
 	p       unsafe.Pointer // set by the grant; the receiving goroutine reads it after granted
 	n       int
-	done    uint64 // sequences up to this have landed or were revoked; this and the next two are the receiving goroutine's
+	done    uint64 // sequences up to this have landed or were revoked; this and the next two are the receiving goroutine's, or guarded by landing
 	part    uint64 // the last sequence of which parts have landed
 	came    int    // how many bytes
 
 	theirs struct {
 		granted atomic.Uint64
 		room    atomic.Int64
-		revoked uint64 // up to here; held by putting
-		_       [40]byte
+		revoked uint64 // up to here; this and the next two are guarded by putting
+		by      uint8  // the connection that the last put took, plus 1; 0: none
+		behind  bool   // the last put answered no grant
 	}
+	acks uint8 // connections that have acknowledged the revocation; as done
+	_    [31]byte
 }
 
 // cameOf is how many bytes of a sequence have come in parts. Those of one that was revoked before its end are forgotten.
@@ -160,6 +165,9 @@ func (l *Link) attach(w *Wire) error {
 		return d
 	}
 	w.put(l.id, l)
+	if len(w.data) > 1 {
+		l.order.Store(new(order))
+	}
 	l.over.Store(w.overs[l.id])
 	delete(w.overs, l.id)
 	l.wire.Store(w)
@@ -189,16 +197,37 @@ func (l *Link) send(h tcp.Header, p unsafe.Pointer) {
 	put := h.Kind == tcp.Put
 	switch {
 	case put && (l.closed.Load() || h.Seq <= l.places[h.Place].theirs.revoked):
-		l.sent.Add(1)
+		if o := l.order.Load(); o != nil {
+			o.skip()
+		} else {
+			l.sent.Add(1)
+		}
 	case l.closed.Load() || !l.up && l.down.Load() != nil:
 	case !l.up:
 		l.early = append(l.early, early{h, p})
 	case put:
-		l.conn(int(h.Place)).Put(h, p, &l.sent)
+		l.put(h, p)
 	default:
-		l.conn(int(h.Place)).Queue(h)
+		w := l.wire.Load()
+		for i := range w.data {
+			if h.Kind == tcp.Revoke || i == w.home(int(h.Place)) { // the peer's put may be on any connection
+				w.data[i].Queue(h)
+			}
+		}
 		l.node.said.Store(true)
 	}
+}
+
+// put sends a put. The caller holds putting.
+func (l *Link) put(h tcp.Header, p unsafe.Pointer) {
+	w, o := l.wire.Load(), l.order.Load()
+	if o == nil {
+		w.data[0].Put(h, p, &l.sent)
+		return
+	}
+	i := l.choose(w, h)
+	o.add(i)
+	w.data[i].Put(h, p, &o.sent[i])
 }
 
 // fail ends the link for a reason of its own.
@@ -254,16 +283,6 @@ func (l *Link) Revoking() int {
 	return int(l.revoking.Load())
 }
 
-func (l *Link) conn(place int) *tcp.Conn {
-	w := l.wire.Load()
-	if len(w.data) > 1 {
-		place %= len(w.data)
-	} else {
-		place = 0
-	}
-	return w.data[place].Conn
-}
-
 // Word implements transport.Endpoint.
 func (l *Link) Word(place int) *atomic.Uint64 { return &l.places[place].word }
 
@@ -277,7 +296,7 @@ func (l *Link) Put(place int, seq uint64, p unsafe.Pointer, n int) {
 	l.putting.Lock()
 	l.queued.Add(1)
 	if l.up && !l.lost && !l.closed.Load() { // as send does, with less to look at, since this counts
-		l.conn(place).Put(h, p, &l.sent)
+		l.put(h, p)
 	} else {
 		l.send(h, p)
 	}
@@ -288,7 +307,15 @@ func (l *Link) Put(place int, seq uint64, p unsafe.Pointer, n int) {
 func (l *Link) Queued() uint64 { return l.queued.Load() }
 
 // Sent implements transport.Endpoint.
-func (l *Link) Sent() uint64 { return l.sent.Load() }
+func (l *Link) Sent() uint64 {
+	o := l.order.Load()
+	if o == nil {
+		return l.sent.Load()
+	}
+	l.putting.Lock()
+	defer l.putting.Unlock()
+	return l.sent.Load() + o.count()
+}
 
 // Tell implements transport.Endpoint.
 func (l *Link) Tell(m transport.Message) {

@@ -33,6 +33,7 @@ type Node struct {
 	private *ecdh.PrivateKey
 	row     Row
 	mine    []local // addresses of this host
+	on      []local // of these, what UBCOLL_NET names; nil without it
 
 	poll    *poll
 	waiting sync.Mutex // held by the goroutine that uses waiter
@@ -104,6 +105,9 @@ func New(c transport.Config) (*Node, error) {
 	on, rest, err := chosen(n.mine, words)
 	if err != nil {
 		return nil, err
+	}
+	if len(words) > 0 {
+		n.on = on
 	}
 	if len(rest) > 0 {
 		c.Log.Warn("network: this host has more addresses than a rank listens on: name those to use in "+env.Net.Name,
@@ -236,6 +240,7 @@ func (n *Node) look(now time.Time) {
 	for _, w := range n.all() {
 		w.silent(now)
 		w.overdue(now)
+		w.severed(now)
 	}
 }
 

@@ -205,6 +205,16 @@ func watch(fd int, control bool, timeout time.Duration) (err error) {
 	return err
 }
 
+// probe lets the kernel ask whether the peer's answers, once a second while nothing else goes over a connection, and do
+// nothing if it does not.
+func probe(fd int) (err error) {
+	for _, o := range [][3]int{{unix.SOL_SOCKET, unix.SO_KEEPALIVE, 1}, {unix.IPPROTO_TCP, unix.TCP_KEEPIDLE, 1},
+		{unix.IPPROTO_TCP, unix.TCP_KEEPINTVL, 1}, {unix.IPPROTO_TCP, unix.TCP_KEEPCNT, 127}} {
+		err = errors.Join(err, unix.SetsockoptInt(fd, o[0], o[1], o[2]))
+	}
+	return err
+}
+
 // limited sets the same for a connection that is being made.
 func limited(c syscall.RawConn, timeout time.Duration) (err error) {
 	failed := c.Control(func(fd uintptr) { err = watch(int(fd), true, timeout) })
@@ -260,14 +270,19 @@ func descriptors() uint64 {
 	return r.Cur
 }
 
-// localAddr is this host's address of a connection.
-func localAddr(fd int) (netip.Addr, error) {
-	a, err := unix.Getsockname(fd)
+// pathOf returns the addresses of a connection.
+func pathOf(fd int) (path, error) {
+	here, err1 := unix.Getsockname(fd)
+	there, err2 := unix.Getpeername(fd)
+	return path{here: addrOf(here), there: addrOf(there)}, errors.Join(err1, err2)
+}
+
+func addrOf(a unix.Sockaddr) netip.Addr {
 	switch a := a.(type) {
 	case *unix.SockaddrInet4:
-		return netip.AddrFrom4(a.Addr), nil
+		return netip.AddrFrom4(a.Addr)
 	case *unix.SockaddrInet6:
-		return netip.AddrFrom16(a.Addr).Unmap(), nil
+		return netip.AddrFrom16(a.Addr).Unmap()
 	}
-	return netip.Addr{}, errors.Join(err, errors.ErrUnsupported)
+	return netip.Addr{}
 }

@@ -3,7 +3,6 @@
 package net
 
 import (
-	"net/netip"
 	"syscall"
 	"time"
 
@@ -36,6 +35,8 @@ func adopt(syscall.Conn) (int, error) { return 0, fault.ErrNotSupported }
 
 func watch(int, bool, time.Duration) error { return fault.ErrNotSupported }
 
+func probe(int) error { return fault.ErrNotSupported }
+
 func limited(syscall.RawConn, time.Duration) error { return fault.ErrNotSupported }
 
 func silent(int, time.Duration) bool { return false }
@@ -48,7 +49,7 @@ func shutdown(int) {}
 
 func closeSocket(int) {}
 
-func localAddr(int) (netip.Addr, error) { return netip.Addr{}, fault.ErrNotSupported }
+func pathOf(int) (path, error) { return path{}, fault.ErrNotSupported }
 
 func raiseLimit() {}
 

@@ -12,12 +12,19 @@ import (
 	"github.com/ubcoll/ubcoll/internal/transport/transporttest"
 )
 
-// TestSuite: TCP does what every transport does, over one connection for data and over several.
+// TestSuite: TCP does what every transport does, over one connection for data and over several, and over two rails.
 func TestSuite(t *testing.T) {
-	for _, connections := range []int{0, 3} {
-		t.Run(fmt.Sprintf("%d connections", max(connections, 1)), func(t *testing.T) {
+	for _, connections := range []int{0, 3, 2} {
+		name, rails := fmt.Sprintf("%d connections", max(connections, 1)), connections == 2
+		if rails {
+			name = "2 rails"
+		}
+		t.Run(name, func(t *testing.T) {
+			if rails {
+				twoRails(t)
+			}
 			transporttest.Suite(t, func(t testing.TB, configs []transport.Config) transporttest.Network {
-				t.Setenv("UBCOLL_NET", "lo")
+				t.Setenv("UBCOLL_NET", interfaces)
 				var nodes []*Node
 				n := transporttest.Network{
 					Background: true,

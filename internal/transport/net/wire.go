@@ -29,6 +29,8 @@ type Wire struct {
 	name    string   // see Link.Name
 	control control
 	data    []data
+	rails   []path // that the data connections go over
+	homes   []int  // those of the first rail
 	down    atomic.Pointer[transport.Down]
 	ended   atomic.Bool  // some goroutine ends it
 	linked  atomic.Bool  // it has or had a link, so its end is reported
@@ -36,6 +38,8 @@ type Wire struct {
 
 	silentAt atomic.Int64 // when the peer's kernel was last found not to answer
 
+	pacing sync.Mutex                           // held by goroutines that choose a connection
+	chosen float64                              // bytes of all puts for which one was; guarded by pacing
 	mu     sync.Mutex                           // held by goroutines that change links
 	links  atomic.Pointer[map[uint64]*Link]     // by communicator, until both sides have closed theirs
 	recent atomic.Pointer[Link]                 // the one last looked up
@@ -49,18 +53,20 @@ type Wire struct {
 // data is a data connection.
 type data struct {
 	*tcp.Conn
-	end  end
-	over atomic.Bool // nothing more comes on it
-	err  error       // why; written before over
+	rail  int       // of the wire's
+	apart bool      // that is not the control connection's
+	since time.Time // when it was first found not to answer; the node's goroutine's
+	pace  pace      // guarded by Wire.pacing
+	end   end
+	over  atomic.Bool // nothing more comes on it
+	err   error       // why; written before over
 }
 
 // wire makes a wire of connected sockets. If it cannot, it closes them.
 func (n *Node) wire(peer int, fds []int, attempt [16]byte) (*Wire, error) {
 	w := &Wire{node: n, peer: peer, attempt: attempt, name: "tcp", data: make([]data, len(fds)-1), asked: map[uint64]int{},
 		overs: map[uint64]uint32{}}
-	if a, err := localAddr(fds[len(fds)-1]); err == nil {
-		w.name = "tcp " + interfaceOf(a)
-	}
+	w.lay(fds)
 	w.links.Store(&map[uint64]*Link{})
 	w.control.wire, w.control.fd = w, fds[0]
 	w.control.end = end{fd: fds[0], ready: w.hear}
@@ -163,10 +169,12 @@ func (w *Wire) heard(err error) {
 		w.settle()
 	case errors.Is(err, tcp.ErrFrame), errors.Is(err, errTold):
 		w.finish(transport.Broken, err)
+	case errors.As(err, new(lostRail)):
+		w.finish(transport.Cut, err)
 	case w.control.leaving():
 		w.finish(transport.Left, errClosed)
 	default:
-		w.lost("its connection has ended", err)
+		w.lost("its connection has ended", w.control.rail, err)
 	}
 }
 
@@ -181,8 +189,10 @@ func (w *Wire) silent(now time.Time) bool {
 
 // lost ends the wire after an error of a socket. If packets get lost in one direction only, the peer may give up first,
 // and its end of stream may arrive. If its kernel did not answer before, that does not mean that its process died.
-func (w *Wire) lost(what string, err error) {
+func (w *Wire) lost(what string, rail int, err error) {
 	switch {
+	case noRoute(err) && len(w.rails) > 1:
+		w.finish(transport.Cut, fmt.Errorf("%s: %w", w.noAnswer(rail), err))
 	case noRoute(err):
 		w.finish(transport.Cut, fmt.Errorf("no answer for %v (%s): %w", w.node.config.Timeout, env.NetTimeout.Name, err))
 	case w.silent(time.Now()):
@@ -260,7 +270,7 @@ func (w *Wire) overdue(now time.Time) {
 	case since(&w.part.data) > silence && w.part.control.Load() == 0 && !w.control.leaving():
 		for i := range w.data {
 			if d := &w.data[i]; d.over.Load() {
-				w.lost("a data connection has ended", d.err)
+				w.lost("a data connection has ended", d.rail, d.err)
 			}
 		}
 	}
@@ -350,6 +360,10 @@ func (s sink) Place(h tcp.Header) (unsafe.Pointer, bool, error) {
 		}
 		s.w.recent.Store(l)
 	}
+	if len(s.w.data) > 1 {
+		l.landing.Lock()
+		defer l.landing.Unlock()
+	}
 	if l.over.Load()&(1<<s.i) != 0 {
 		return nil, false, tcp.Refused(h, "it was said to be closed")
 	}
@@ -386,6 +400,10 @@ func (s sink) Landed(h tcp.Header) {
 	}
 	if l == nil || l.closed.Load() {
 		return
+	}
+	if len(s.w.data) > 1 {
+		l.landing.Lock()
+		defer l.landing.Unlock()
 	}
 	x := &l.places[h.Place]
 	came := x.cameOf(h.Seq) + int(h.Length)
@@ -442,8 +460,13 @@ func (s sink) Told(h tcp.Header) error {
 		if l.revoking.Load() == 0 {
 			return tcp.Refused(h, "nothing was revoked")
 		}
-		x.done = max(x.done, h.Seq)
-		l.revoking.Add(-1)
+		l.landing.Lock()
+		defer l.landing.Unlock()
+		if x.acks++; int(x.acks) == len(s.w.data) { // now what was put before has landed on all
+			x.acks = 0
+			x.done = max(x.done, h.Seq)
+			l.revoking.Add(-1)
+		}
 	}
 	return nil
 }

@@ -10,9 +10,9 @@ import (
 	"unsafe"
 )
 
-// inline is the largest payload that is copied behind its header, so that one call sends or receives both. A put of up
+// Short is the largest payload that is copied behind its header, so that one call sends or receives both. A put of up
 // to that many bytes is a word.
-const inline = 4 << 10
+const Short = 4 << 10
 
 // ahead is how much is read together with a header. Copying some of it to its place is cheaper than another call.
 const ahead = 16 << 10
@@ -57,7 +57,7 @@ type Conn struct {
 
 	sending sync.Mutex // held by the goroutine that sends, or takes puts out of the queue
 	wanted  bool
-	out     [HeaderSize + inline]byte
+	out     [HeaderSize + Short]byte
 	heads   [together][HeaderSize]byte
 	from    [1 + 2*together]iovec
 	message scatter
@@ -120,9 +120,9 @@ func (c *Conn) receive() (moved bool, err error) {
 			// Reads beyond the payload, too: usually that is the next header.
 			k := min(c.rest, most)
 			c.into[0] = element(unsafe.Add(c.base, int(c.now.Length)-c.rest), k)
-			c.into[1] = element(unsafe.Pointer(&c.in[0]), HeaderSize+inline)
+			c.into[1] = element(unsafe.Pointer(&c.in[0]), HeaderSize+Short)
 			v := c.into[:]
-			if asked = k + HeaderSize + inline; k < c.rest {
+			if asked = k + HeaderSize + Short; k < c.rest {
 				v, asked = v[:1], k
 			}
 			n, e = gather(c.fd, v)
@@ -247,7 +247,7 @@ func (c *Conn) put(h Header, p unsafe.Pointer, sent *atomic.Uint64) {
 	h.Encode(c.out[:])
 	var done int
 	var e syscall.Errno
-	if n <= inline {
+	if n <= Short {
 		if n > 0 {
 			copy(c.out[HeaderSize:], unsafe.Slice((*byte)(p), n))
 		}
@@ -265,7 +265,7 @@ func (c *Conn) put(h Header, p unsafe.Pointer, sent *atomic.Uint64) {
 		c.wants(true)
 		c.mu.Lock()
 		defer c.mu.Unlock()
-		if n > inline { // before what was put meanwhile
+		if n > Short { // before what was put meanwhile
 			x := c.wait(h, p, sent)
 			x.begun = done
 			if i := c.turn(h.Comm); i >= 0 {

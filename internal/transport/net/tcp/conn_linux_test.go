@@ -262,10 +262,10 @@ func TestQueueOrder(t *testing.T) {
 			frame(1, 5, 1, 5000), frame(1, 6, 1, 5000), frame(1, 7, 1, 5000), frame(1, 8, 1, 5000), frame(2, 0, 1, 5000)},
 			[]Header{frame(1, 0, 1, 5000), frame(1, 1, 1, 5000), frame(1, 2, 1, 5000), frame(1, 3, 1, 5000), frame(1, 4, 1, 5000),
 				frame(1, 5, 1, 5000), frame(1, 6, 1, 5000), frame(1, 7, 1, 5000), frame(2, 0, 1, 5000), frame(1, 8, 1, 5000)}},
-		{"words first", []Header{frame(1, 0, 1, 2*most), frame(2, 0, 1, 8), note(Grant, 1, 0), frame(1, 1, 1, inline), note(Revoked, 2, 0),
-			frame(1, 2, 1, 0), frame(1, 3, 1, inline+1)},
-			[]Header{frame(2, 0, 1, 8), note(Grant, 1, 0), frame(1, 1, 1, inline), note(Revoked, 2, 0), frame(1, 2, 1, 0), part(1, 0, 1),
-				frame(1, 0, 1, most), frame(1, 3, 1, inline+1)}},
+		{"words first", []Header{frame(1, 0, 1, 2*most), frame(2, 0, 1, 8), note(Grant, 1, 0), frame(1, 1, 1, Short), note(Revoked, 2, 0),
+			frame(1, 2, 1, 0), frame(1, 3, 1, Short+1)},
+			[]Header{frame(2, 0, 1, 8), note(Grant, 1, 0), frame(1, 1, 1, Short), note(Revoked, 2, 0), frame(1, 2, 1, 0), part(1, 0, 1),
+				frame(1, 0, 1, most), frame(1, 3, 1, Short+1)}},
 		{"a word behind its place", []Header{frame(1, 0, 1, most+1), frame(1, 0, 2, 8), frame(1, 0, 3, 0), frame(2, 0, 1, 8), frame(1, 1, 1, 8)},
 			[]Header{frame(2, 0, 1, 8), frame(1, 1, 1, 8), part(1, 0, 1), frame(1, 0, 1, 1), frame(1, 0, 2, 8), frame(1, 0, 3, 0)}},
 	} {
@@ -313,7 +313,7 @@ func TestCallLength(t *testing.T) {
 			frame(2, 0, 1, 5000)}, 0, 3 * (HeaderSize + 100<<10)},
 		{"puts that nobody waits for", slices.Repeat([]Header{frame(1, 0, 1, 100<<10)}, 7), 0, 5 * (HeaderSize + 100<<10)},
 		{"frames that nobody waits for", []Header{frame(1, 0, 1, 3*MaxPayload)}, 0, 2 * (HeaderSize + MaxPayload)},
-		{"many words", append(slices.Repeat([]Header{frame(2, 0, 1, inline)}, MaxPayload/inline), frame(1, 0, 1, 5000)), MaxPayload, MaxPayload},
+		{"many words", append(slices.Repeat([]Header{frame(2, 0, 1, Short)}, MaxPayload/Short), frame(1, 0, 1, 5000)), MaxPayload, MaxPayload},
 	} {
 		t.Run(k.name, func(t *testing.T) {
 			c, _, _ := full(t)
@@ -339,7 +339,7 @@ func (c *Conn) fill(t *testing.T, h Header, sent *atomic.Uint64) (begun int, mem
 
 // A frame that the socket does not take, or takes in part, goes before those that come meanwhile.
 func TestTakenInPart(t *testing.T) {
-	for _, n := range []int{0, 8, inline, inline + 1, MaxPayload} {
+	for _, n := range []int{0, 8, Short, Short + 1, MaxPayload} {
 		t.Run(fmt.Sprint(n), func(t *testing.T) {
 			c, fd, wanted := full(t)
 			before := 0 // bytes of others; the largest frame is too large anyway
@@ -368,7 +368,7 @@ func TestTakenInPart(t *testing.T) {
 			}
 			frames, got := drain(t, c, fd)
 			require.Len(t, frames, 4)
-			if n == inline+1 { // it has not begun
+			if n == Short+1 { // it has not begun
 				require.Equal(t, frame(2, 1, 1, 8), frames[0])
 				frames = frames[1:]
 			}

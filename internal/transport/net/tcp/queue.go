@@ -44,7 +44,7 @@ func (c *Conn) enqueue(h Header, p unsafe.Pointer, sent *atomic.Uint64) {
 		c.counts.waited++
 	}
 	n := h.payload()
-	behind := n > inline
+	behind := n > Short
 	i := c.turn(h.Comm)
 	var last *put
 	if i >= 0 {

@@ -2,6 +2,7 @@ package tcp
 
 import (
 	"syscall"
+	"time"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
@@ -86,6 +87,26 @@ func retries(fd int) (n uint64, ok bool) {
 		return 0, false
 	}
 	return uint64(i.Total_retrans), true
+}
+
+// outstanding is how many bytes the kernel has that the peer's has not acknowledged.
+func outstanding(fd int) int {
+	n, err := unix.IoctlGetInt(fd, unix.SIOCOUTQ)
+	if err != nil {
+		return 0
+	}
+	return n
+}
+
+// unanswered reports whether the kernel has sent something, also a probe, after the last acknowledgement came, and when
+// that was. The peer's process may be stopped: its kernel then answers each probe, however rarely these are sent.
+func unanswered(fd int) (waits bool, heard time.Duration) {
+	i, err := unix.GetsockoptTCPInfo(fd, unix.IPPROTO_TCP, unix.TCP_INFO)
+	if err != nil {
+		return false, 0
+	}
+	waits = i.Probes > 0 || i.Unacked > 0 && i.Last_data_sent < i.Last_ack_recv
+	return waits, time.Duration(i.Last_ack_recv) * time.Millisecond
 }
 
 func shutdown(fd int) { _ = unix.Shutdown(fd, unix.SHUT_WR) }

@@ -4,6 +4,7 @@ package tcp
 
 import (
 	"syscall"
+	"time"
 	"unsafe"
 )
 
@@ -32,6 +33,10 @@ type scatter struct{}
 func (scatter) send(int, []iovec) (int, syscall.Errno) { return 0, syscall.ENOTSUP }
 
 func retries(int) (uint64, bool) { return 0, false }
+
+func outstanding(int) int { return 0 }
+
+func unanswered(int) (bool, time.Duration) { return false, 0 }
 
 func shutdown(int) {}
 
