@@ -197,9 +197,12 @@ func (l *Link) send(h tcp.Header, p unsafe.Pointer) {
 	put := h.Kind == tcp.Put
 	switch {
 	case put && (l.closed.Load() || h.Seq <= l.places[h.Place].theirs.revoked):
-		if o := l.order.Load(); o != nil {
+		switch o, w := l.order.Load(), l.wire.Load(); {
+		case o != nil:
 			o.skip()
-		} else {
+		case w != nil:
+			w.data[0].Skip(l.id, &l.sent)
+		default:
 			l.sent.Add(1)
 		}
 	case l.closed.Load() || !l.up && l.down.Load() != nil:

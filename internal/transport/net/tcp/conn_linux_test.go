@@ -337,6 +337,25 @@ func (c *Conn) fill(t *testing.T, h Header, sent *atomic.Uint64) (begun int, mem
 	return c.turns[0].off / MaxPayload, memory
 }
 
+// A put that is not sent counts once those before it do, whose memory is in use until then; and not behind those of others.
+func TestSkip(t *testing.T) {
+	c, fd, _ := full(t)
+	var sent, others atomic.Uint64
+	b := make([]byte, MaxPayload)
+	c.Skip(1, &sent)
+	require.EqualValues(t, 1, sent.Load(), "nothing waits")
+	_, memory := c.fill(t, frame(1, 1, 1, 4*MaxPayload), &sent)
+	c.Put(frame(1, 2, 1, MaxPayload), unsafe.Pointer(&b[0]), &sent)
+	c.Skip(1, &sent)
+	c.Skip(1, &sent)
+	c.Skip(2, &others)
+	require.EqualValues(t, 1, sent.Load())
+	require.EqualValues(t, 1, others.Load())
+	drain(t, c, fd)
+	require.EqualValues(t, 5, sent.Load())
+	runtime.KeepAlive(memory)
+}
+
 // A frame that the socket does not take, or takes in part, goes before those that come meanwhile.
 func TestTakenInPart(t *testing.T) {
 	for _, n := range []int{0, 8, Short, Short + 1, MaxPayload} {
