@@ -384,7 +384,7 @@ func (l *Link) Close() {
 		return
 	}
 	w.mu.Lock()
-	theirs := !l.refused // the peer has a side, or makes one, that waits for this one's end
+	theirs := !l.refused                        // the peer has a side, or makes one, that waits for this one's end
 	if theirs && (*w.links.Load())[l.id] == l { // else the peer's end has come meanwhile: see sink.over
 		w.put(l.id, l.rest())
 	}
