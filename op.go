@@ -30,12 +30,18 @@ var (
 	Avg  = reduction(redAvg)
 )
 
+// Replace takes the source instead of what was there. It is for [Window.Accumulate]; a collective returns [ErrArgument] on
+// all ranks.
+var Replace = reduction(redReplace)
+
 const (
 	redSum  = team.Sum
 	redProd = team.Prod
 	redMin  = team.Min
 	redMax  = team.Max
 	redAvg  = team.Avg
+
+	redReplace = team.Replace
 )
 
 func reduction(r team.Reduction) Op { return Op(inside.NewOp(team.Op{Red: r})) }
@@ -45,7 +51,7 @@ func reduction(r team.Reduction) Op { return Op(inside.NewOp(team.Op{Red: r})) }
 // the product goes through staging memory. Source: NCCL's ncclRedOpCreatePreMulSum.
 func PreMulSum(x float64) Op { return Op(inside.NewOp(team.Op{Red: team.PreMulSum, Factor: x})) }
 
-// ParseOp parses the words that [Op.String] returns: "sum", "prod", "min", "max", "avg", "premulsum(0.5)"; anything
+// ParseOp parses the words that [Op.String] returns: "sum", "prod", "min", "max", "avg", "replace", "premulsum(0.5)"; anything
 // else is [ErrArgument]. Local.
 func ParseOp(s string) (Op, error) {
 	if text, ok := strings.CutPrefix(s, "premulsum("); ok {
@@ -57,7 +63,7 @@ func ParseOp(s string) (Op, error) {
 		return PreMulSum(x), nil
 	}
 	var names []string
-	for _, o := range []Op{Sum, Prod, Min, Max, Avg} {
+	for _, o := range []Op{Sum, Prod, Min, Max, Avg, Replace} {
 		if o.String() == s {
 			return o, nil
 		}

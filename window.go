@@ -8,8 +8,8 @@ import (
 	"github.com/ubcoll/ubcoll/internal/team"
 )
 
-// WindowFlags are promises of the ranks about a window and wishes for it; all ranks give the same. They have NCCL's
-// numbers, and may be combined.
+// WindowFlags are promises of the ranks about a window and wishes for it; all ranks give the same. They may be combined.
+// Those that NCCL has, too, have its numbers.
 type WindowFlags uint32
 
 // The flags.
@@ -21,6 +21,13 @@ const (
 	// WindowStrictOrdering: a peer sees one rank's puts and signals in the order of the calls. This always holds; on
 	// devices because each one is done before the next one to that peer begins.
 	WindowStrictOrdering WindowFlags = 1 << 1
+	// WindowReadOnly: ranks only read parts. Put is [ErrArgument], and what [Window.Peer] returns of another rank's part can
+	// only be read. Each rank writes to its own part through its Buffer. The part begins at a page, as memory of [Alloc]
+	// does. The right is [AccessRemoteRead].
+	WindowReadOnly WindowFlags = 1 << 16
+	// WindowAtomic allows [Window.FetchAdd], [Window.CompareAndSwap] and [Window.Accumulate], on host memory. The rights are
+	// the usual ones and [AccessRemoteAtomic].
+	WindowAtomic WindowFlags = 1 << 17
 )
 
 // String is "default", or the names of the flags.
@@ -59,7 +66,7 @@ func (w *Window) nothing() bool { return w == nil || w.w == nil }
 // it fails on all, with an error that names the rank, and the communicator stays usable. [ErrArgument] for Go memory,
 // an empty v or unknown flags. [ErrMismatch] for sizes, flags, offsets or kinds of memory that differ.
 // [ErrNotSupported] for memory that peers cannot reach (host memory of [Adopt], and devices whose link has no native
-// atomic operations), and if c has ranks on several hosts. [ErrStale]. [ErrLimit]: over device memory a window takes
+// atomic operations), for [WindowAtomic] on devices, and if c has ranks on several hosts. [ErrStale]. [ErrLimit]: over device memory a window takes
 // the place of one channel for each rank; and [PinRequired]. The window is never nil without an error.
 //
 // In a group, RegisterWindow is one of the group's operations. It returns an empty window, and every use of it is
@@ -136,6 +143,51 @@ func (w *Window) Wait(ctx context.Context, peer int) error {
 	return w.w.Wait(engine.Context(ctx), w.s, peer)
 }
 
+// FetchAdd adds to the 8-byte word at dstOff of peer's part, and returns what the word was. The addition is atomic with
+// regard to other atomics on the word, of any rank, and to those of package sync/atomic of the word's owner. The processor
+// executes it. Local; it waits for nobody, and runs in the order of this rank's calls towards peer.
+//
+// [ErrArgument] if the window has no [WindowAtomic], for a bad rank, for a word outside the part or not aligned to 8 bytes,
+// and on a view made by On, because it returns a value. [ErrNotSupported] over device memory. [ErrStale] if the peer has
+// closed its part, [ErrClosed], or the reason why the communicator broke; then nothing has been added. Source:
+// InfiniBand's fetch-and-add; MPI_Fetch_and_op of MPI-4.1, section 12.3.4.
+func (w *Window) FetchAdd(ctx context.Context, peer, dstOff int, add uint64) (uint64, error) {
+	if w.nothing() {
+		return 0, errNoWindow
+	}
+	return w.w.Atomic(engine.Context(ctx), w.s, peer, dstOff, &onesided.AtomicOp{Name: "fetch_add", Add: add})
+}
+
+// CompareAndSwap sets the 8-byte word at dstOff of peer's part to new if it is old, and returns what the word was: old if
+// it was set. Everything else is as with [Window.FetchAdd]. Source: MPI_Compare_and_swap of MPI-4.1, section 12.3.4.
+func (w *Window) CompareAndSwap(ctx context.Context, peer, dstOff int, old, new uint64) (uint64, error) {
+	if w.nothing() {
+		return 0, errNoWindow
+	}
+	return w.w.Atomic(engine.Context(ctx), w.s, peer, dstOff,
+		&onesided.AtomicOp{Name: "compare_and_swap", Swap: true, Old: old, New: new})
+}
+
+// Accumulate combines src, any host memory, element by element with peer's part from dstOff on: [Sum], [Min], [Max] or
+// [Replace], of every type (of bools no Sum). Each element is changed atomically with regard to other Accumulates of the
+// same operation and type, but not to Put and to plain stores. Different operations or types on one element at the same
+// time, and Get meanwhile, see whole words of 8 bytes, too, but which one comes last is not defined. A rank's Accumulates
+// towards peer run in the order of its calls. This is what a parameter server needs: all ranks add gradients at once, and
+// nobody serves. When it returns, src may be changed. Local; it waits for nobody, and costs one atomic exchange for each 8
+// bytes.
+//
+// [ErrArgument] if the window has no [WindowAtomic], for another operation, a bad rank, a range outside the part, or one
+// whose memory is not aligned to the elements. [ErrNotSupported] over device memory. [ErrStale] if the peer has closed its
+// part: then a part of the elements may have been combined. [ErrClosed], or the reason why the communicator broke. A
+// process that dies within leaves each element as it was or as it should be. Source: MPI_Accumulate of MPI-4.1, section
+// 12.3.4.
+func (w *Window) Accumulate(ctx context.Context, peer, dstOff int, src Vec, op Op) error {
+	if w.nothing() {
+		return errNoWindow
+	}
+	return w.w.Accumulate(engine.Context(ctx), w.s, peer, dstOff, *src.team(), op.team().Red)
+}
+
 // Flush completes this rank's earlier puts and gets, to all peers: peers see them before anything that this rank does
 // next, on a stream before anything queued next. On host memory puts and gets are complete when they return, so Flush
 // only checks that the window is usable. It is no barrier: use coll.Barrier. Local. [ErrClosed], or the reason why the
@@ -148,9 +200,12 @@ func (w *Window) Flush(ctx context.Context) error {
 }
 
 // Peer views rank's part, mapped into this process. Other operations may use the Vec as source or destination, and copy
-// it. Local. [ErrArgument] for a bad rank, [ErrStale] and [ErrClosed] as in Put. The Vec is good until the window
-// closes on either rank, and nothing checks that: on a device a later use faults, and the process loses its CUDA
-// context.
+// it; but another rank's part of a read-only window only as source: elsewhere it is ErrArgument, and a store to its memory
+// by anything else faults, in the rank that makes it. Local; of a read-only window the first call for a rank costs system
+// calls. [ErrArgument] for a bad rank, [ErrStale] and [ErrClosed] as in Put, [ErrNotSupported] for another rank's part of
+// a read-only window on devices. The Vec is good until the window closes on either rank. Nothing checks that, except that
+// operations with a view of a read-only part are [ErrStale] after Close on this rank: on a device a later use faults, and
+// the process loses its CUDA context.
 func (w *Window) Peer(rank int) (Vec, error) {
 	if w.nothing() {
 		return newVec(team.Vec{Err: errNoWindow}), errNoWindow

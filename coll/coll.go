@@ -261,7 +261,7 @@ func check(w *team.Work, dst, src, distance int) error {
 	if err := w.Src.Check(); err != nil {
 		return fmt.Errorf("source: %w", err)
 	}
-	if err := w.Dst.Check(); err != nil {
+	if err := w.Dst.CheckAs(true); err != nil {
 		return fmt.Errorf("destination: %w", err)
 	}
 	switch {
@@ -282,6 +282,8 @@ func check(w *team.Work, dst, src, distance int) error {
 // checkReduction returns what is wrong with the reduction.
 func checkReduction(w *team.Work) error {
 	switch {
+	case w.Red == team.Replace:
+		return fmt.Errorf("replace is for Window.Accumulate only: %w", fault.ErrArgument)
 	case !w.Red.Valid():
 		return fmt.Errorf("no such operation (the zero Op): %w", fault.ErrArgument)
 	case w.Red != team.Max && w.Red != team.Min:

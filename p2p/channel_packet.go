@@ -150,7 +150,10 @@ func (ch *Channel) getPackets(ctx context.Context, dstOff, srcOff, n int, w Pack
 		return ch.end.Error(op, err)
 	}
 	defer other.Release()
-	if err = w.check(n, src); err == nil && dstOff < srcOff+w.size(n) && srcOff < dstOff+n {
+	if err = ch.end.Writable(); err == nil {
+		err = w.check(n, src)
+	}
+	if err == nil && dstOff < srcOff+w.size(n) && srcOff < dstOff+n {
 		err = fmt.Errorf("packets [%d,+%d) overlap their destination [%d,+%d): %w", srcOff, w.size(n), dstOff, n,
 			fault.ErrArgument)
 	}

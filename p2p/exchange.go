@@ -153,7 +153,7 @@ func (x *Exchange) start(ctx context.Context, c *ubcoll.Comm, wait bool) (Reques
 	var errs []error
 	for i := range x.calls {
 		k := &x.calls[i]
-		if err := check(ctx, e, x.op, k.Peer, &k.Vec); err != nil {
+		if err := check(ctx, e, x.op, k.Peer, &k.Vec, k.Recv); err != nil {
 			errs = append(errs, x.name(i, err))
 			continue
 		}

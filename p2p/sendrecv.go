@@ -34,7 +34,7 @@ func Send(ctx context.Context, c *ubcoll.Comm, peer int, src ubcoll.Vec) error {
 	if t := e.Tracer; t != nil {
 		defer t.Begin(ctx, "send").End()
 	}
-	if err := check(ctx, e, "send", peer, v); err != nil {
+	if err := check(ctx, e, "send", peer, v, false); err != nil {
 		return err
 	}
 	m := e.Mail
@@ -66,7 +66,7 @@ func Recv(ctx context.Context, c *ubcoll.Comm, peer int, dst ubcoll.Vec) (int, e
 	if t := e.Tracer; t != nil {
 		defer t.Begin(ctx, "recv").End()
 	}
-	if err := check(ctx, e, "recv", peer, v); err != nil {
+	if err := check(ctx, e, "recv", peer, v, true); err != nil {
 		return 0, err
 	}
 	return recvFrom(ctx, e.Mail, "recv", peer, v)
@@ -92,10 +92,10 @@ func SendRecv(ctx context.Context, c *ubcoll.Comm, from int, dst ubcoll.Vec, to 
 	if t := e.Tracer; t != nil {
 		defer t.Begin(ctx, "send_recv").End()
 	}
-	if err := check(ctx, e, "send_recv", to, v); err != nil {
+	if err := check(ctx, e, "send_recv", to, v, false); err != nil {
 		return 0, err
 	}
-	if err := check(ctx, e, "send_recv", from, w); err != nil {
+	if err := check(ctx, e, "send_recv", from, w, true); err != nil {
 		return 0, err
 	}
 	m := e.Mail
@@ -124,9 +124,9 @@ func SendRecv(ctx context.Context, c *ubcoll.Comm, from int, dst ubcoll.Vec, to 
 }
 
 // check returns what is wrong with a blocking call on host memory.
-func check(ctx context.Context, e *inside.View, op string, peer int, v *team.Vec) error {
+func check(ctx context.Context, e *inside.View, op string, peer int, v *team.Vec, recv bool) error {
 	if uint(peer) < uint(e.Mail.Size()) && ctx != nil && ctx.Err() == nil {
-		if err := v.Check(); err != nil {
+		if err := v.CheckAs(recv); err != nil {
 			return e.Mail.Error(op, peer, "", err)
 		}
 		return e.Err()
@@ -137,7 +137,7 @@ func check(ctx context.Context, e *inside.View, op string, peer int, v *team.Vec
 	if ctx = engine.Context(ctx); ctx.Err() != nil {
 		return e.Mail.Error(op, peer, "", reason.Ended(ctx))
 	}
-	return e.Mail.Check(op, peer, v)
+	return e.Mail.Check(op, peer, v, recv)
 }
 
 // waits reports whether a call on v runs at once and blocks, on host memory: it is not on a device, queued or recorded.
@@ -185,7 +185,7 @@ func unfit(e *inside.View, op string, device bool, k *mail.Call) error {
 	if device {
 		return e.GPUMail.Check(e.Stream, op, k)
 	}
-	return e.Mail.Check(op, k.Peer, &k.Vec)
+	return e.Mail.Check(op, k.Peer, &k.Vec, k.Recv)
 }
 
 // record adds calls on host memory to a group. done is false if k is none: each call is then recorded by itself.
@@ -206,7 +206,7 @@ func addTo(ctx context.Context, e *inside.View, r mail.Recorder, op string, call
 		return err
 	}
 	for i := range calls {
-		if err := e.Mail.Check(op, calls[i].Peer, &calls[i].Vec); err != nil {
+		if err := e.Mail.Check(op, calls[i].Peer, &calls[i].Vec, calls[i].Recv); err != nil {
 			return err
 		}
 	}

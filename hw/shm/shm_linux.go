@@ -272,7 +272,15 @@ func (f *File) Map(off, n int, populate bool) (unsafe.Pointer, error) {
 	if err := f.inside(off, n); err != nil {
 		return nil, err
 	}
-	return f.mapAt(nil, off, n, 0, populate)
+	return f.mapAt(nil, off, n, unix.PROT_READ|unix.PROT_WRITE, 0, populate)
+}
+
+// MapReadOnly maps as Map does, but only for reading: a store faults.
+func (f *File) MapReadOnly(off, n int) (unsafe.Pointer, error) {
+	if err := f.inside(off, n); err != nil {
+		return nil, err
+	}
+	return f.mapAt(nil, off, n, unix.PROT_READ, 0, false)
 }
 
 // MapAt maps as Map does, populated, over part of a Reservation. After an error the part is reserved as before. If the
@@ -281,7 +289,7 @@ func (f *File) MapAt(addr unsafe.Pointer, off, n int) error {
 	if err := f.inside(off, n); err != nil {
 		return err
 	}
-	_, err := f.mapAt(addr, off, n, unix.MAP_FIXED, true)
+	_, err := f.mapAt(addr, off, n, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_FIXED, true)
 	if err != nil && !refill(addr, n) {
 		err = fmt.Errorf("%w; %w", err, ErrLost)
 	}
@@ -306,11 +314,11 @@ func (f *File) inside(off, n int) error {
 	return nil
 }
 
-func (f *File) mapAt(addr unsafe.Pointer, off, n, flags int, populate bool) (unsafe.Pointer, error) {
+func (f *File) mapAt(addr unsafe.Pointer, off, n, prot, flags int, populate bool) (unsafe.Pointer, error) {
 	if populate {
 		flags |= unix.MAP_POPULATE
 	}
-	p, err := unix.MmapPtr(f.fd, int64(off), addr, uintptr(n), unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED|flags)
+	p, err := unix.MmapPtr(f.fd, int64(off), addr, uintptr(n), prot, unix.MAP_SHARED|flags)
 	if err != nil {
 		if err == unix.ENOMEM {
 			return nil, fmt.Errorf("mmap of %d bytes: %w: too many mappings (`sysctl vm.max_map_count`) or no address space (`ulimit -v`): %w",

@@ -42,6 +42,9 @@ func (f *File) Close() error { return errOther }
 // Map is not supported here.
 func (f *File) Map(off, n int, populate bool) (unsafe.Pointer, error) { return nil, errOther }
 
+// MapReadOnly is not supported here.
+func (f *File) MapReadOnly(off, n int) (unsafe.Pointer, error) { return nil, errOther }
+
 // MapAt is not supported here.
 func (f *File) MapAt(addr unsafe.Pointer, off, n int) error { return errOther }
 

@@ -20,18 +20,32 @@ type Registration struct {
 	alloc *mem.Allocation // the allocation that contains it
 	ref   *register.Ref
 
+	access     Access
+	transports Transports
+
 	ending atomic.Bool // set by the first Close
 	mu     sync.Mutex
 	closed bool
 	grant  mem.Location // lets peers use it; made at the first Export
 }
 
-// RegisterBuffer registers the memory of v.
+// RegisterOptions say what a registration's exports are for. Zero fields are the defaults.
+type RegisterOptions struct {
+	Access     Access
+	Transports Transports
+}
+
+// RegisterBuffer registers the memory of v, with the default options.
 func (c *Comm) RegisterBuffer(v team.Vec) (*Registration, error) {
+	return c.RegisterWith(v, RegisterOptions{})
+}
+
+// RegisterWith registers the memory of v.
+func (c *Comm) RegisterWith(v team.Vec, o RegisterOptions) (*Registration, error) {
 	if err := c.Err(); err != nil {
 		return nil, err
 	}
-	r, err := c.register(v)
+	r, err := c.register(v, o)
 	if err != nil {
 		return nil, c.LocalError("register_buffer", err)
 	}
@@ -42,8 +56,12 @@ func (c *Comm) RegisterBuffer(v team.Vec) (*Registration, error) {
 	return r, nil
 }
 
-func (c *Comm) register(v team.Vec) (*Registration, error) {
+func (c *Comm) register(v team.Vec, o RegisterOptions) (*Registration, error) {
 	if err := v.Check(); err != nil {
+		return nil, err
+	}
+	access, err := o.Access.resolve()
+	if err != nil {
 		return nil, err
 	}
 	a := c.Allocation(v)
@@ -53,12 +71,24 @@ func (c *Comm) register(v team.Vec) (*Registration, error) {
 	case a == nil:
 		return nil, fmt.Errorf("[%p,+%d) is Go memory, foreign, or of another Open: only memory of Alloc or Adopt of "+
 			"this Comm can be registered: %w", v.Ptr, v.Bytes(), fault.ErrArgument)
+	case a.Origin == mem.View:
+		return nil, fmt.Errorf("[%p,+%d) is a peer's memory, which that peer registers: %w", v.Ptr, v.Bytes(),
+			fault.ErrArgument)
+	}
+	transports, err := o.Transports.resolve(!a.Dev.IsHost())
+	if err != nil {
+		return nil, err
 	}
 	ref, err := c.dom.Cache.Register(Memory(a), uintptr(v.Ptr), v.Bytes())
 	if err != nil {
 		return nil, err
 	}
-	return &Registration{c: c, base: v.Ptr, alloc: a, ref: ref}, nil
+	if transports == RDMA {
+		if _, err := ref.Claim().Handle(register.NET); err != nil {
+			return nil, errors.Join(err, ref.Close())
+		}
+	}
+	return &Registration{c: c, base: v.Ptr, alloc: a, ref: ref, access: access, transports: transports}, nil
 }
 
 // Export is memory that peers may use until the grant is revoked.
@@ -67,6 +97,9 @@ type Export struct {
 	Bytes int
 	Grant mem.Location
 	GPU   bool // At is on the rank's device
+
+	Access     Access
+	Transports Transports
 }
 
 // Export lets peers use the registered bytes until the registration closes.
@@ -91,7 +124,8 @@ func (r *Registration) Export() (Export, error) {
 			return Export{}, err
 		}
 	}
-	return Export{At: at, Bytes: claim.Len(), Grant: r.grant, GPU: !claim.Memory().Device.IsHost()}, nil
+	return Export{At: at, Bytes: claim.Len(), Grant: r.grant, GPU: !claim.Memory().Device.IsHost(), Access: r.access,
+		Transports: r.transports}, nil
 }
 
 var errRegistrationClosed = fmt.Errorf("the registration has been closed: %w", fault.ErrStale)
@@ -122,6 +156,12 @@ func (r *Registration) Range(off, n int) (unsafe.Pointer, *register.Claim, error
 func OutsideError(off, n, bytes int, what string) error {
 	return fmt.Errorf("bytes [%d,+%d) are outside of %s, which has %d: %w", off, n, what, bytes, fault.ErrArgument)
 }
+
+// Access is what the registration lets this rank's channels and peers do with the memory.
+func (r *Registration) Access() Access { return r.access }
+
+// Transports is what its exports are for.
+func (r *Registration) Transports() Transports { return r.transports }
 
 // Comm is the communicator that r was made with.
 func (r *Registration) Comm() *Comm { return r.c }

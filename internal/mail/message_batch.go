@@ -85,12 +85,12 @@ func (m *Mail) Usable(op string) error {
 	return nil
 }
 
-// Check returns what is wrong with a message, as an error of op, or nil.
-func (m *Mail) Check(op string, peer int, v *team.Vec) error {
+// Check returns what is wrong with a message of v, or for v if recv is set, as an error of op, or nil.
+func (m *Mail) Check(op string, peer int, v *team.Vec, recv bool) error {
 	if uint(peer) >= uint(len(m.boxes)) {
 		return m.Error(op, -1, "", fmt.Errorf("rank %d of %d ranks: %w", peer, len(m.boxes), fault.ErrArgument))
 	}
-	if err := v.Check(); err != nil {
+	if err := v.CheckAs(recv); err != nil {
 		return m.Error(op, peer, "", err)
 	}
 	return nil

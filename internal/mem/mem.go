@@ -33,11 +33,12 @@ const (
 	Adopted                     // memory of C code, mmap or another library, which its owner keeps alive
 	Device                      // memory of the rank's device, made by the heap
 	DeviceAdopted               // memory of the rank's device, made by another library, which its owner keeps alive
+	View                        // a peer's memory, mapped here
 )
 
 // String names the origin.
 func (o Origin) String() string {
-	return [...]string{"arena", "adopted", "device", "adopted on the device"}[o]
+	return [...]string{"arena", "adopted", "device", "adopted on the device", "view of a peer's"}[o]
 }
 
 // Location tells peers where (part of) an arena allocation is. It is plain numbers; whoever resolves them checks them.
@@ -60,7 +61,9 @@ type Allocation struct {
 	Bytes  int            // as requested
 	Origin Origin
 	Dev    hw.Device
-	At     Location // all of it for Origin Arena; for others only Slot and Generation
+	At     Location // all of it for Origin Arena, nothing for View; for others only Slot and Generation
+
+	ReadOnly bool // a store to it faults
 
 	heap  *Heap
 	arena *arena // for Origin Arena of a heap with files

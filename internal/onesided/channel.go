@@ -2,9 +2,11 @@ package onesided
 
 import (
 	"context"
+	"fmt"
 	"sync/atomic"
 	"unsafe"
 
+	"github.com/ubcoll/ubcoll/fault"
 	"github.com/ubcoll/ubcoll/hw/cpu/spin"
 	"github.com/ubcoll/ubcoll/internal/engine"
 	"github.com/ubcoll/ubcoll/internal/gpuend"
@@ -23,9 +25,10 @@ type Channel struct {
 	slot   int // in the table of ends
 	key    uint64
 	mine   *channelEnd
-	theirs *channelEnd // nil until the other end has been found
-	remote *Remote     // the memory that the other end exports
-	device *gpuend.End // nil for host memory
+	theirs *channelEnd   // nil until the other end has been found
+	local  engine.Access // what the registration of this rank's memory allows
+	remote *Remote       // the memory that the other end exports
+	device *gpuend.End   // nil for host memory
 
 	out, in       *atomic.Uint64 // counters of signals
 	sent, awaited uint64
@@ -54,6 +57,11 @@ func (ch *Channel) End() { end(ch) }
 // Copy copies n bytes from local to offset off of the other end's memory, or the other way. If the peer has taken the
 // memory back, it returns an error, and the bytes read are undefined. Call it within a use.
 func (ch *Channel) Copy(off int, local unsafe.Pointer, n int, put bool) error {
+	if !put {
+		if err := ch.Writable(); err != nil {
+			return err
+		}
+	}
 	err := ch.remote.copy(&ch.mine.copying, off, local, n, put)
 	if err == nil {
 		ch.countExclusive(put, n)
@@ -61,13 +69,22 @@ func (ch *Channel) Copy(off int, local unsafe.Pointer, n int, put bool) error {
 	return err
 }
 
+// Writable returns why this rank's calls must not write to its own memory, or nil.
+func (ch *Channel) Writable() error {
+	if ch.local&engine.LocalWrite != 0 {
+		return nil
+	}
+	return fmt.Errorf("this rank's memory is registered with %v, without %v: %w", ch.local, engine.LocalWrite,
+		fault.ErrArgument)
+}
+
 // Count counts a put of n bytes that used Reach.
 func (ch *Channel) Count(n int) { ch.countExclusive(true, n) }
 
-// Reach returns the address of n bytes at offset off of the other end's memory; call Done after the copy. Call it
-// within a use. A peer that takes the memory back waits for the copy, so a long copy checks Live after every piece.
+// Reach returns the address of n bytes at offset off of the other end's memory, to write there; call Done after the
+// copy. Call it within a use. A peer that takes the memory back waits for the copy, so a long copy checks Live after every piece.
 func (ch *Channel) Reach(off, n int) (unsafe.Pointer, error) {
-	return ch.remote.begin(&ch.mine.copying, off, n)
+	return ch.remote.begin(&ch.mine.copying, off, n, engine.RemoteWrite)
 }
 
 // Live returns why the other end's memory must not be used any more, or nil.

@@ -2,6 +2,7 @@ package onesided
 
 import (
 	"context"
+	"errors"
 	"fmt"
 
 	"github.com/ubcoll/ubcoll/fault"
@@ -24,6 +25,11 @@ func (ch *Channel) Launch(ctx context.Context, s *engine.Stream, steps []gpuend.
 		return ch.Error(op, err)
 	}
 	defer ch.End()
+	for i := range steps {
+		if err := ch.allows(&steps[i]); err != nil {
+			return ch.Error(steps[i].Kind.String(), err)
+		}
+	}
 	if err := ch.device.Launch(ctx, s, steps); err != nil {
 		return ch.Error(op, err)
 	}
@@ -32,6 +38,19 @@ func (ch *Channel) Launch(ctx context.Context, s *engine.Stream, steps []gpuend.
 		case gpuend.StepPut, gpuend.StepPutPackets, gpuend.StepGet:
 			ch.countExclusive(k.Kind != gpuend.StepGet, k.N)
 		}
+	}
+	return nil
+}
+
+// allows returns why a step is not allowed, or nil.
+func (ch *Channel) allows(k *gpuend.Step) error {
+	switch k.Kind {
+	case gpuend.StepPut, gpuend.StepPutPackets:
+		return ch.remote.Needs(engine.RemoteWrite)
+	case gpuend.StepGet:
+		return errors.Join(ch.remote.Needs(engine.RemoteRead), ch.Writable())
+	case gpuend.StepGetPackets:
+		return ch.Writable()
 	}
 	return nil
 }

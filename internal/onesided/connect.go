@@ -66,6 +66,9 @@ func (sp *Space) exportFor(r *engine.Registration, remote *Remote, peer int) (en
 		}
 	}
 	e, err := r.Export()
+	if err == nil {
+		err = e.Reachable()
+	}
 	if err == nil && e.GPU {
 		err = sp.noDevice()
 	}
@@ -84,7 +87,7 @@ func (sp *Space) newChannel(peer int, e engine.Export, refused error) (*Channel,
 	if err := sp.makeTable(); err != nil {
 		return nil, err
 	}
-	ch := &Channel{sp: sp, c: c, peer: peer, slot: -1}
+	ch := &Channel{sp: sp, c: c, peer: peer, slot: -1, local: e.Access}
 	ch.slot = sp.freeSlot(e.GPU)
 	if (ch.slot < 0 || ch.slot >= maxEnds) && refused == nil {
 		refused = errNoEnd

@@ -60,18 +60,25 @@ type exportWords struct {
 
 func (w *exportWords) set(e engine.Export) {
 	w.at = team.WordOf(e.At)
-	w.bytes, w.slot, w.generation = uint64(e.Bytes), uint64(e.Grant.Slot), e.Grant.Generation
+	w.bytes, w.generation = uint64(e.Bytes), e.Grant.Generation
+	w.slot = uint64(e.Grant.Slot) | uint64(e.Access)<<exportAccess | uint64(e.Transports)<<exportTransports
 	if e.GPU {
 		w.slot |= exportOnDevice
 	}
 }
 
-// exportOnDevice is set in exportWords.slot if the memory is on the rank's device.
-const exportOnDevice = 1 << 63
+// In exportWords.slot there are, beside the grant's slot, the access and the transports, from these bits on, and whether
+// the memory is on the rank's device.
+const (
+	exportAccess     = 32
+	exportTransports = 40
+	exportOnDevice   = 1 << 63
+)
 
 func (w *exportWords) get() engine.Export {
 	return engine.Export{At: w.at.Location(), Bytes: int(w.bytes), GPU: w.slot&exportOnDevice != 0,
-		Grant: mem.Location{Slot: uint32(w.slot), Generation: w.generation}}
+		Grant:  mem.Location{Slot: uint32(w.slot), Generation: w.generation},
+		Access: engine.Access(w.slot >> exportAccess), Transports: engine.Transports(w.slot >> exportTransports)}
 }
 
 // channelKey returns the key of the n-th channel to a rank.

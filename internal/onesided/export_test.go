@@ -4,6 +4,7 @@ import (
 	"context"
 	"unsafe"
 
+	"github.com/ubcoll/ubcoll/internal/engine"
 	"github.com/ubcoll/ubcoll/internal/team"
 )
 
@@ -23,7 +24,7 @@ func (w *Window) Reach(peer, n int) (p unsafe.Pointer, done func() error, err er
 		return nil, nil, err
 	}
 	k, copies := &w.ranks[peer], &w.mine.to(peer).copying
-	if p, err = k.Remote.begin(copies, 0, n); err != nil {
+	if p, err = k.Remote.begin(copies, 0, n, engine.RemoteRead); err != nil {
 		end(w)
 	}
 	return p, func() error { defer end(w); copies.Add(^uint64(0)); return k.Live() }, err

@@ -17,7 +17,7 @@ import (
 // little endian.
 const (
 	handleMagic   = "ubrh"
-	handleVersion = 2
+	handleVersion = 3
 	handleBytes   = 112
 
 	codeBytes = 16
@@ -42,11 +42,11 @@ func marshal(d *roster.Identity, domain uint64, e engine.Export) []byte {
 	b = le.AppendUint64(b, e.At.Offset)
 	b = le.AppendUint64(b, uint64(e.Bytes))
 	b = le.AppendUint32(b, e.Grant.Slot)
-	var gpu uint32 // 0 is host memory, 1 the rank's device
+	var gpu uint8 // 0 is host memory, 1 the rank's device
 	if e.GPU {
 		gpu = 1
 	}
-	b = le.AppendUint32(b, gpu)
+	b = append(b, gpu, uint8(e.Access), uint8(e.Transports), 0)
 	b = le.AppendUint64(b, e.Grant.Generation)
 	return append(b, code(d, b)...)
 }
@@ -79,10 +79,10 @@ func unmarshal(d *roster.Identity, b []byte) (e engine.Export, domain uint64, p 
 		return bad("its bytes were changed on the way: %w", fault.ErrArgument)
 	case le.Uint64(b[16:]) != d.Host:
 		return bad("it was made on another host: %w", fault.ErrNotSupported)
-	case le.Uint32(b[84:]) > 1:
+	case b[84] > 1 || b[87] != 0:
 		return bad("it is of an unknown kind of memory: %w", fault.ErrNotSupported)
 	}
-	e.GPU = le.Uint32(b[84:]) == 1
+	e.GPU, e.Access, e.Transports = b[84] == 1, engine.Access(b[85]), engine.Transports(b[86])
 	p = shm.Process{PID: int(le.Uint32(b[24:])), Namespace: le.Uint32(b[28:]), Start: le.Uint64(b[32:])}
 	domain = le.Uint64(b[40:])
 	e.At = mem.Location{Arena: le.Uint32(b[48:]), Slot: le.Uint32(b[52:]), Generation: le.Uint64(b[56:]),
@@ -95,6 +95,10 @@ func unmarshal(d *roster.Identity, b []byte) (e engine.Export, domain uint64, p 
 // MarshalHandle returns a handle of r, for Import on a peer.
 func MarshalHandle(r *engine.Registration) ([]byte, error) {
 	e, err := r.Export()
+	if err == nil && e.Access&^(engine.LocalWrite|engine.LocalOnly) == 0 {
+		err = fmt.Errorf("the registration is for this rank only (access %v): no peer may use a handle: %w", e.Access,
+			fault.ErrArgument)
+	}
 	if err != nil {
 		return nil, r.Comm().LocalError("marshal", err)
 	}

@@ -17,7 +17,8 @@ var (
 	testIdentity = roster.Identity{Secret: []byte("secret"), Job: roster.Hash("job", []byte("secret")), Host: 11,
 		Process: shm.Process{PID: 12, Start: 13}}
 	testExport = engine.Export{At: mem.Location{Arena: 1, Slot: 2, Generation: 3, Offset: 4}, Bytes: 5,
-		Grant: mem.Location{Slot: 6, Generation: 7}}
+		Grant: mem.Location{Slot: 6, Generation: 7}, Access: engine.LocalWrite | engine.RemoteRead,
+		Transports: engine.HostMemory | engine.RDMA}
 )
 
 func TestHandleRoundTrip(t *testing.T) {
@@ -42,10 +43,13 @@ func TestHandleRefused(t *testing.T) {
 	elsewhere.Host++
 	whole := marshal(&testIdentity, 99, testExport)
 	device := append([]byte{}, whole[:handleBytes-codeBytes]...)
-	binary.LittleEndian.PutUint32(device[84:], 2)
+	device[84] = 2
 	device = append(device, code(&testIdentity, device)...)
-	newer := append([]byte{}, whole...)
-	newer[4]++
+	of := func(version uint16) []byte {
+		h := append([]byte{}, whole...)
+		binary.LittleEndian.PutUint16(h[4:], version)
+		return h
+	}
 	for _, k := range []struct {
 		name   string
 		handle []byte
@@ -58,7 +62,8 @@ func TestHandleRefused(t *testing.T) {
 		{"another length", append([]byte{whole[0], whole[1], whole[2], whole[3], whole[4], whole[5], 113}, whole[7:]...),
 			fault.ErrArgument, "112 bytes, which says that it has 113, and a handle has 112"},
 		{"longer", append(append([]byte{}, whole...), 0), fault.ErrArgument, "truncated, changed, or with more"},
-		{"newer version", newer, fault.ErrArgument, "version 3"},
+		{"older version", of(2), fault.ErrArgument, "version 2, this library has 3"},
+		{"newer version", of(4), fault.ErrArgument, "version 4, this library has 3"},
 		{"another job", marshal(&other, 99, testExport), fault.ErrStale, "another job"},
 		{"a forger", marshal(&impostor, 99, testExport), fault.ErrArgument, "changed"},
 		{"another host", marshal(&elsewhere, 99, testExport), fault.ErrNotSupported, "another host"},

@@ -63,6 +63,9 @@ func (sp *Space) reach(rank int, e engine.Export) (*Remote, error) {
 	if err := m.Live(); err != nil {
 		return nil, err
 	}
+	if err := e.Reachable(); err != nil {
+		return nil, err
+	}
 	if e.GPU {
 		if err := sp.noDeviceOf(rank); err != nil {
 			return nil, fmt.Errorf("memory on the device of rank %d: %w", rank, err)
@@ -90,7 +93,11 @@ const copyPiece = 1 << 20
 // back meanwhile, it returns an error, and the bytes read are undefined. It checks after the last piece, too: only a later
 // signal tells the peer that the copy is done, and no peer may close the registration before that.
 func (m *Remote) copy(copies *atomic.Uint64, off int, local unsafe.Pointer, n int, put bool) error {
-	remote, err := m.begin(copies, off, n)
+	need := engine.RemoteRead
+	if put {
+		need = engine.RemoteWrite
+	}
+	remote, err := m.begin(copies, off, n, need)
 	if err != nil {
 		return err
 	}
@@ -107,9 +114,12 @@ func (m *Remote) copy(copies *atomic.Uint64, off int, local unsafe.Pointer, n in
 	return err
 }
 
-// begin starts a copy from or to n bytes at off. It raises the count, which keeps the peer from giving the memory to
+// begin starts a copy from or to n bytes at off, which needs a right. It raises the count, which keeps the peer from giving the memory to
 // somebody else, and only then checks the grant. The caller lowers the count after the copy.
-func (m *Remote) begin(copies *atomic.Uint64, off, n int) (unsafe.Pointer, error) {
+func (m *Remote) begin(copies *atomic.Uint64, off, n int, need engine.Access) (unsafe.Pointer, error) {
+	if err := m.Needs(need); err != nil {
+		return nil, err
+	}
 	if off < 0 || n < 0 || off > m.Bytes || n > m.Bytes-off {
 		return nil, engine.OutsideError(off, n, m.Bytes, fmt.Sprintf("rank %d's memory", m.Rank))
 	}

@@ -36,7 +36,7 @@ func TestCopyLooks(t *testing.T) {
 				src[i] = 1
 			}
 			m := &Remote{c: &engine.Comm{}, ptr: unsafe.Pointer(&remote[0]),
-				Import: engine.Import{Memory: &mortalPeer{looks: looks}, Export: engine.Export{Bytes: n}}}
+				Import: engine.Import{Memory: &mortalPeer{looks: looks}, Export: engine.Export{Bytes: n, Access: engine.DefaultAccess}}}
 			var copies atomic.Uint64
 			err := m.copy(&copies, 0, unsafe.Pointer(&local[0]), n, put)
 			if looks == 5 { // one before the copy, and one after each piece

@@ -27,18 +27,34 @@ const (
 	WindowDefault        WindowFlags = 0
 	WindowCollSymmetric  WindowFlags = 1 << 0
 	WindowStrictOrdering WindowFlags = 1 << 1
+	WindowReadOnly       WindowFlags = 1 << 16
+	WindowAtomic         WindowFlags = 1 << 17
 
-	allWindowFlags = WindowCollSymmetric | WindowStrictOrdering
+	allWindowFlags = WindowCollSymmetric | WindowStrictOrdering | WindowReadOnly | WindowAtomic
 )
+
+// access is what the ranks may do with each other's parts.
+func (f WindowFlags) access() engine.Access {
+	switch {
+	case f&WindowReadOnly != 0:
+		return engine.LocalWrite | engine.RemoteRead
+	case f&WindowAtomic != 0:
+		return engine.DefaultAccess | engine.RemoteAtomic
+	}
+	return engine.DefaultAccess
+}
 
 // String returns "default", or the names of the flags.
 func (f WindowFlags) String() string {
 	var s []string
-	if f&WindowCollSymmetric != 0 {
-		s = append(s, "coll_symmetric")
-	}
-	if f&WindowStrictOrdering != 0 {
-		s = append(s, "strict_ordering")
+	for _, k := range []struct {
+		flag WindowFlags
+		name string
+	}{{WindowCollSymmetric, "coll_symmetric"}, {WindowStrictOrdering, "strict_ordering"}, {WindowReadOnly, "read_only"},
+		{WindowAtomic, "atomic"}} {
+		if f&k.flag != 0 {
+			s = append(s, k.name)
+		}
 	}
 	if rest := f &^ allWindowFlags; rest != 0 {
 		s = append(s, fmt.Sprintf("%#x", uint32(rest)))
@@ -68,6 +84,8 @@ type Window struct {
 	begun  bool        // whoever runs its group is making it
 	given  bool        // closed before it was complete
 	ended  atomic.Bool // this rank no longer accesses other parts
+
+	viewing sync.Mutex
 }
 
 // windowRank is what this rank knows of another rank's part. For its own part, it has only signals.
@@ -80,6 +98,7 @@ type windowRank struct {
 	signals *atomic.Uint64
 	sent    uint64 // signals to that rank
 	awaited uint64 // signals from that rank
+	view    view   // of that rank's part, if it was made; guarded by Window.viewing
 }
 
 // windowBlock is one rank's words, which it alone writes. windowWords for each rank follow.
@@ -148,7 +167,14 @@ func (w *Window) Copy(ctx context.Context, s *engine.Stream, op string, peer, of
 		return err
 	}
 	defer end(w)
-	if err := v.Check(); err != nil {
+	need := engine.RemoteRead
+	if put {
+		need = engine.RemoteWrite
+	}
+	if err = v.CheckAs(!put); err == nil {
+		err = k.Needs(need)
+	}
+	if err != nil {
 		return peerError(w.c, op, peer, err)
 	}
 	if w.device != nil {
@@ -251,25 +277,6 @@ func (w *Window) Flush(ctx context.Context, s *engine.Stream) error {
 	return nil
 }
 
-// Peer returns a rank's part.
-func (w *Window) Peer(rank int) (team.Vec, error) {
-	k, err := w.begin(context.Background(), "peer", rank)
-	if err != nil {
-		return team.Vec{}, err
-	}
-	defer end(w)
-	if rank == w.c.Rank() {
-		return w.vec, nil
-	}
-	if err := k.Live(); err != nil {
-		return team.Vec{}, peerError(w.c, "peer", rank, err)
-	}
-	if w.device != nil {
-		return w.device.Part(rank), nil
-	}
-	return team.Vec{Ptr: k.ptr, Len: k.Bytes / w.vec.Type.Size(), Type: w.vec.Type}, nil
-}
-
 // Flags returns the flags that the window was made with.
 func (w *Window) Flags() WindowFlags { return w.flags }
 
@@ -329,6 +336,7 @@ func (w *Window) giveUp(quick bool) error {
 		// The registration ends only after the peers have given up the memory; they do that when they see this state.
 		w.mine.state.Store(team.StateClosed)
 	}
+	w.endViews()
 	err = errors.Join(err, w.deregister())
 	w.ended.Store(true)
 	w.mine.state.Store(team.StateClosed)

@@ -7,6 +7,7 @@ import (
 	"fmt"
 
 	"github.com/ubcoll/ubcoll/fault"
+	"github.com/ubcoll/ubcoll/hw/shm"
 	"github.com/ubcoll/ubcoll/internal/engine"
 	"github.com/ubcoll/ubcoll/internal/mem"
 	"github.com/ubcoll/ubcoll/internal/team"
@@ -93,6 +94,13 @@ func (w *Window) offer() ([]byte, error) {
 		return nil, c.BetweenHosts("")
 	case w.flags&^allWindowFlags != 0:
 		return nil, fmt.Errorf("window flags %v: %w", w.flags, fault.ErrArgument)
+	case w.flags&WindowReadOnly != 0 && w.flags&WindowAtomic != 0:
+		return nil, fmt.Errorf("window flags %v: atomics write: %w", w.flags, fault.ErrArgument)
+	case w.flags&WindowReadOnly != 0 && uintptr(w.vec.Ptr)%uintptr(shm.PageSize) != 0:
+		return nil, fmt.Errorf("a read-only window at %p, which is no multiple of the page size, %d (the start of a buffer of "+
+			"Alloc is): %w", w.vec.Ptr, shm.PageSize, fault.ErrArgument)
+	case w.flags&WindowAtomic != 0 && !w.vec.Dev.IsHost():
+		return nil, fmt.Errorf("atomics on memory of %v: %w", w.vec.Dev, fault.ErrNotSupported)
 	}
 	var err error
 	if !w.vec.Dev.IsHost() {
@@ -100,7 +108,7 @@ func (w *Window) offer() ([]byte, error) {
 			return nil, err
 		}
 	}
-	if w.reg, err = c.RegisterBuffer(w.vec); err != nil {
+	if w.reg, err = c.RegisterWith(w.vec, engine.RegisterOptions{Access: w.flags.access()}); err != nil {
 		return nil, engine.Cause(err)
 	}
 	e, err := w.reg.Export()
@@ -154,7 +162,8 @@ func (w *Window) compare(all [][]byte) (int, error) {
 		k := &w.ranks[r]
 		k.at, k.base = x.Block, x.At
 		k.Remote = &Remote{c: w.c, Import: engine.Import{Rank: r, Memory: w.c.Team().Peers[r].Mem,
-			Export: engine.Export{At: x.At, Bytes: int(x.Bytes), Grant: x.Grant, GPU: x.Device}}}
+			Export: engine.Export{At: x.At, Bytes: int(x.Bytes), Grant: x.Grant, GPU: x.Device,
+				Access: WindowFlags(x.Flags).access()}}}
 		k.slot = int(slot)
 	}
 	return -1, nil

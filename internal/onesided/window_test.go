@@ -13,7 +13,8 @@ import (
 
 func TestWindowFlagsString(t *testing.T) {
 	for f, want := range map[WindowFlags]string{WindowDefault: "default", WindowCollSymmetric: "coll_symmetric",
-		WindowCollSymmetric | WindowStrictOrdering: "coll_symmetric|strict_ordering", 8: "0x8"} {
+		WindowCollSymmetric | WindowStrictOrdering: "coll_symmetric|strict_ordering",
+		WindowReadOnly: "read_only", WindowAtomic | WindowStrictOrdering: "strict_ordering|atomic", 8: "0x8"} {
 		require.Equal(t, want, fmt.Sprint(f))
 	}
 }

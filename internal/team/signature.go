@@ -67,9 +67,12 @@ const (
 	Avg
 	PreMulSum
 	numReductions
+
+	// Replace is an accumulate's only: the new value is the source. Collectives take it for no valid reduction.
+	Replace = numReductions
 )
 
-var reductionNames = [numReductions]string{"none", "sum", "prod", "min", "max", "avg", "premulsum"}
+var reductionNames = [...]string{"none", "sum", "prod", "min", "max", "avg", "premulsum", "replace"}
 
 var cpuOps = [numReductions]cpu.Op{Sum: cpu.Sum, Prod: cpu.Prod, Min: cpu.Min, Max: cpu.Max, Avg: cpu.Sum, PreMulSum: cpu.Sum}
 
@@ -78,7 +81,7 @@ func (r Reduction) Op() cpu.Op { return cpuOps[r] }
 
 // String is the reduction's name: "sum".
 func (r Reduction) String() string {
-	if r >= numReductions {
+	if int(r) >= len(reductionNames) {
 		return fmt.Sprintf("reduction(%d)", uint8(r))
 	}
 	return reductionNames[r]

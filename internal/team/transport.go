@@ -32,6 +32,9 @@ type PeerMemory interface {
 	// Resolve returns the local address of n bytes of the peer's memory, importing it if necessary. The address stays
 	// mapped until Close. The location may come from anywhere: Resolve checks it.
 	Resolve(l mem.Location, n int) (unsafe.Pointer, error)
+	// ReadOnly maps the pages of n bytes of the peer's memory, which begin at a page, so that a store there faults. It does
+	// not look whether they are still what the caller thinks. unmap ends the mapping.
+	ReadOnly(l mem.Location, n int) (p unsafe.Pointer, unmap func() error, err error)
 	// Live reports whether the peer's allocation still exists.
 	Live(l mem.Location) bool
 	// Dead reports whether the peer's process had ended at the last Look.

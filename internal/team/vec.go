@@ -40,3 +40,11 @@ func (v *Vec) Check() error {
 	}
 	return nil
 }
+
+// CheckAs returns why v cannot be read or, if destination is set, written to.
+func (v *Vec) CheckAs(destination bool) error {
+	if destination && v.Alloc != nil && v.Alloc.ReadOnly {
+		return fmt.Errorf("the memory at %p is a read-only view of a peer's window: %w", v.Ptr, fault.ErrArgument)
+	}
+	return v.Check()
+}

@@ -11,7 +11,7 @@ import (
 
 // oneSided are the suites of communicator families, handles, channels and windows. Windows come last: they abort a
 // communicator, and memory that is freed after that is not reused.
-var oneSided = []string{"family", "handles", "channels", "windows"}
+var oneSided = []string{"family", "handles", "channels", "access", "atomics", "windows"}
 
 func TestOneSidedLocal(t *testing.T) {
 	sizes := divided([]int{1, 3, 4}, 2, 8)

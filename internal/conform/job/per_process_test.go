@@ -14,7 +14,7 @@ import (
 
 // severalRanks are suites for processes with several ranks each: some peers are goroutines, others processes. The suite
 // for devices runs separately, since some others need to have none.
-var severalRanks = [][]string{{"random", "bad", "order", "imports", "p2p", "family", "handles", "channels", "windows"},
+var severalRanks = [][]string{{"random", "bad", "order", "imports", "p2p", "family", "handles", "channels", "access", "atomics", "windows"},
 	{"device"}}
 
 func perProcess(t *testing.T, n int, suites []string) []string {

@@ -51,6 +51,8 @@ var suites = map[string]conform.Suite{
 	"handles":         onesided.Handles,
 	"channels":        onesided.Channels,
 	"windows":         onesided.Windows,
+	"access":          onesided.Access,
+	"atomics":         onesided.Atomics,
 	"kill-hosts":      endings.KillHosts,
 	"stopped":         endings.Stopped,
 	"close-stopped":   endings.CloseStopped,

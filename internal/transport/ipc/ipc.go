@@ -374,27 +374,32 @@ func (p *peer) grow(n int) error {
 	}
 }
 
-// load imports arena i. An arena that its owner has released gets size 0, so that no location is inside it.
-func (p *peer) load(i int) (arena, error) {
+// openArena opens the file of arena i. It is nil for an arena that its owner has released.
+func (p *peer) openArena(i int) (f *shm.File, err error) {
 	ref := p.dir.Arena(i, p.card.Process)
 	if ref.Size == 0 {
-		return arena{}, nil
+		return nil, nil
 	}
 	if ref.Size < 0 || ref.Size != shm.RoundUp(ref.Size) {
-		return arena{}, fmt.Errorf("arena %d of %v has size %d: %w", i, p.card.Process, ref.Size, fault.ErrStale)
+		return nil, fmt.Errorf("arena %d of %v has size %d: %w", i, p.card.Process, ref.Size, fault.ErrStale)
 	}
 	ctx, cancel := clock.WithTimeout(context.Background(), requestTimeout, nil)
 	defer cancel()
-	f, err := p.fetch(ctx, ref)
-	if err != nil {
-		if p.dir.Arena(i, p.card.Process).Size == 0 { // released just now
-			return arena{}, nil
-		}
+	if f, err = p.fetch(ctx, ref); err != nil && p.dir.Arena(i, p.card.Process).Size == 0 { // released just now
+		return nil, nil
+	}
+	return f, err
+}
+
+// load imports arena i. An arena that its owner has released gets size 0, so that no location is inside it.
+func (p *peer) load(i int) (arena, error) {
+	f, err := p.openArena(i)
+	if f == nil {
 		return arena{}, err
 	}
 	defer f.Close()
-	base, err := f.Map(0, ref.Size, false)
-	return arena{base, ref.Size}, err
+	base, err := f.Map(0, f.Size(), false)
+	return arena{base, f.Size()}, err
 }
 
 // Resolve implements team.PeerMemory.
@@ -422,6 +427,28 @@ func (p *peer) resolveNew(l mem.Location, n int) (unsafe.Pointer, error) {
 		return nil, err
 	}
 	return p.Resolve(l, n)
+}
+
+// ReadOnly implements team.PeerMemory.
+func (p *peer) ReadOnly(l mem.Location, n int) (unsafe.Pointer, func() error, error) {
+	if p.heap != nil { // on the Go heap, for the race detector, stores do not fault
+		ptr, err := p.heap.Resolve(l, n)
+		return ptr, func() error { return nil }, err
+	}
+	if _, err := p.Resolve(l, n); err != nil {
+		return nil, nil, err
+	}
+	f, err := p.openArena(int(l.Arena))
+	if err != nil {
+		return nil, nil, err
+	}
+	if f == nil {
+		return nil, nil, fmt.Errorf("arena %d of %v was released: %w", l.Arena, p.card.Process, fault.ErrStale)
+	}
+	defer f.Close()
+	size := shm.RoundUp(n)
+	ptr, err := f.MapReadOnly(int(l.Offset), size)
+	return ptr, func() error { return shm.Unmap(ptr, size) }, err
 }
 
 // Live implements team.PeerMemory.

@@ -1,0 +1,175 @@
+package onesided
+
+import (
+	"context"
+	"fmt"
+	"sync/atomic"
+	"unsafe"
+
+	"github.com/ubcoll/ubcoll/dtype"
+	"github.com/ubcoll/ubcoll/fault"
+	"github.com/ubcoll/ubcoll/hw/cpu"
+	"github.com/ubcoll/ubcoll/internal/engine"
+	"github.com/ubcoll/ubcoll/internal/team"
+)
+
+// Atomics on host memory. The processor executes them on the rank that calls, the owner's own included. So nobody holds a
+// lock, and a rank that dies leaves nothing half done.
+
+// AtomicOp is what an atomic does to a word of 8 bytes.
+type AtomicOp struct {
+	Name     string // in errors
+	Old, New uint64 // of a compare-and-swap
+	Add      uint64
+	Swap     bool // it is a compare-and-swap
+}
+
+// apply does op, and returns what the word was.
+func (op *AtomicOp) apply(p unsafe.Pointer) uint64 {
+	w := (*uint64)(p)
+	if !op.Swap {
+		return atomic.AddUint64(w, op.Add) - op.Add
+	}
+	for {
+		if atomic.CompareAndSwapUint64(w, op.Old, op.New) {
+			return op.Old
+		}
+		if was := atomic.LoadUint64(w); was != op.Old {
+			return was
+		}
+	}
+}
+
+// unaligned returns why p, which is at offset off, is no place for a value of so many bytes, or nil.
+func unaligned(p unsafe.Pointer, off, size int) error {
+	if uintptr(p)%uintptr(size) == 0 {
+		return nil
+	}
+	return fmt.Errorf("offset %d is at address %p, which is no multiple of %d: %w", off, p, size, fault.ErrArgument)
+}
+
+var errAtomicOnDevice = fmt.Errorf("atomics on memory of devices: %w", fault.ErrNotSupported)
+
+// Atomic does op to the word at offset off of the other end's memory. Call it within a use.
+func (ch *Channel) Atomic(off int, op *AtomicOp) (was uint64, err error) {
+	if ch.device != nil {
+		return 0, errAtomicOnDevice
+	}
+	p, err := ch.remote.begin(&ch.mine.copying, off, 8, engine.RemoteAtomic)
+	if err != nil {
+		return 0, err
+	}
+	defer ch.Done()
+	if err := unaligned(p, off, 8); err != nil {
+		return 0, err
+	}
+	return op.apply(p), nil
+}
+
+// Atomic does op to the word at offset off of peer's part.
+func (w *Window) Atomic(ctx context.Context, s *engine.Stream, peer, off int, op *AtomicOp) (was uint64, err error) {
+	k, err := w.begin(ctx, op.Name, peer)
+	if err != nil {
+		return 0, err
+	}
+	defer end(w)
+	if s != nil {
+		return 0, w.wrap(op.Name, peer, fmt.Errorf("it returns a value, so it cannot be queued on a stream: %w",
+			fault.ErrArgument))
+	}
+	err = w.update(k, off, 8, 8, func(p unsafe.Pointer, _, _ int) { was = op.apply(p) })
+	return was, w.wrap(op.Name, peer, err)
+}
+
+// Accumulate combines v with its elements' places from offset off of peer's part on, on s or at once.
+func (w *Window) Accumulate(ctx context.Context, s *engine.Stream, peer, off int, v team.Vec, red team.Reduction) error {
+	const op = "accumulate"
+	if w.queues(s) {
+		return s.Do(ctx, w.c, func(ctx context.Context) error { return w.Accumulate(ctx, nil, peer, off, v, red) }, nil)
+	}
+	k, err := w.begin(ctx, op, peer)
+	if err != nil {
+		return err
+	}
+	defer end(w)
+	if err = v.Check(); err == nil {
+		err = checkAccumulate(&v, red)
+	}
+	if err != nil {
+		return peerError(w.c, op, peer, err)
+	}
+	if a := v.Alloc; a != nil {
+		if !a.Hold() {
+			return peerError(w.c, op, peer, fmt.Errorf("the buffer at %p has been freed: %w", v.Ptr, fault.ErrStale))
+		}
+		defer a.Release()
+	}
+	size := v.Type.Size()
+	err = w.update(k, off, v.Bytes(), size, func(p unsafe.Pointer, at, n int) {
+		src := unsafe.Add(v.Ptr, at)
+		if red == team.Replace {
+			cpu.AtomicCopy(v.Type, p, src, n/size)
+		} else {
+			cpu.AtomicReduce(v.Type, red.Op(), p, src, n/size)
+		}
+	})
+	if err == nil {
+		w.count(true, v.Bytes())
+	}
+	return w.wrap(op, peer, err)
+}
+
+// checkAccumulate returns what is wrong with the arguments of Accumulate.
+func checkAccumulate(v *team.Vec, red team.Reduction) error {
+	switch red {
+	case team.Sum, team.Min, team.Max, team.Replace:
+	default:
+		return fmt.Errorf("no %v (sum, min, max or replace): %w", red, fault.ErrArgument)
+	}
+	if v.Type == dtype.Bool && red == team.Sum {
+		return fmt.Errorf("no sum of bools, only max, which is or, min, which is and, and replace: %w", fault.ErrArgument)
+	}
+	if !v.Dev.IsHost() {
+		return fmt.Errorf("memory on %v, and the window is on the host: %w", v.Dev, fault.ErrArgument)
+	}
+	return nil
+}
+
+// update calls f with the n bytes at offset off of k's part, in pieces from offset `at` of them on. They must be aligned to
+// size. Between pieces it looks whether the peer has taken the memory back.
+func (w *Window) update(k *windowRank, off, n, size int, f func(p unsafe.Pointer, at, n int)) error {
+	if w.device != nil {
+		return errAtomicOnDevice
+	}
+	if k.Rank == w.c.Rank() {
+		if err := k.Needs(engine.RemoteAtomic); err != nil {
+			return err
+		}
+		p, claim, err := w.reg.Range(off, n)
+		if err != nil {
+			return err
+		}
+		defer claim.Release()
+		if err := unaligned(p, off, size); err != nil {
+			return err
+		}
+		f(p, 0, n)
+		return nil
+	}
+	copies := &w.mine.to(k.Rank).copying
+	p, err := k.begin(copies, off, n, engine.RemoteAtomic)
+	if err != nil {
+		return err
+	}
+	defer copies.Add(^uint64(0))
+	if err := unaligned(p, off, size); err != nil {
+		return err
+	}
+	for at := 0; at < n; at += copyPiece {
+		f(unsafe.Add(p, at), at, min(copyPiece, n-at))
+		if err := k.Live(); err != nil {
+			return err
+		}
+	}
+	return nil
+}
