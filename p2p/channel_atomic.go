@@ -31,6 +31,8 @@ func (ch *Channel) atomic(ctx context.Context, off int, op *onesided.AtomicOp) (
 	switch {
 	case ch.nothing():
 		return 0, errNoChannel
+	case ch.device:
+		return 0, ch.end.Error(op.Name, fmt.Errorf("atomics on memory of devices: %w", fault.ErrNotSupported))
 	case ch.record != nil:
 		return 0, ch.end.Error(op.Name, fmt.Errorf("it returns a value, so it cannot be in a batch: %w", fault.ErrArgument))
 	case ch.stream != nil:

@@ -50,11 +50,8 @@ func unaligned(p unsafe.Pointer, off, size int) error {
 
 var errAtomicOnDevice = fmt.Errorf("atomics on memory of devices: %w", fault.ErrNotSupported)
 
-// Atomic does op to the word at offset off of the other end's memory. Call it within a use.
+// Atomic does op to the word at offset off of the other end's memory, which is on the host. Call it within a use.
 func (ch *Channel) Atomic(off int, op *AtomicOp) (was uint64, err error) {
-	if ch.device != nil {
-		return 0, errAtomicOnDevice
-	}
 	p, err := ch.remote.begin(&ch.mine.copying, off, 8, engine.RemoteAtomic)
 	if err != nil {
 		return 0, err
@@ -73,6 +70,9 @@ func (w *Window) Atomic(ctx context.Context, s *engine.Stream, peer, off int, op
 		return 0, err
 	}
 	defer end(w)
+	if w.device != nil {
+		return 0, w.wrap(op.Name, peer, errAtomicOnDevice)
+	}
 	if s != nil {
 		return 0, w.wrap(op.Name, peer, fmt.Errorf("it returns a value, so it cannot be queued on a stream: %w",
 			fault.ErrArgument))
@@ -92,6 +92,9 @@ func (w *Window) Accumulate(ctx context.Context, s *engine.Stream, peer, off int
 		return err
 	}
 	defer end(w)
+	if w.device != nil {
+		return w.wrap(op, peer, errAtomicOnDevice)
+	}
 	if err = v.Check(); err == nil {
 		err = checkAccumulate(&v, red)
 	}
@@ -138,9 +141,6 @@ func checkAccumulate(v *team.Vec, red team.Reduction) error {
 // update calls f with the n bytes at offset off of k's part, in pieces from offset `at` of them on. They must be aligned to
 // size. Between pieces it looks whether the peer has taken the memory back.
 func (w *Window) update(k *windowRank, off, n, size int, f func(p unsafe.Pointer, at, n int)) error {
-	if w.device != nil {
-		return errAtomicOnDevice
-	}
 	if k.Rank == w.c.Rank() {
 		if err := k.Needs(engine.RemoteAtomic); err != nil {
 			return err

@@ -83,10 +83,16 @@ func open(ctx context.Context, c *ubcoll.Comm, gpu ubcoll.Device, device, betwee
 			return nil, err
 		}
 	}
-	if e.reg, err = c.RegisterBuffer(e.shared.Vec()); err != nil || between {
+	rights := ubcoll.RegisterOptions{Access: ubcoll.AccessLocalWrite | ubcoll.AccessRemoteWrite | ubcoll.AccessRemoteRead |
+		ubcoll.AccessRemoteAtomic}
+	if e.reg, err = c.RegisterWith(e.shared.Vec(), rights); err != nil || between {
 		return e, err
 	}
-	if e.w, err = c.RegisterWindow(ctx, e.shared.Vec(), ubcoll.WindowDefault); err != nil {
+	flags := ubcoll.WindowAtomic
+	if device {
+		flags = ubcoll.WindowDefault
+	}
+	if e.w, err = c.RegisterWindow(ctx, e.shared.Vec(), flags); err != nil {
 		return nil, err
 	}
 	e.ch, err = p2p.Connect(ctx, c, e.peer(), e.reg)
@@ -327,6 +333,31 @@ var windows = []operation{
 		}
 		return w.Flush(ctx)
 	}, signalled(there, ofPeer)},
+	{false, "Window.Accumulate", func(ctx context.Context, e *env, at on) error {
+		return e.w.On(at.s).Accumulate(ctx, e.peer(), there*word, e.src.Vec().Slice(0, some), ubcoll.Sum)
+	}, signalled(there, func(e *env) []int32 {
+		x := values(e.c.Rank(), there, some)
+		for i := range x {
+			x[i] += value(e.peer(), i)
+		}
+		return x
+	})},
+	{false, "Window.FetchAdd", func(ctx context.Context, e *env, at on) error {
+		return testkit.ErrOf(e.w.On(at.s).FetchAdd(ctx, e.peer(), there*word, 1))
+	}, signalled(there, oneMore)},
+	{false, "Window.CompareAndSwap", func(ctx context.Context, e *env, at on) error {
+		return testkit.ErrOf(e.w.On(at.s).CompareAndSwap(ctx, e.peer(), there*word, pair(e.peer(), there), pair(e.peer(), there)+1))
+	}, signalled(there, oneMore)},
+}
+
+// pair is elements i and i+1 of a rank's shared memory as one word.
+func pair(rank, i int) uint64 { return uint64(value(rank, i)) | uint64(value(rank, i+1))<<32 }
+
+// oneMore is what the peer leaves that adds 1 to a word.
+func oneMore(e *env) []int32 {
+	x := values(e.c.Rank(), there, some)
+	x[0]++
+	return x
 }
 
 // called makes an operation of one channel call that returns only an error.
@@ -397,6 +428,12 @@ var channels = []operation{
 			return errors.Join(b.Put(ctx, there*word, 0, some*word), b.Signal(ctx), b.Wait(ctx))
 		})
 	}, func(ctx context.Context, e *env) error { return expect(ctx, e.shared, there, ofPeer(e)) }),
+	called("Channel.FetchAdd", func(ctx context.Context, ch *p2p.Channel) error {
+		return testkit.ErrOf(ch.FetchAdd(ctx, there*word, 1))
+	}, signalled(there, oneMore)),
+	called("Channel.CompareAndSwap", func(ctx context.Context, ch *p2p.Channel) error {
+		return testkit.ErrOf(ch.CompareAndSwap(ctx, there*word, pair(ch.Peer(), there), pair(ch.Peer(), there)+1))
+	}, signalled(there, oneMore)),
 	called("Channel.Put, Channel.Flush", func(ctx context.Context, ch *p2p.Channel) error {
 		if err := ch.Put(ctx, there*word, 0, some*word); err != nil {
 			return err
