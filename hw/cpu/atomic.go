@@ -9,7 +9,10 @@ import (
 
 // atomicWords is how many words AtomicReduce combines between looking at them and changing them: few enough that others
 // seldom change one meanwhile, many enough that the wide instructions pay.
-const atomicWords = 64
+const (
+	atomicWords = 64
+	fewWords    = 8
+)
 
 // AtomicReduce sets dst[i] = dst[i] op src[i] for n elements, each of them atomically with regard to other calls of
 // AtomicReduce and AtomicCopy, in this process or in others that share the memory, and to atomic operations on aligned
@@ -34,32 +37,43 @@ const replace = Max + 1
 
 // atomically changes n elements of dst.
 func atomically(t dtype.Type, op Op, dst, src unsafe.Pointer, n int) {
-	size := t.Size()
+	if n*t.Size() <= 8*(fewWords-1) { // clearing the larger scratch would cost more than the rest
+		var scratch [2 * fewWords]uint64
+		exchangeAll(t, op, dst, src, n, scratch[:])
+		return
+	}
+	var scratch [2 * atomicWords]uint64
+	exchangeAll(t, op, dst, src, n, scratch[:])
+}
+
+// exchangeAll is atomically, as many words at a time as half of scratch has.
+func exchangeAll(t dtype.Type, op Op, dst, src unsafe.Pointer, n int, scratch []uint64) {
+	size, words := t.Size(), len(scratch)/2
 	for n > 0 {
 		lead := int(uintptr(dst) % 8) // bytes of the first word before dst
-		k := min(n, (8*atomicWords-lead)/size)
-		exchange(t, op, unsafe.Add(dst, -lead), lead, src, k)
+		k := min(n, (8*words-lead)/size)
+		exchange(t, op, unsafe.Add(dst, -lead), lead, src, k, scratch[:words], scratch[words:])
 		dst, src, n = unsafe.Add(dst, k*size), unsafe.Add(src, k*size), n-k
 	}
 }
 
-// exchange changes n elements in at most atomicWords words, the first of which is at p and has lead bytes before them.
-func exchange(t dtype.Type, op Op, p unsafe.Pointer, lead int, src unsafe.Pointer, n int) {
-	var before, after [atomicWords]uint64
+// exchange changes n elements in at most as many words as before and after have. The first word is at p, and has lead bytes
+// before the elements.
+func exchange(t dtype.Type, op Op, p unsafe.Pointer, lead int, src unsafe.Pointer, n int, before, after []uint64) {
 	size := t.Size()
 	end := lead + n*size
 	words := unsafe.Slice((*uint64)(p), (end+7)/8)
 	for i := range words {
 		before[i] = atomic.LoadUint64(&words[i])
 	}
-	after = before
-	combine(t, op, unsafe.Add(unsafe.Pointer(&after), lead), src, n)
+	copy(after, before[:len(words)])
+	combine(t, op, unsafe.Add(unsafe.Pointer(&after[0]), lead), src, n)
 	for i := range words {
 		for before[i] != after[i] && !atomic.CompareAndSwapUint64(&words[i], before[i], after[i]) {
 			before[i] = atomic.LoadUint64(&words[i])
 			after[i] = before[i]
 			from := max(8*i, lead)
-			combine(t, op, unsafe.Add(unsafe.Pointer(&after), from), unsafe.Add(src, from-lead), (min(8*i+8, end)-from)/size)
+			combine(t, op, unsafe.Add(unsafe.Pointer(&after[0]), from), unsafe.Add(src, from-lead), (min(8*i+8, end)-from)/size)
 		}
 	}
 }

@@ -85,7 +85,7 @@ func (w *Window) Atomic(ctx context.Context, s *engine.Stream, peer, off int, op
 func (w *Window) Accumulate(ctx context.Context, s *engine.Stream, peer, off int, v team.Vec, red team.Reduction) error {
 	const op = "accumulate"
 	if w.queues(s) {
-		return s.Do(ctx, w.c, func(ctx context.Context) error { return w.Accumulate(ctx, nil, peer, off, v, red) }, nil)
+		return w.queueAccumulate(ctx, s, peer, off, v, red)
 	}
 	k, err := w.begin(ctx, op, peer)
 	if err != nil {
@@ -120,6 +120,11 @@ func (w *Window) Accumulate(ctx context.Context, s *engine.Stream, peer, off int
 		w.count(true, v.Bytes())
 	}
 	return w.wrap(op, peer, err)
+}
+
+// queueAccumulate queues Accumulate. It is a separate function, so that an Accumulate at once allocates no closure.
+func (w *Window) queueAccumulate(ctx context.Context, s *engine.Stream, peer, off int, v team.Vec, red team.Reduction) error {
+	return s.Do(ctx, w.c, func(ctx context.Context) error { return w.Accumulate(ctx, nil, peer, off, v, red) }, nil)
 }
 
 // checkAccumulate returns what is wrong with the arguments of Accumulate.
