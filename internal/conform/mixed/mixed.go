@@ -178,7 +178,8 @@ func (p *program) step() error {
 	}{
 		{24, "calls", p.calls}, {8, "on a stream", p.queued}, {8, "a group", p.grouped}, {8, "a capture", p.capture},
 		{14, "a launch", p.launch}, {3, "a graph's end", func() error { return p.closeGraph(p.all.IntN(max(len(p.graphs), 1))) }},
-		{8, "messages", p.messages}, {6, "a window", p.window}, {6, "a channel", p.channel}, {8, "memory", p.churn},
+		{8, "messages", p.messages}, {6, "a window", p.window}, {6, "a channel", p.channel}, {4, "accumulates", p.accumulate},
+		{8, "memory", p.churn},
 		{5, "a split", p.split}, {2, "a communicator's end", func() error { return p.closeSiblings(1 + p.all.IntN(max(len(p.splits)-1, 1))) }},
 		{16, "misuse", p.misuse},
 	}
