@@ -77,10 +77,11 @@ type victim struct {
 	reg         *ubcoll.Registration
 	remote      *ubcoll.Remote
 	win         *ubcoll.Window
-	plain       *p2p.Channel // between the two buffers
-	out, in     *p2p.Channel // from this scratch to the peer's buffer, and from the peer's to this buffer
-	packets     bool         // out and in carry packets
-	post        *p2p.Request // the message of letter
+	readOnly    *ubcoll.Window // of the same memory; or nil
+	plain       *p2p.Channel   // between the two buffers
+	out, in     *p2p.Channel   // from this scratch to the peer's buffer, and from the peer's to this buffer
+	packets     bool           // out and in carry packets
+	post        *p2p.Request   // the message of letter
 	receives    bool
 	kept        bool // letter is freed only after the message is over
 }
@@ -147,8 +148,13 @@ func (t *takeBack) open(ctx context.Context) (v *victim, err error) {
 		return nil, err
 	}
 	if t.all.IntN(2) == 0 {
-		if v.win, err = v.d.RegisterWindow(ctx, v.buf.Vec(), 0); err != nil {
+		if v.win, err = v.d.RegisterWindow(ctx, v.buf.Vec(), ubcoll.WindowAtomic); err != nil {
 			return nil, err
+		}
+		if t.all.IntN(2) == 0 {
+			if v.readOnly, err = v.d.RegisterWindow(ctx, v.buf.Vec(), ubcoll.WindowReadOnly); err != nil {
+				return nil, err
+			}
 		}
 	}
 	if t.all.IntN(2) == 0 {
@@ -278,6 +284,24 @@ func (t *takeBack) attack(ctx context.Context, wg *sync.WaitGroup, v *victim) {
 		}
 		return nil, same(got, off)
 	})
+	loop("a window's accumulate", v.win != nil, func(pick *rand.Rand) (error, error) {
+		off, n := part(pick)
+		op := []ubcoll.Op{ubcoll.Sum, ubcoll.Max, ubcoll.Replace}[pick.IntN(3)]
+		return v.win.Accumulate(ctx, t.peer, off, ubcoll.Of(mine[:n]), op), nil
+	})
+	loop("a window's fetch-and-add", v.win != nil, func(pick *rand.Rand) (error, error) {
+		off, _ := part(pick)
+		_, err := v.win.FetchAdd(ctx, t.peer, off, 1)
+		return err, nil
+	})
+	loop("a view of a read-only part", v.readOnly != nil, func(pick *rand.Rand) (error, error) {
+		off, n := part(pick)
+		x, err := v.readOnly.Peer(t.peer)
+		if err == nil { // nothing says how long the peer leaves the memory as it is
+			err = v.win.Put(ctx, t.c.Rank(), off, x.Slice(v.n+off, v.n+off+n))
+		}
+		return err, nil
+	})
 	loop("a channel's put", v.plain != nil, func(pick *rand.Rand) (error, error) {
 		off, n := part(pick)
 		if pick.IntN(3) == 0 {
@@ -348,6 +372,7 @@ func (t *takeBack) close(v *victim) (next []*ubcoll.Buffer[byte], err error) {
 	}
 	add(true, "registration", v.reg.Close)
 	add(v.win != nil, "window", func() error { return v.win.Close() })
+	add(v.readOnly != nil, "read-only window", func() error { return v.readOnly.Close() })
 	add(v.plain != nil, "channel", func() error { return v.plain.Close() })
 	add(v.out != nil, "channel out", func() error { return v.out.Close() })
 	add(v.in != nil, "channel in", func() error { return v.in.Close() })
