@@ -179,6 +179,7 @@ type Heap struct {
 	generation uint64
 	low, high  atomic.Uintptr // bounds of all memory that was ever live
 	closed     bool
+	owed       map[*Allocation]func()       // what Adopt was given, until Return calls it
 	slots      []atomic.Pointer[Allocation] // GoHeap only
 	device     device
 
@@ -386,8 +387,8 @@ func zero(p unsafe.Pointer, n int) {
 }
 
 // Adopt makes an allocation of memory that somebody else owns and keeps as it is until Free. It must not be on the Go
-// heap. Peers cannot map it.
-func (h *Heap) Adopt(p unsafe.Pointer, n int) (*Allocation, error) {
+// heap. Peers cannot map it. back may be nil: see Return.
+func (h *Heap) Adopt(p unsafe.Pointer, n int, back func()) (*Allocation, error) {
 	if p == nil || n <= 0 || uintptr(p)+uintptr(n) < uintptr(p) {
 		return nil, fmt.Errorf("%d bytes at %p: %w", n, p, fault.ErrArgument)
 	}
@@ -398,14 +399,14 @@ func (h *Heap) Adopt(p unsafe.Pointer, n int) (*Allocation, error) {
 		}
 	}
 	a := &Allocation{Ptr: p, Bytes: n, Origin: Adopted, heap: h}
-	if err := h.adopt(a); err != nil {
+	if err := h.adopt(a, back); err != nil {
 		return nil, err
 	}
 	return a, nil
 }
 
-// adopt enters memory that the heap did not make.
-func (h *Heap) adopt(a *Allocation) error {
+// adopt enters memory that the heap did not make, and what gives it back.
+func (h *Heap) adopt(a *Allocation, back func()) error {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if h.closed {
@@ -424,7 +425,29 @@ func (h *Heap) adopt(a *Allocation) error {
 	}
 	a.At.Slot = slot
 	h.enter(a)
+	if back != nil {
+		if h.owed == nil {
+			h.owed = map[*Allocation]func(){}
+		}
+		h.owed[a] = back
+	}
 	return nil
+}
+
+// Return tells the owner of adopted memory, by the function that Adopt was given, that nobody uses it any more. The caller
+// has retired a, and holds no locks. Return does nothing the second time, once Close has begun, and after Quarantine: what
+// it leaves, Close does, so that the function is called once.
+func (h *Heap) Return(a *Allocation) {
+	h.mu.Lock()
+	var back func()
+	if !h.closed && !a.kept.Load() {
+		back = h.owed[a]
+		delete(h.owed, a)
+	}
+	h.mu.Unlock()
+	if back != nil {
+		back()
+	}
 }
 
 // Lookup returns the live allocation that contains [p, p+n), or nil. For most Go memory it returns nil without locking.
@@ -551,7 +574,8 @@ func (h *Heap) Stats() Stats {
 	return s
 }
 
-// Close frees everything, even live allocations: their views fault from now on. It waits for the last Hold.
+// Close frees everything, even live allocations: their views fault from now on. It waits for the last Hold. At its end
+// it does what Return has not done.
 func (h *Heap) Close() error {
 	h.mu.Lock()
 	if h.closed {
@@ -568,7 +592,20 @@ func (h *Heap) Close() error {
 		a.WhenIdle(held.Done)
 	}
 	held.Wait()
-	errs := []error{h.closeDevice()} // without the lock, because it waits
+	err := h.closeDevice() // without the lock, because it waits
+	err = errors.Join(err, h.unmap())
+	h.mu.Lock()
+	owed := h.owed
+	h.owed = nil
+	h.mu.Unlock()
+	for _, back := range owed {
+		back()
+	}
+	return err
+}
+
+// unmap gives all host memory back.
+func (h *Heap) unmap() error {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	for _, a := range h.live {
@@ -576,9 +613,9 @@ func (h *Heap) Close() error {
 	}
 	if h.goHeap {
 		heaps.Delete(h.Domain)
-		return errors.Join(errs...)
+		return nil
 	}
-	errs = append(errs, h.space.unmap())
+	errs := []error{h.space.unmap()}
 	for _, a := range h.arenas {
 		errs = append(errs, a.file.Close())
 	}

@@ -119,7 +119,7 @@ func TestClose(t *testing.T) {
 	require.ErrorIs(t, h.Close(), fault.ErrClosed)
 	_, err = h.Alloc(1)
 	require.ErrorIs(t, err, fault.ErrClosed)
-	_, err = h.Adopt(unsafe.Pointer(new(int)), 8)
+	_, err = h.Adopt(unsafe.Pointer(new(int)), 8, nil)
 	require.ErrorIs(t, err, fault.ErrClosed)
 	require.Nil(t, h.File(dir), "no descriptor is handed out any more")
 	require.False(t, small.Live(), "what was left ended with the heap")
@@ -160,7 +160,7 @@ func TestAdopt(t *testing.T) {
 		at := func(n int) unsafe.Pointer { return unsafe.Add(foreign, n) }
 
 		own := alloc(t, h, 100)
-		a, err := h.Adopt(at(1000), 1000) // needs no alignment
+		a, err := h.Adopt(at(1000), 1000, nil) // needs no alignment
 		require.NoError(t, err)
 		require.Equal(t, Adopted, a.Origin)
 		require.Equal(t, "adopted", a.Origin.String())
@@ -189,7 +189,7 @@ func TestAdopt(t *testing.T) {
 		} {
 			t.Run(c.name, func(t *testing.T) {
 				live := h.Stats().Allocations
-				b, err := h.Adopt(c.p, c.n)
+				b, err := h.Adopt(c.p, c.n, nil)
 				if c.want != nil {
 					require.ErrorIs(t, err, c.want)
 					require.Equal(t, live, h.Stats().Allocations)
@@ -201,7 +201,7 @@ func TestAdopt(t *testing.T) {
 		}
 		require.NoError(t, h.Retire(a))
 		require.Nil(t, h.Lookup(a.Base(), 1))
-		b, err := h.Adopt(at(1000), 1000)
+		b, err := h.Adopt(at(1000), 1000, nil)
 		require.NoError(t, err)
 		require.NotEqual(t, a.At.Generation, b.At.Generation)
 		require.False(t, h.Directory().Live(a.At))
@@ -270,7 +270,7 @@ func TestMaxSlots(t *testing.T) {
 	}
 	_, err := h.Alloc(1)
 	require.ErrorIs(t, err, fault.ErrLimit)
-	_, err = h.Adopt(unsafe.Pointer(&as[0].Bytes), 8)
+	_, err = h.Adopt(unsafe.Pointer(&as[0].Bytes), 8, nil)
 	require.ErrorIs(t, err, fault.ErrLimit)
 	require.NoError(t, h.Retire(as[100]))
 	again := alloc(t, h, 1)

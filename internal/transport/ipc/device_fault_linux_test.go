@@ -222,7 +222,7 @@ func TestDeviceTooMany(t *testing.T) {
 	a := newGPU(t, 0, false)
 	base, err := a.ctx.Alloc(4 << 20)
 	require.NoError(t, err)
-	x, err := a.heap.AdoptDevice(base, 4<<20)
+	x, err := a.heap.AdoptDevice(base, 4<<20, nil)
 	require.NoError(t, err)
 	d := a.device.Load()
 	for i := range d.exports.numbers { // as if all numbers were taken
