@@ -243,33 +243,36 @@ func TestAdoptDLPackInUse(t *testing.T) {
 func TestAdoptDLPackCopies(t *testing.T) {
 	needsDeleters(t)
 	defer testkit.NoLeaks(t)()
-	rounds := 200
+	rounds := 50
 	if testing.Short() {
-		rounds = 30
+		rounds = 10
 	}
 	for _, way := range []string{"Free", "Close"} {
 		t.Run(way, func(t *testing.T) {
 			refused := 0
-			for range rounds {
+			for i := range rounds {
 				c, err := ubcoll.Open(t.Context(), bootstrap.Local(1)[0], ubcoll.Options{})
 				require.NoError(t, err)
-				x := dlpacktest.New(t, 1<<18)
+				x := dlpacktest.New(t, 1<<20)
 				b, err := adopted(c, x)
 				require.NoError(t, err)
 				running, ended := make(chan bool), make(chan error, 1)
 				go func() {
-					dst := make([]byte, 1<<20)
+					dst := make([]byte, 4<<20)
 					err := b.CopyTo(context.Background(), dst)
 					close(running)
 					for err == nil {
+						time.Sleep(20 * time.Microsecond) // lets Free come
 						err = b.CopyTo(context.Background(), dst)
 					}
 					ended <- err
 				}()
 				<-running
+				time.Sleep(time.Duration(i%8) * 50 * time.Microsecond)
 				if way == "Free" {
 					for err = b.Free(); errors.Is(err, ubcoll.ErrInUse); err = b.Free() {
 						refused++
+						time.Sleep(10 * time.Microsecond)
 						require.NoError(t, deleted("in use", x, 0))
 					}
 					require.NoError(t, err)
@@ -309,12 +312,11 @@ func TestDeviceAdoptDLPack(t *testing.T) {
 		if err != nil {
 			return err
 		}
-		y, endY, err := tensorOn(t, dev, n)
+		y, _, err := tensorOn(t, dev, n)
 		if err != nil {
 			return err
 		}
 		kept[c.Rank()] = y // its memory ends with the driver
-		_ = endY
 		b, err1 := adopted(c, x)
 		_, err2 := adopted(c, y)
 		if err := errors.Join(err1, err2); err != nil {

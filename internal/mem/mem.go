@@ -515,7 +515,7 @@ func (h *Heap) leave(a *Allocation) error {
 }
 
 // Quarantine keeps a from being reused after it has been freed, independently of Heap.Quarantine: a peer does not end a
-// copy in it, or a device has not released it.
+// copy in it or has it mapped, or a device has not released it.
 func (a *Allocation) Quarantine() { a.kept.Store(true) }
 
 // Keep quarantines the n bytes at p, if they are still an allocation of that generation.

@@ -208,6 +208,68 @@ func TestAdopt(t *testing.T) {
 	})
 }
 
+// What Adopt was given is called once: by Return, or by Close.
+func TestReturn(t *testing.T) {
+	modes(t, func(t *testing.T, goHeap bool) {
+		h := newHeap(t, goHeap)
+		foreign, err := shm.Reserve(16 * shm.PageSize)
+		require.NoError(t, err)
+		defer shm.Unmap(foreign, 16*shm.PageSize)
+		called := map[string]int{}
+		adopt := func(name string) *Allocation {
+			a, err := h.Adopt(unsafe.Add(foreign, 100*len(called)), 100, func() {
+				require.True(t, h.mu.TryLock(), "no lock is held")
+				h.mu.Unlock()
+				called[name]++
+			})
+			require.NoError(t, err)
+			called[name] = 0
+			return a
+		}
+		_, err = h.Adopt(nil, 1, func() { called["refused"]++ })
+		require.Error(t, err)
+		a := adopt("returned")
+		_, err = h.Adopt(a.Ptr, 1, func() { called["refused"]++ })
+		require.ErrorIs(t, err, fault.ErrInUse)
+		require.NoError(t, h.Retire(a))
+		require.Zero(t, called["returned"])
+		h.Return(a)
+		h.Return(a)
+		require.Equal(t, 1, called["returned"])
+
+		kept := adopt("in quarantine")
+		kept.Quarantine()
+		require.NoError(t, h.Retire(kept))
+		h.Return(kept)
+		retired := adopt("only retired")
+		require.NoError(t, h.Retire(retired))
+		adopt("live")
+		held := adopt("held")
+		require.True(t, held.Hold())
+		plain, err := h.Adopt(unsafe.Add(foreign, 4096), 1, nil)
+		require.NoError(t, err)
+		require.NoError(t, h.Retire(plain))
+		h.Return(plain)
+		own := alloc(t, h, 1)
+		require.NoError(t, h.Retire(own))
+		h.Return(own)
+		require.Equal(t, map[string]int{"returned": 1, "in quarantine": 0, "only retired": 0, "live": 0, "held": 0}, called)
+
+		closed := make(chan error)
+		go func() { closed <- h.Close() }()
+		require.True(t, testkit.Until(func() bool { return !held.Live() }))
+		h.Return(held) // comes too early, and is left to Close
+		held.Release()
+		require.NoError(t, <-closed)
+		h.Return(held)
+		h.Return(retired)
+		require.Equal(t, map[string]int{"returned": 1, "in quarantine": 1, "only retired": 1, "live": 1, "held": 1}, called)
+		_, err = h.Adopt(foreign, 1, func() { called["refused"]++ })
+		require.ErrorIs(t, err, fault.ErrClosed)
+		require.NotContains(t, called, "refused")
+	})
+}
+
 func TestFile(t *testing.T) {
 	h, other := newHeap(t, false), newHeap(t, false)
 	alloc(t, h, 1)
