@@ -6,7 +6,7 @@ import (
 	"github.com/ubcoll/ubcoll/dtype"
 )
 
-// AdoptDLPack is [Adopt] for a tensor of PyTorch, NumPy, CuPy or any other library that speaks DLPack. It makes a buffer
+// AdoptDLPack is [Adopt] for a tensor of PyTorch, NumPy, CuPy or another library that exports DLPack. It makes a buffer
 // of the tensor's bytes, and returns their element type: buf.Vec().As(t) is the elements. tensor points to a
 // DLManagedTensor (dlpack.h of DLPack 1.0: the struct without a version), and not to a DLManagedTensorVersioned, which
 // cannot be told from it. For a PyCapsule that is one of the name "dltensor"; who takes the tensor out of it renames it
@@ -18,9 +18,9 @@ import (
 //
 // After an error the tensor is still the caller's. Otherwise it is the buffer's, and its deleter, which may be nil, is
 // called once, when nothing uses the memory any more. Free calls it, or, if operations still use the memory then, their
-// end does. If Free says that a peer still has the memory mapped, the close of the rank's last communicator calls it, and
-// likewise if nobody calls Free. The deleter may run on any thread. It must not call this library, and who calls Free or
-// Close must not hold a lock that it takes, such as Python's.
+// end does. The close of the rank's last communicator calls it if nobody has called Free, or if Free or
+// [Registration.Close] has said that a peer still has the memory mapped. The deleter may run on any thread. It must not
+// call this library, and who calls Free or Close must not hold a lock that it takes, such as Python's.
 //
 // Local, whether or not calls are captured or grouped. It may be called from any goroutine. [ErrArgument] for a tensor
 // that is not as above, with what is wrong; [ErrNotSupported] for a deleter in a program built without cgo; all else as
