@@ -14,6 +14,7 @@ import (
 	"github.com/ubcoll/ubcoll/coll"
 	"github.com/ubcoll/ubcoll/dtype"
 	"github.com/ubcoll/ubcoll/graph"
+	"github.com/ubcoll/ubcoll/hw/dlpack"
 	"github.com/ubcoll/ubcoll/internal/conform"
 	"github.com/ubcoll/ubcoll/internal/enginetest"
 	"github.com/ubcoll/ubcoll/internal/inside"
@@ -378,6 +379,19 @@ func callErrors() []bad {
 		{"adopt: nil", two, no, func(ctx context.Context, c *ubcoll.Comm) error {
 			return testkit.ErrOf(ubcoll.Adopt(c, ubcoll.Host, nil, 1))
 		}},
+		{"adopt: nil tensor", two, no, func(ctx context.Context, c *ubcoll.Comm) error {
+			_, _, err := ubcoll.AdoptDLPack(c, nil)
+			return err
+		}},
+		{"adopt: tensor of complex numbers", two, no, func(ctx context.Context, c *ubcoll.Comm) error {
+			_, _, err := ubcoll.AdoptDLPack(c, unsafe.Pointer(&dlpack.Managed{DeviceType: dlpack.CPU, Code: 5, Bits: 64, Lanes: 1}))
+			return err
+		}},
+		{"adopt: transposed tensor", two, no, func(ctx context.Context, c *ubcoll.Comm) error {
+			_, _, err := ubcoll.AdoptDLPack(c, unsafe.Pointer(&dlpack.Managed{DeviceType: dlpack.CPU, Code: 2, Bits: 32, Lanes: 1,
+				Dims: 2, Shape: uintptr(unsafe.Pointer(&transposed[0])), Strides: uintptr(unsafe.Pointer(&transposed[2]))}))
+			return err
+		}},
 		{"register: slice", two, no, func(ctx context.Context, c *ubcoll.Comm) error { return testkit.ErrOf(c.RegisterBuffer(f)) }},
 		{"free: registered", two, no, with(func(ctx context.Context, c *ubcoll.Comm, b *ubcoll.Buffer[float32], r *ubcoll.Registration) error {
 			return b.Free()
@@ -488,3 +502,6 @@ func callErrors() []bad {
 		}},
 	}
 }
+
+// transposed is a shape, and strides that are not row-major.
+var transposed = [4]int64{2, 3, 1, 2}

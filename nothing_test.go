@@ -182,6 +182,10 @@ func localTrials(with string, c *ubcoll.Comm, v ubcoll.Vec, want error, text str
 		{"Adopt", with, want, text, func() error {
 			return testkit.ErrOf(ubcoll.Adopt(c, ubcoll.Host, unsafe.Pointer(&x), 1))
 		}},
+		{"AdoptDLPack", with, want, text, func() error {
+			_, _, err := ubcoll.AdoptDLPack(c, nil)
+			return err
+		}},
 	}
 	for _, k := range methodCalls(c) {
 		if k.returnsError() && !k.takesContext() {
@@ -476,6 +480,10 @@ func TestNoArguments(t *testing.T) {
 		})
 		add("Comm.Import", "no handle", "too few", func(context.Context) error { return testkit.ErrOf(c.Import(nil)) })
 		add("Adopt", "nil memory", "0x0", func(context.Context) error { return testkit.ErrOf(ubcoll.Adopt(c, ubcoll.Host, nil, 8)) })
+		add("AdoptDLPack", "a nil tensor", "nil tensor", func(context.Context) error {
+			_, _, err := ubcoll.AdoptDLPack(c, nil)
+			return err
+		})
 		add("Alloc", "a negative length", "-1", func(context.Context) error {
 			return testkit.ErrOf(ubcoll.Alloc[int8](c, ubcoll.Host, -1))
 		})

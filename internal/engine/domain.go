@@ -162,6 +162,7 @@ func (d *Domain) free(a *mem.Allocation, pass func(), within func(func() error) 
 		d.IPC.Look()
 	}
 	var end ending
+	var late error
 	var finish func()
 	held := false // held until pass has returned
 	err := a.Leave(func() (err error) {
@@ -174,7 +175,11 @@ func (d *Domain) free(a *mem.Allocation, pass func(), within func(func() error) 
 			}
 			return nil
 		}, func(failed error) {
-			a.WhenIdle(func() { end.set(d, errors.Join(failed, d.Heap.Retire(a))) })
+			a.WhenIdle(func() {
+				if end.set(d, errors.Join(failed, d.Heap.Retire(a))) {
+					d.returnLater(a)
+				}
+			})
 		})
 		return err
 	})
@@ -183,7 +188,6 @@ func (d *Domain) free(a *mem.Allocation, pass func(), within func(func() error) 
 	}
 	rest := func() error {
 		finish()
-		var late error
 		if a.Dev.IsHost() {
 			pass()
 			late = d.Cache.Invalidate(a.Base(), a.Bytes) // registrations that such operations have made meanwhile
@@ -195,7 +199,11 @@ func (d *Domain) free(a *mem.Allocation, pass func(), within func(func() error) 
 			team.PauseUntil(func() bool { return a.Holders() == 0 })
 		}
 		defer d.sweep(!a.Dev.IsHost())
-		return errors.Join(late, end.soFar())
+		over, err := end.soFar(late)
+		if over && err == nil {
+			d.Heap.Return(a)
+		}
+		return err
 	}
 	if a.Dev.IsHost() {
 		return rest()
@@ -207,25 +215,45 @@ func (d *Domain) free(a *mem.Allocation, pass func(), within func(func() error) 
 type ending struct {
 	mu       sync.Mutex
 	returned bool
+	over     bool
 	err      error
 }
 
-// set records that the end has come, and its error. If the call has returned already, the domain logs the error.
-func (e *ending) set(d *Domain, err error) {
+// set records that the end has come, and its error. If the call has returned already, the domain logs the error. late
+// reports whether it has, and neither it nor the end has failed.
+func (e *ending) set(d *Domain, err error) (late bool) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if e.returned {
 		d.Failed(err)
 	}
-	e.err = err
+	e.over, e.err = true, errors.Join(e.err, err)
+	return e.returned && e.err == nil
 }
 
-// soFar returns the error so far, for the call to return.
-func (e *ending) soFar() error {
+// soFar adds err, and returns whether the end has come, and the error so far, for the call to return.
+func (e *ending) soFar(err error) (over bool, all error) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	e.returned = true
-	return e.err
+	e.err = errors.Join(err, e.err)
+	return e.over, e.err
+}
+
+// returnLater is Heap.Return after a Free that has returned. The caller may hold locks, or be a device's callback. The
+// domain's end waits for it, or does it.
+func (d *Domain) returnLater(a *mem.Allocation) {
+	if a.Origin != mem.Adopted && a.Origin != mem.DeviceAdopted {
+		return
+	}
+	if !d.ends.Enter() {
+		d.ends.Leave()
+		return
+	}
+	go func() {
+		defer d.ends.Leave()
+		d.Heap.Return(a)
+	}()
 }
 
 // Failed counts and logs err, a failure to free something that no call can return, unless it is nil.

@@ -3,8 +3,10 @@ package engine
 import (
 	"unsafe"
 
+	"github.com/ubcoll/ubcoll/dtype"
 	"github.com/ubcoll/ubcoll/hw"
 	"github.com/ubcoll/ubcoll/hw/cuda"
+	"github.com/ubcoll/ubcoll/hw/dlpack"
 	"github.com/ubcoll/ubcoll/internal/mem"
 	"github.com/ubcoll/ubcoll/internal/team"
 )
@@ -43,17 +45,40 @@ func (c *Comm) Adopt(d hw.Device, p unsafe.Pointer, n int) (*mem.Allocation, err
 	if err := c.Usable("adopt"); err != nil {
 		return nil, err
 	}
-	var a *mem.Allocation
-	var err error
-	if d.IsHost() {
-		a, err = c.dom.Heap.Adopt(p, n)
-	} else if err = c.CheckDevice(d); err == nil {
-		a, err = c.dom.Heap.AdoptDevice(cuda.Addr(uintptr(p)), n)
-	}
+	a, err := c.adopt(d, p, n, nil)
 	if err != nil {
 		return nil, c.LocalError("adopt", err)
 	}
 	return a, nil
+}
+
+// AdoptDLPack makes an allocation of the memory of the DLManagedTensor at tensor, and returns its element type. The
+// allocation's end deletes the tensor.
+func (c *Comm) AdoptDLPack(tensor unsafe.Pointer) (*mem.Allocation, dtype.Type, error) {
+	const op = "adopt_dlpack"
+	if err := c.Usable(op); err != nil {
+		return nil, dtype.Invalid, err
+	}
+	t, err := dlpack.Read(tensor)
+	if err != nil {
+		return nil, dtype.Invalid, c.LocalError(op, err)
+	}
+	a, err := c.adopt(t.Device, t.Pointer(), t.Bytes, t.Delete)
+	if err != nil {
+		return nil, dtype.Invalid, c.LocalError(op, err)
+	}
+	return a, t.Type, nil
+}
+
+// adopt makes an allocation of the n bytes at p; back may be nil: see Heap.Return.
+func (c *Comm) adopt(d hw.Device, p unsafe.Pointer, n int, back func()) (*mem.Allocation, error) {
+	if d.IsHost() {
+		return c.dom.Heap.Adopt(p, n, back)
+	}
+	if err := c.CheckDevice(d); err != nil {
+		return nil, err
+	}
+	return c.dom.Heap.AdoptDevice(cuda.Addr(uintptr(p)), n, back)
 }
 
 // pass waits for operations that use memory without holding it.

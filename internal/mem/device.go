@@ -160,8 +160,8 @@ func pointer(a cuda.Addr) unsafe.Pointer { return *(*unsafe.Pointer)(unsafe.Poin
 // it until Free. It may be from cuMemAlloc or cudaMalloc, or from cuMemCreate with POSIX file descriptors, and may be a
 // part of what its owner allocated. The error is fault.ErrArgument for memory of the host or of another device, or
 // freed memory, fault.ErrInUse for memory that overlaps other allocations of the heap, and fault.ErrNotSupported for
-// memory that cannot be shared with peers; then the text says which memory can.
-func (h *Heap) AdoptDevice(a cuda.Addr, n int) (*Allocation, error) {
+// memory that cannot be shared with peers; then the text says which memory can. back may be nil: see Return.
+func (h *Heap) AdoptDevice(a cuda.Addr, n int, back func()) (*Allocation, error) {
 	if h.device.ctx == nil {
 		return nil, fmt.Errorf("device memory: this rank uses no device: %w", fault.ErrNotSupported)
 	}
@@ -179,7 +179,7 @@ func (h *Heap) AdoptDevice(a cuda.Addr, n int) (*Allocation, error) {
 		return nil, fmt.Errorf("[%#x,+%d): %w", uintptr(a), n, err)
 	}
 	x := &Allocation{Ptr: pointer(a), Bytes: n, Origin: DeviceAdopted, Dev: m.Device, heap: h, id: m.ID}
-	if err := h.adopt(x); err != nil {
+	if err := h.adopt(x, back); err != nil {
 		return nil, err
 	}
 	return x, nil

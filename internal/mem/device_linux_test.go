@@ -87,7 +87,7 @@ func TestDeviceMemoryRefused(t *testing.T) {
 	h := newHeap(t, false)
 	_, err := h.AllocDevice(1)
 	require.ErrorIs(t, err, fault.ErrNotSupported)
-	_, err = h.AdoptDevice(1, 1)
+	_, err = h.AdoptDevice(1, 1, nil)
 	require.ErrorIs(t, err, fault.ErrNotSupported)
 	require.NoError(t, h.Close())
 
@@ -183,7 +183,7 @@ func TestAdoptDevice(t *testing.T) {
 		{"overlapping", mine + 4095, 2, fault.ErrInUse, ""},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			a, err := h.AdoptDevice(c.at, c.n)
+			a, err := h.AdoptDevice(c.at, c.n, nil)
 			if c.err != nil {
 				require.ErrorIs(t, err, c.err)
 				require.ErrorContains(t, err, c.says)
@@ -199,7 +199,7 @@ func TestAdoptDevice(t *testing.T) {
 			require.Equal(t, size, m.Size)
 		})
 	}
-	_, err = h.Adopt(pointer(mine), 1)
+	_, err = h.Adopt(pointer(mine), 1, nil)
 	require.ErrorIs(t, err, fault.ErrArgument)
 	require.ErrorContains(t, err, "it is memory of cuda:0")
 	require.NoError(t, ctx.HostUnregister(page.Ptr))
@@ -251,7 +251,7 @@ func TestFreedBehindOurBack(t *testing.T) {
 	h := deviceHeap(t, ctx, false)
 	p, err := ctx.Alloc(4 << 20)
 	require.NoError(t, err)
-	a, err := h.AdoptDevice(p, 4<<20)
+	a, err := h.AdoptDevice(p, 4<<20, nil)
 	require.NoError(t, err)
 	require.NoError(t, ctx.Free(p))
 	_, err = a.Inspect()
@@ -265,11 +265,11 @@ func TestFreedBehindOurBack(t *testing.T) {
 		_, err = a.Inspect()
 		require.ErrorIs(t, err, fault.ErrStale)
 		require.ErrorContains(t, err, "other memory has its address")
-		_, err = h.AdoptDevice(q, 4<<20)
+		_, err = h.AdoptDevice(q, 4<<20, nil)
 		require.ErrorIs(t, err, fault.ErrInUse)
 	}
 	require.NoError(t, h.Retire(a))
-	b, err := h.AdoptDevice(q, 4<<20)
+	b, err := h.AdoptDevice(q, 4<<20, nil)
 	require.NoError(t, err)
 	_, err = b.Inspect()
 	require.NoError(t, err)

@@ -182,6 +182,7 @@ type Heap struct {
 	generation uint64
 	low, high  atomic.Uintptr // bounds of all memory that was ever live
 	closed     bool
+	owed       map[*Allocation]func()       // what Adopt was given, until Return calls it
 	slots      []atomic.Pointer[Allocation] // GoHeap only
 	device     device
 
@@ -389,8 +390,8 @@ func zero(p unsafe.Pointer, n int) {
 }
 
 // Adopt makes an allocation of memory that somebody else owns and keeps as it is until Free. It must not be on the Go
-// heap. Peers cannot map it.
-func (h *Heap) Adopt(p unsafe.Pointer, n int) (*Allocation, error) {
+// heap. Peers cannot map it. back may be nil: see Return.
+func (h *Heap) Adopt(p unsafe.Pointer, n int, back func()) (*Allocation, error) {
 	if p == nil || n <= 0 || uintptr(p)+uintptr(n) < uintptr(p) {
 		return nil, fmt.Errorf("%d bytes at %p: %w", n, p, fault.ErrArgument)
 	}
@@ -401,14 +402,14 @@ func (h *Heap) Adopt(p unsafe.Pointer, n int) (*Allocation, error) {
 		}
 	}
 	a := &Allocation{Ptr: p, Bytes: n, Origin: Adopted, heap: h}
-	if err := h.adopt(a); err != nil {
+	if err := h.adopt(a, back); err != nil {
 		return nil, err
 	}
 	return a, nil
 }
 
-// adopt enters memory that the heap did not make.
-func (h *Heap) adopt(a *Allocation) error {
+// adopt enters memory that the heap did not make, and what gives it back.
+func (h *Heap) adopt(a *Allocation, back func()) error {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if h.closed {
@@ -427,7 +428,29 @@ func (h *Heap) adopt(a *Allocation) error {
 	}
 	a.At.Slot = slot
 	h.enter(a)
+	if back != nil {
+		if h.owed == nil {
+			h.owed = map[*Allocation]func(){}
+		}
+		h.owed[a] = back
+	}
 	return nil
+}
+
+// Return tells the owner of adopted memory, by the function that Adopt was given, that nobody uses it any more. The caller
+// has retired a, and holds no locks. Return does nothing the second time, once Close has begun, and after Quarantine: what
+// it leaves, Close does, so that the function is called once.
+func (h *Heap) Return(a *Allocation) {
+	h.mu.Lock()
+	var back func()
+	if !h.closed && !a.kept.Load() {
+		back = h.owed[a]
+		delete(h.owed, a)
+	}
+	h.mu.Unlock()
+	if back != nil {
+		back()
+	}
 }
 
 // Lookup returns the live allocation that contains [p, p+n), or nil. For most Go memory it returns nil without locking.
@@ -495,7 +518,7 @@ func (h *Heap) leave(a *Allocation) error {
 }
 
 // Quarantine keeps a from being reused after it has been freed, independently of Heap.Quarantine: a peer does not end a
-// copy in it, or a device has not released it.
+// copy in it or has it mapped, or a device has not released it.
 func (a *Allocation) Quarantine() { a.kept.Store(true) }
 
 // Keep quarantines the n bytes at p, if they are still an allocation of that generation.
@@ -554,7 +577,8 @@ func (h *Heap) Stats() Stats {
 	return s
 }
 
-// Close frees everything, even live allocations: their views fault from now on. It waits for the last Hold.
+// Close frees everything, even live allocations: their views fault from now on. It waits for the last Hold. At its end
+// it does what Return has not done.
 func (h *Heap) Close() error {
 	h.mu.Lock()
 	if h.closed {
@@ -571,7 +595,20 @@ func (h *Heap) Close() error {
 		a.WhenIdle(held.Done)
 	}
 	held.Wait()
-	errs := []error{h.closeDevice()} // without the lock, because it waits
+	err := h.closeDevice() // without the lock, because it waits
+	err = errors.Join(err, h.unmap())
+	h.mu.Lock()
+	owed := h.owed
+	h.owed = nil
+	h.mu.Unlock()
+	for _, back := range owed {
+		back()
+	}
+	return err
+}
+
+// unmap gives all host memory back.
+func (h *Heap) unmap() error {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	for _, a := range h.live {
@@ -579,9 +616,9 @@ func (h *Heap) Close() error {
 	}
 	if h.goHeap {
 		heaps.Delete(h.Domain)
-		return errors.Join(errs...)
+		return nil
 	}
-	errs = append(errs, h.space.unmap())
+	errs := []error{h.space.unmap()}
 	for _, a := range h.arenas {
 		errs = append(errs, a.file.Close())
 	}

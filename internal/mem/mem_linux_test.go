@@ -119,7 +119,7 @@ func TestClose(t *testing.T) {
 	require.ErrorIs(t, h.Close(), fault.ErrClosed)
 	_, err = h.Alloc(1)
 	require.ErrorIs(t, err, fault.ErrClosed)
-	_, err = h.Adopt(unsafe.Pointer(new(int)), 8)
+	_, err = h.Adopt(unsafe.Pointer(new(int)), 8, nil)
 	require.ErrorIs(t, err, fault.ErrClosed)
 	require.Nil(t, h.File(dir), "no descriptor is handed out any more")
 	require.False(t, small.Live(), "what was left ended with the heap")
@@ -160,7 +160,7 @@ func TestAdopt(t *testing.T) {
 		at := func(n int) unsafe.Pointer { return unsafe.Add(foreign, n) }
 
 		own := alloc(t, h, 100)
-		a, err := h.Adopt(at(1000), 1000) // needs no alignment
+		a, err := h.Adopt(at(1000), 1000, nil) // needs no alignment
 		require.NoError(t, err)
 		require.Equal(t, Adopted, a.Origin)
 		require.Equal(t, "adopted", a.Origin.String())
@@ -189,7 +189,7 @@ func TestAdopt(t *testing.T) {
 		} {
 			t.Run(c.name, func(t *testing.T) {
 				live := h.Stats().Allocations
-				b, err := h.Adopt(c.p, c.n)
+				b, err := h.Adopt(c.p, c.n, nil)
 				if c.want != nil {
 					require.ErrorIs(t, err, c.want)
 					require.Equal(t, live, h.Stats().Allocations)
@@ -201,10 +201,72 @@ func TestAdopt(t *testing.T) {
 		}
 		require.NoError(t, h.Retire(a))
 		require.Nil(t, h.Lookup(a.Base(), 1))
-		b, err := h.Adopt(at(1000), 1000)
+		b, err := h.Adopt(at(1000), 1000, nil)
 		require.NoError(t, err)
 		require.NotEqual(t, a.At.Generation, b.At.Generation)
 		require.False(t, h.Directory().Live(a.At))
+	})
+}
+
+// What Adopt was given is called once: by Return, or by Close.
+func TestReturn(t *testing.T) {
+	modes(t, func(t *testing.T, goHeap bool) {
+		h := newHeap(t, goHeap)
+		foreign, err := shm.Reserve(16 * shm.PageSize)
+		require.NoError(t, err)
+		defer shm.Unmap(foreign, 16*shm.PageSize)
+		called := map[string]int{}
+		adopt := func(name string) *Allocation {
+			a, err := h.Adopt(unsafe.Add(foreign, 100*len(called)), 100, func() {
+				require.True(t, h.mu.TryLock(), "no lock is held")
+				h.mu.Unlock()
+				called[name]++
+			})
+			require.NoError(t, err)
+			called[name] = 0
+			return a
+		}
+		_, err = h.Adopt(nil, 1, func() { called["refused"]++ })
+		require.Error(t, err)
+		a := adopt("returned")
+		_, err = h.Adopt(a.Ptr, 1, func() { called["refused"]++ })
+		require.ErrorIs(t, err, fault.ErrInUse)
+		require.NoError(t, h.Retire(a))
+		require.Zero(t, called["returned"])
+		h.Return(a)
+		h.Return(a)
+		require.Equal(t, 1, called["returned"])
+
+		kept := adopt("in quarantine")
+		kept.Quarantine()
+		require.NoError(t, h.Retire(kept))
+		h.Return(kept)
+		retired := adopt("only retired")
+		require.NoError(t, h.Retire(retired))
+		adopt("live")
+		held := adopt("held")
+		require.True(t, held.Hold())
+		plain, err := h.Adopt(unsafe.Add(foreign, 4096), 1, nil)
+		require.NoError(t, err)
+		require.NoError(t, h.Retire(plain))
+		h.Return(plain)
+		own := alloc(t, h, 1)
+		require.NoError(t, h.Retire(own))
+		h.Return(own)
+		require.Equal(t, map[string]int{"returned": 1, "in quarantine": 0, "only retired": 0, "live": 0, "held": 0}, called)
+
+		closed := make(chan error)
+		go func() { closed <- h.Close() }()
+		require.True(t, testkit.Until(func() bool { return !held.Live() }))
+		h.Return(held) // comes too early, and is left to Close
+		held.Release()
+		require.NoError(t, <-closed)
+		h.Return(held)
+		h.Return(retired)
+		require.Equal(t, map[string]int{"returned": 1, "in quarantine": 1, "only retired": 1, "live": 1, "held": 1}, called)
+		_, err = h.Adopt(foreign, 1, func() { called["refused"]++ })
+		require.ErrorIs(t, err, fault.ErrClosed)
+		require.NotContains(t, called, "refused")
 	})
 }
 
@@ -270,7 +332,7 @@ func TestMaxSlots(t *testing.T) {
 	}
 	_, err := h.Alloc(1)
 	require.ErrorIs(t, err, fault.ErrLimit)
-	_, err = h.Adopt(unsafe.Pointer(&as[0].Bytes), 8)
+	_, err = h.Adopt(unsafe.Pointer(&as[0].Bytes), 8, nil)
 	require.ErrorIs(t, err, fault.ErrLimit)
 	require.NoError(t, h.Retire(as[100]))
 	again := alloc(t, h, 1)

@@ -89,7 +89,7 @@ func (m *model) adopt(t *rapid.T) {
 	for _, o := range m.live {
 		taken = taken || overlap(uintptr(p), n, o.base, o.n)
 	}
-	a, err := m.h.Adopt(p, n)
+	a, err := m.h.Adopt(p, n, nil)
 	if taken {
 		require.Error(t, err)
 		return

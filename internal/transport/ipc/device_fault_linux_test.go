@@ -53,9 +53,12 @@ func TestDevicePeerDies(t *testing.T) {
 	}
 }
 
-// If a peer neither follows nor dies, the number stays taken until the peer follows.
+// If a peer neither follows nor dies, the number stays taken until the peer follows, and the owner of adopted memory gets
+// it back when the heap closes.
 func TestDevicePeerLags(t *testing.T) {
 	emulated.Primary(t, 1)
+	back := 0
+	t.Cleanup(func() { require.Equal(t, 1, back) }) // after the heap has closed
 	a := newGPU(t, 0, false)
 	c, _ := startPeer(t, nil)
 	r := c.tell(t, "device use 1")
@@ -70,16 +73,28 @@ func TestDevicePeerLags(t *testing.T) {
 		a.imported(t, extent)
 		made = append(made, x)
 	}
+	theirs, err := a.ctx.Alloc(4096)
+	require.NoError(t, err)
+	t.Cleanup(func() { a.ctx.Free(theirs) })
+	adopted, err := a.heap.AdoptDevice(theirs, 4096, func() { back++ })
+	require.NoError(t, err)
+	extent, err := a.Export(adopted)
+	require.NoError(t, err)
+	a.imported(t, extent)
 	testkit.Stop(t, c.Cmd)
-	err := a.Withdraw(50*time.Millisecond, made[0])
+	err = a.Withdraw(50*time.Millisecond, made[0])
 	require.ErrorIs(t, err, fault.ErrTimeout)
 	require.ErrorContains(t, err, fmt.Sprintf("peer 0 (pid %d) has not unmapped extent 0", c.Cmd.Process.Pid))
 	require.ErrorIs(t, a.Withdraw(time.Minute, made[1]), fault.ErrTimeout, "it hardly waits for a peer that has failed it")
 	require.ErrorIs(t, a.Withdraw(0, made[2]), fault.ErrTimeout)
 	require.NoError(t, a.heap.Retire(made[0]), "the memory is this rank's to give back")
-	extent, err := a.Export(a.make(t, 1, "", false))
+	require.ErrorIs(t, a.Deregister(engine.Memory(adopted), nil), fault.ErrTimeout)
+	require.NoError(t, a.heap.Retire(adopted))
+	a.heap.Return(adopted)
+	require.Zero(t, back)
+	extent, err = a.Export(a.make(t, 1, "", false))
 	require.NoError(t, err)
-	require.Equal(t, uint32(3), extent, "the numbers are taken")
+	require.Equal(t, uint32(4), extent, "the numbers are taken")
 
 	require.NoError(t, c.Cmd.Process.Signal(syscall.SIGCONT))
 	a.imported(t, extent)
@@ -222,7 +237,7 @@ func TestDeviceTooMany(t *testing.T) {
 	a := newGPU(t, 0, false)
 	base, err := a.ctx.Alloc(4 << 20)
 	require.NoError(t, err)
-	x, err := a.heap.AdoptDevice(base, 4<<20)
+	x, err := a.heap.AdoptDevice(base, 4<<20, nil)
 	require.NoError(t, err)
 	d := a.device.Load()
 	for i := range d.exports.numbers { // as if all numbers were taken

@@ -172,7 +172,7 @@ func TestDeviceShared(t *testing.T) {
 	var parts []*mem.Allocation
 	var states []mem.Location
 	for _, off := range []cuda.Addr{4096, 1 << 20} {
-		x, err := b.heap.AdoptDevice(base+off, 1000)
+		x, err := b.heap.AdoptDevice(base+off, 1000, nil)
 		require.NoError(t, err)
 		m := register.Memory{Base: x.Base(), Bytes: x.Bytes, Generation: x.At.Generation, Device: x.Dev}
 		s, err := b.Register(m)

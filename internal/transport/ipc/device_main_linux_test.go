@@ -65,7 +65,7 @@ func makeDevice(h *mem.Heap, ctx *cuda.Context, n int, text string, legacy bool)
 	if legacy {
 		var p cuda.Addr
 		if p, err = ctx.Alloc(n); err == nil {
-			a, err = h.AdoptDevice(p, n)
+			a, err = h.AdoptDevice(p, n, nil)
 		}
 	} else {
 		a, err = h.AllocDevice(n)

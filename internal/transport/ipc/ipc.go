@@ -214,9 +214,14 @@ func (t *Transport) Register(m register.Memory) (any, error) {
 }
 
 // Deregister implements register.Backend. Peers keep an arena mapped: its handles end with the generation. Device
-// memory is withdrawn; this waits for the peers, for some seconds at most.
+// memory is withdrawn; this waits for the peers, for some seconds at most. After a failure the owner of adopted memory
+// gets it back no earlier than when the heap closes.
 func (t *Transport) Deregister(m register.Memory, _ any) error {
-	return t.withdraw(withdrawTimeout, m.Generation)
+	err := t.withdraw(withdrawTimeout, m.Generation)
+	if err != nil {
+		t.heap.Keep(m.Base, m.Bytes, m.Generation)
+	}
+	return err
 }
 
 // peer is another rank's memory.

@@ -371,7 +371,7 @@ func TestBackend(t *testing.T) {
 	foreign, err := shm.Reserve(shm.PageSize)
 	require.NoError(t, err)
 	defer shm.Unmap(foreign, shm.PageSize)
-	y, err := a.heap.Adopt(foreign, shm.PageSize)
+	y, err := a.heap.Adopt(foreign, shm.PageSize, nil)
 	require.NoError(t, err)
 	of := func(x *mem.Allocation) register.Memory {
 		return register.Memory{Generation: x.At.Generation, Base: x.Base(), Bytes: x.Bytes}
