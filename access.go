@@ -17,16 +17,16 @@ type Access uint8
 // The rights.
 const (
 	// AccessLocalWrite lets this rank's own gets write to the memory: p2p's Channel.Get and GetPackets.
-	AccessLocalWrite = Access(engine.LocalWrite)
+	AccessLocalWrite Access = 1 << 0
 	// AccessRemoteWrite lets peers put, packets included.
-	AccessRemoteWrite = Access(engine.RemoteWrite)
+	AccessRemoteWrite Access = 1 << 1
 	// AccessRemoteRead lets peers get.
-	AccessRemoteRead = Access(engine.RemoteRead)
+	AccessRemoteRead Access = 1 << 2
 	// AccessRemoteAtomic lets peers fetch and add, compare and swap, and accumulate.
-	AccessRemoteAtomic = Access(engine.RemoteAtomic)
+	AccessRemoteAtomic Access = 1 << 3
 	// AccessLocalOnly gives peers no right: a channel may put from the memory, and there is no handle. It may be combined
 	// with AccessLocalWrite alone.
-	AccessLocalOnly = Access(engine.LocalOnly)
+	AccessLocalOnly Access = 1 << 7
 )
 
 // String lists the rights: "local write, remote read". It is "none" for 0.
@@ -37,10 +37,10 @@ type Transports uint8
 
 // The transports. Source: mscclpp::TransportFlags of MSCCL++'s registerMemory.
 const (
-	TransportHostMemory = Transports(engine.HostMemory) // host memory that ranks of one host share
-	TransportCUDAIPC    = Transports(engine.CUDAIPC)    // memory of devices, from ranks of the same host
-	TransportTCP        = Transports(engine.TCP)        // between hosts; no operation uses handles there yet
-	TransportRDMA       = Transports(engine.RDMA)       // between hosts; no operation uses handles there yet
+	TransportHostMemory Transports = 1 << 0 // host memory that ranks of one host share
+	TransportCUDAIPC    Transports = 1 << 1 // memory of devices, from ranks of the same host
+	TransportTCP        Transports = 1 << 2 // between hosts; no operation uses handles there yet
+	TransportRDMA       Transports = 1 << 3 // between hosts; no operation uses handles there yet
 )
 
 // String lists the transports: "host memory, TCP". It is "none" for 0.

@@ -97,7 +97,8 @@ func (k call) returnsError() bool {
 // answers are what calls on nil and zero values print of what they return, if that is something.
 var answers = map[string]string{"Buffer.Device": "host", "Comm.LastOp": "no operation yet", "Comm.LocalRank": "-1",
 	"Comm.Rank": "-1", "Op.String": "none", "OpInfo.String": "no operation yet", "Remote.Rank": "-1", "Vec.Type": "invalid",
-	"Window.Flags": "default", "WindowFlags.String": "default", "p2p.Channel.Peer": "-1",
+	"Access.String": "none", "Transports.String": "none", "Registration.Access": "none", "Registration.Transports": "none",
+	"Remote.Access": "none", "Window.Flags": "default", "WindowFlags.String": "default", "p2p.Channel.Peer": "-1",
 	"Comm.Explain": "communicator: it is nil or the zero value: it comes from Open, Main, Run, Local, Dup or Split, and is " +
 		"nil where Split was given a negative color: invalid argument"}
 
@@ -263,7 +264,7 @@ var nounTypes = []struct {
 	{(*p2p.Request)(nil), "Exchange.Start"},
 	{(*graph.Graph)(nil), "Capture makes one"},
 	{ubcoll.BufferInfo{}, ""}, {ubcoll.Level{}, ""}, {ubcoll.Op{}, ""}, {ubcoll.OpInfo{}, ""}, {ubcoll.Options{}, ""},
-	{ubcoll.Vec{}, ""}, {ubcoll.WindowFlags(0), ""},
+	{ubcoll.Vec{}, ""}, {ubcoll.WindowFlags(0), ""}, {ubcoll.Access(0), ""}, {ubcoll.Transports(0), ""},
 }
 
 // methodTrials are the methods of all these types on nil and zero values, and on views of them.
@@ -458,6 +459,12 @@ func TestNoArguments(t *testing.T) {
 		})
 		add("Window.Get", "the zero Vec", "Of and Buffer.Vec", func(context.Context) error {
 			return n.w.Get(ctx, 0, zero, 0)
+		})
+		add("Window.Accumulate", "the zero Vec", "Of and Buffer.Vec", func(context.Context) error {
+			return n.w.Accumulate(ctx, 0, 0, zero, ubcoll.Sum)
+		})
+		add("Comm.RegisterWith", "the zero Vec", "Of and Buffer.Vec", func(context.Context) error {
+			return testkit.ErrOf(c.RegisterWith(zero, ubcoll.RegisterOptions{}))
 		})
 		add("p2p.Channel.Batch", "a nil function", "nil", func(context.Context) error { return n.ch.Batch(ctx, nil) })
 		add("p2p.NewChannel", "a nil Remote", "Import", func(context.Context) error {
