@@ -175,8 +175,12 @@ func with(do func(ctx context.Context, c *ubcoll.Comm, b *ubcoll.Buffer[float32]
 }
 
 func window(do func(ctx context.Context, c *ubcoll.Comm, w *ubcoll.Window) error) step {
+	return windowWith(0, do)
+}
+
+func windowWith(flags ubcoll.WindowFlags, do func(ctx context.Context, c *ubcoll.Comm, w *ubcoll.Window) error) step {
 	return with(func(ctx context.Context, c *ubcoll.Comm, b *ubcoll.Buffer[float32], r *ubcoll.Registration) error {
-		w, err := c.RegisterWindow(ctx, b.Vec(), 0)
+		w, err := c.RegisterWindow(ctx, b.Vec(), flags)
 		if err != nil {
 			return err
 		}
@@ -445,6 +449,52 @@ func callErrors() []bad {
 		})},
 		{"window: closed", two, no, window(func(ctx context.Context, c *ubcoll.Comm, w *ubcoll.Window) error {
 			return errors.Join(w.Close(), w.Signal(ctx, 0))
+		})},
+		{"window: put to a read-only one", two, no, windowWith(ubcoll.WindowReadOnly, func(ctx context.Context, c *ubcoll.Comm, w *ubcoll.Window) error {
+			return w.Put(ctx, 1-c.Rank(), 0, f)
+		})},
+		{"window: collective into a read-only part", two, no, windowWith(ubcoll.WindowReadOnly, func(ctx context.Context, c *ubcoll.Comm, w *ubcoll.Window) error {
+			v, err := w.Peer(0)
+			if err != nil {
+				return err
+			}
+			return reduceOf(v.Slice(0, f.Len()), f, ubcoll.Sum)(ctx, c)
+		})},
+		{"window: fetch-and-add without the right", two, no, window(func(ctx context.Context, c *ubcoll.Comm, w *ubcoll.Window) error {
+			return testkit.ErrOf(w.FetchAdd(ctx, 1-c.Rank(), 0, 1))
+		})},
+		{"window: unaligned", two, no, windowWith(ubcoll.WindowAtomic, func(ctx context.Context, c *ubcoll.Comm, w *ubcoll.Window) error {
+			return w.Accumulate(ctx, 1-c.Rank(), 2, f.Slice(0, 10), ubcoll.Sum)
+		})},
+		{"window: product", two, no, windowWith(ubcoll.WindowAtomic, func(ctx context.Context, c *ubcoll.Comm, w *ubcoll.Window) error {
+			return w.Accumulate(ctx, 1-c.Rank(), 0, f, ubcoll.Prod)
+		})},
+		{"window: flags that exclude each other", two, no, func(ctx context.Context, c *ubcoll.Comm) error {
+			return testkit.ErrOf(c.RegisterWindow(ctx, f, ubcoll.WindowReadOnly|ubcoll.WindowAtomic))
+		}},
+		{"channel: put without the right", two, no, with(func(ctx context.Context, c *ubcoll.Comm, b *ubcoll.Buffer[float32], r *ubcoll.Registration) error {
+			local, err := c.RegisterWith(b.Vec(), ubcoll.RegisterOptions{Access: ubcoll.AccessRemoteRead})
+			if err != nil {
+				return err
+			}
+			ch, err := p2p.Connect(ctx, c, 1-c.Rank(), local)
+			if err != nil {
+				return err
+			}
+			return errors.Join(ch.Put(ctx, 0, 0, 8), ch.Get(ctx, 0, 0, 8))
+		})},
+		{"registration: contradictory rights", two, no, with(func(ctx context.Context, c *ubcoll.Comm, b *ubcoll.Buffer[float32], r *ubcoll.Registration) error {
+			return testkit.ErrOf(c.RegisterWith(b.Vec(), ubcoll.RegisterOptions{Access: ubcoll.AccessRemoteWrite}))
+		})},
+		{"registration: transport of other memory", two, no, with(func(ctx context.Context, c *ubcoll.Comm, b *ubcoll.Buffer[float32], r *ubcoll.Registration) error {
+			return testkit.ErrOf(c.RegisterWith(b.Vec(), ubcoll.RegisterOptions{Transports: ubcoll.TransportCUDAIPC}))
+		})},
+		{"registration: handle of a local one", two, no, with(func(ctx context.Context, c *ubcoll.Comm, b *ubcoll.Buffer[float32], r *ubcoll.Registration) error {
+			local, err := c.RegisterWith(b.Vec(), ubcoll.RegisterOptions{Access: ubcoll.AccessLocalOnly})
+			if err != nil {
+				return err
+			}
+			return testkit.ErrOf(local.MarshalBinary())
 		})},
 		{"channel: to itself", two, no, with(func(ctx context.Context, c *ubcoll.Comm, b *ubcoll.Buffer[float32], r *ubcoll.Registration) error {
 			return testkit.ErrOf(p2p.Connect(ctx, c, 2, r))

@@ -52,7 +52,7 @@ func (a Access) resolve() (Access, error) {
 	case a == 0:
 		return DefaultAccess, nil
 	case a&^(rights|LocalOnly) != 0:
-		return 0, fmt.Errorf("access %v: unknown rights: %w", a, fault.ErrArgument)
+		return 0, fmt.Errorf("access %v: not all of these rights are known: %w", a, fault.ErrArgument)
 	case a&LocalOnly != 0 && a&remote != 0:
 		return 0, fmt.Errorf("access %v: local only excludes the remote rights: %w", a, fault.ErrArgument)
 	case a&(RemoteWrite|RemoteAtomic) != 0 && a&LocalWrite == 0:
@@ -94,9 +94,9 @@ func (t Transports) resolve(device bool) (Transports, error) {
 	case t == 0:
 		return have, nil
 	case t&^allTransports != 0:
-		return 0, fmt.Errorf("transports %v: unknown ones: %w", t, fault.ErrArgument)
+		return 0, fmt.Errorf("transports %v: not all of them are known: %w", t, fault.ErrArgument)
 	case t&have == 0:
-		return 0, fmt.Errorf("transports %v: none of them is for this memory, but %v are: %w", t, have, fault.ErrArgument)
+		return 0, fmt.Errorf("transports %v: this memory is reached by %v only: %w", t, have, fault.ErrArgument)
 	}
 	return t & have, nil
 }
@@ -106,7 +106,7 @@ func (im *Import) Needs(need Access) error {
 	if im.Access&need == need {
 		return nil
 	}
-	return fmt.Errorf("rank %d has registered the memory with %v, without %v: %w", im.Rank, im.Access, need&^im.Access,
+	return fmt.Errorf("rank %d has registered the memory with %v, without %v (RegisterWith says what peers may do): %w", im.Rank, im.Access, need&^im.Access,
 		fault.ErrArgument)
 }
 

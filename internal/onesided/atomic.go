@@ -146,10 +146,10 @@ func checkAccumulate(v *team.Vec, red team.Reduction) error {
 // update calls f with the n bytes at offset off of k's part, in pieces from offset `at` of them on. They must be aligned to
 // size. Between pieces it looks whether the peer has taken the memory back.
 func (w *Window) update(k *windowRank, off, n, size int, f func(p unsafe.Pointer, at, n int)) error {
+	if err := w.allows(engine.RemoteAtomic); err != nil {
+		return err
+	}
 	if k.Rank == w.c.Rank() {
-		if err := k.Needs(engine.RemoteAtomic); err != nil {
-			return err
-		}
 		p, claim, err := w.reg.Range(off, n)
 		if err != nil {
 			return err

@@ -154,6 +154,17 @@ func (w *Window) begin(ctx context.Context, op string, peer int) (*windowRank, e
 	return &w.ranks[peer], nil
 }
 
+// allows returns why the window's flags do not allow what a call needs, or nil.
+func (w *Window) allows(need engine.Access) error {
+	switch {
+	case w.flags.access()&need == need:
+		return nil
+	case need == engine.RemoteAtomic:
+		return fmt.Errorf("the window allows no atomics (it is registered without WindowAtomic): %w", fault.ErrArgument)
+	}
+	return fmt.Errorf("the window is registered with WindowReadOnly: %w", fault.ErrArgument)
+}
+
 // queues reports whether to queue a whole call on s, which may be nil. On devices, steps are queued instead.
 func (w *Window) queues(s *engine.Stream) bool { return s != nil && w.vec.Dev.IsHost() }
 
@@ -172,7 +183,7 @@ func (w *Window) Copy(ctx context.Context, s *engine.Stream, op string, peer, of
 		need = engine.RemoteWrite
 	}
 	if err = v.CheckAs(!put); err == nil {
-		err = k.Needs(need)
+		err = w.allows(need)
 	}
 	if err != nil {
 		return peerError(w.c, op, peer, err)

@@ -22,7 +22,7 @@ const longest = 5
 // CheckErrorText returns what is wrong with a line that tells users of an error: it says something twice, or with words that
 // only the library's code uses. It returns "" if nothing is.
 func CheckErrorText(line string) string {
-	if w := inner.FindString(line); w != "" {
+	if w := inner.FindString(strings.ReplaceAll(line, "CUDA IPC", "")); w != "" { // that is a transport's name
 		return fmt.Sprintf("%q is an inner word", w)
 	}
 	tellers := teller.FindAllStringSubmatch(line, -1)
