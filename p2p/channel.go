@@ -37,12 +37,14 @@ import (
 // other side has unmapped the memory. That takes a fraction of a second; if calls were captured there, it lasts until
 // that channel is closed, for at most five seconds.
 type Channel struct {
+	signaler
 	end     *onesided.Channel
 	local   *engine.Registration
-	stream  *engine.Stream
 	packets *packets
-	record  *[]gpuend.Step // Batch's recording, or nil
-	device  bool           // between memory of devices
+}
+
+func newChannel(end *onesided.Channel, local *engine.Registration) *Channel {
+	return &Channel{signaler: newSignaler(&end.Side), end: end, local: local, packets: newPackets(end)}
 }
 
 // errNoChannel is the error of a nil or zero Channel.
@@ -88,7 +90,7 @@ func connect(ctx context.Context, c *ubcoll.Comm, peer int, r *ubcoll.Registrati
 	if err != nil {
 		return nil, err
 	}
-	return &Channel{end: end, local: local, packets: newPackets(end), device: end.OnDevice()}, nil
+	return newChannel(end, local), nil
 }
 
 // Peer is the rank of the other end. Local.
@@ -132,8 +134,8 @@ func (ch *Channel) copy(ctx context.Context, t transfer) error {
 	if ch.nothing() {
 		return errNoChannel
 	}
-	if ch.device || ch.record != nil {
-		return ch.steps(ctx, t.steps()...)
+	if ch.asSteps() {
+		return ch.launch(ctx, t.steps()...)
 	}
 	if ch.stream != nil {
 		return ch.do(ctx, func(ctx context.Context) error { return ch.copyNow(ctx, t) })
@@ -167,13 +169,7 @@ func (ch *Channel) Signal(ctx context.Context) error {
 	if ch.nothing() {
 		return errNoChannel
 	}
-	if ch.device || ch.record != nil {
-		return ch.steps(ctx, gpuend.Step{Kind: gpuend.StepSignal})
-	}
-	if ch.stream != nil {
-		return ch.do(ctx, func(ctx context.Context) error { return ch.signal(ctx) })
-	}
-	return ch.signal(ctx)
+	return ch.signal(ctx, gpuend.StepSignal)
 }
 
 // RelaxedSignal is a Signal without ordering, for signals that announce no data. On host memory it costs and orders the
@@ -182,19 +178,7 @@ func (ch *Channel) RelaxedSignal(ctx context.Context) error {
 	if ch.nothing() {
 		return errNoChannel
 	}
-	if ch.device || ch.record != nil {
-		return ch.steps(ctx, gpuend.Step{Kind: gpuend.StepRelaxedSignal})
-	}
-	return ch.Signal(ctx)
-}
-
-func (ch *Channel) signal(ctx context.Context) error {
-	if err := ch.end.Begin(ctx); err != nil {
-		return ch.end.Error("signal", err)
-	}
-	ch.end.Signal()
-	ch.end.End()
-	return nil
+	return ch.signal(ctx, gpuend.StepRelaxedSignal)
 }
 
 // Wait waits for a signal from the peer and takes it. Blocking, for at most [ubcoll.Options.Timeout] (ErrTimeout) or
@@ -205,45 +189,17 @@ func (ch *Channel) Wait(ctx context.Context) error {
 	if ch.nothing() {
 		return errNoChannel
 	}
-	if ch.device || ch.record != nil {
-		return ch.steps(ctx, gpuend.Step{Kind: gpuend.StepWait})
-	}
-	if ch.stream != nil {
-		return ch.do(ctx, ch.wait)
-	}
 	return ch.wait(ctx)
-}
-
-func (ch *Channel) wait(ctx context.Context) error {
-	if err := ch.end.Begin(ctx); err != nil {
-		return ch.end.Error("wait", err)
-	}
-	err := ch.end.Wait(ctx)
-	ch.end.End()
-	if err != nil {
-		return ch.end.Error("wait", err)
-	}
-	return nil
 }
 
 // Poll checks once for a signal, and takes it if there is one. Local, does not wait. ErrClosed if this end is closed,
 // or the reason why the communicator broke. ErrNotSupported on device memory, where the device counts signals;
 // ErrArgument in a Batch.
 func (ch *Channel) Poll() (bool, error) {
-	switch {
-	case ch.nothing():
+	if ch.nothing() {
 		return false, errNoChannel
-	case ch.record != nil:
-		return false, ch.end.Error("poll", fmt.Errorf("in a batch: %w", fault.ErrArgument))
-	case ch.device:
-		return false, ch.end.Error("poll", fmt.Errorf("signals on a device: %w", fault.ErrNotSupported))
 	}
-	if err := ch.end.Begin(context.Background()); err != nil {
-		return false, ch.end.Error("poll", err)
-	}
-	ok := ch.end.Poll()
-	ch.end.End()
-	return ok, nil
+	return ch.poll()
 }
 
 // Flush waits until the puts before it are done: their source may be changed, and the peer sees them before anything
@@ -254,8 +210,8 @@ func (ch *Channel) Flush(ctx context.Context) error {
 	if ch.nothing() {
 		return errNoChannel
 	}
-	if ch.device || ch.record != nil {
-		return ch.steps(ctx, gpuend.Step{Kind: gpuend.StepFlush})
+	if ch.asSteps() {
+		return ch.launch(ctx, gpuend.Step{Kind: gpuend.StepFlush})
 	}
 	if ch.stream != nil {
 		return ch.do(ctx, ch.flush)
@@ -279,16 +235,8 @@ func (ch *Channel) On(s *ubcoll.Stream) *Channel {
 		return ch
 	}
 	d := *ch
-	d.stream = nil
-	if s != nil {
-		d.stream = (*inside.Stream)(s).Engine()
-	}
+	d.signaler = ch.on(s)
 	return &d
-}
-
-// do queues f on the channel's stream.
-func (ch *Channel) do(ctx context.Context, f func(context.Context) error) error {
-	return ch.stream.Do(ctx, ch.end.Comm(), f, nil)
 }
 
 // Close ends this end. Local: it waits for this rank's calls under way; Waits among them return ErrClosed at once. This
