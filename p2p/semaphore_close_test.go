@@ -107,8 +107,10 @@ func TestSemaphoreCloseOrders(t *testing.T) {
 			} else if err := testkit.InOrder(func() error { return coll.Barrier(ctx, c) }, g.buf.Free); err != nil {
 				return err
 			}
-			g, err = openRegion(ctx, c, ubcoll.Host, peer, 64)
-			return err
+			if g, err = openRegion(ctx, c, ubcoll.Host, peer, 64); err != nil {
+				return err
+			}
+			return coll.Barrier(ctx, c)
 		})
 	}))
 }

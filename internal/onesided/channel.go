@@ -81,13 +81,14 @@ func (ch *Channel) giveUp(quick bool) error {
 	if ch.device != nil {
 		err = ch.device.Close(quick)
 	}
-	if ch.words != nil {
-		ch.words.state.Store(team.StateClosed)
+	if ch.over == nil {
+		ch.mine.state.Store(team.StateClosed)
+		ch.sp.remove(ch)
+		return err
 	}
+	ch.words.state.Store(team.StateClosed)
 	ch.sp.remove(ch)
-	if ch.over != nil {
-		ch.over.leave(ch)
-	}
+	ch.over.leave(ch)
 	return err
 }
 

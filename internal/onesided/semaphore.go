@@ -171,9 +171,7 @@ func (s *Semaphore) giveUp(quick bool) error {
 	if s.device != nil {
 		err = s.device.Close(quick)
 	}
-	if s.mine != nil {
-		s.mine.state.Store(team.StateClosed)
-	}
+	s.mine.state.Store(team.StateClosed)
 	s.sp.remove(s)
 	return err
 }
