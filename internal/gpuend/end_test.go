@@ -125,10 +125,15 @@ func (s *side) export() error {
 
 func (s *side) open(peer *side) (err error) {
 	r := peer.c.Rank()
-	s.end, err = s.owner.table.Open(context.Background(), gpuend.Config{Owner: s.owner, Op: "test", Name: "the end", Rank: r,
-		Slot: slot(s.c.Rank()), PeerSlot: slot(r), Local: s.reg, PeerClosed: peer.shut.Load,
-		Remote: &engine.Import{Export: peer.out, Rank: r, Memory: s.c.Team().Peers[r].Mem}})
+	s.end, err = s.owner.table.Open(context.Background(), gpuend.Config{Signals: gpuend.Signals{Owner: s.owner, Op: "test", Name: "the end",
+		Rank: r, Slot: slot(s.c.Rank()), PeerSlot: slot(r), PeerClosed: peer.shut.Load}, Memory: s.memory(peer)})
 	return err
+}
+
+// memory is s's memory and the peer's.
+func (s *side) memory(peer *side) gpuend.Memory {
+	r := peer.c.Rank()
+	return gpuend.Memory{Local: s.reg, Remote: &engine.Import{Export: peer.out, Rank: r, Memory: s.c.Team().Peers[r].Mem}}
 }
 
 // copy copies between b and s's memory from off on.

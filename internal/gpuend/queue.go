@@ -31,11 +31,13 @@ func (e *End) Launch(ctx context.Context, s *engine.Stream, steps []Step) error 
 
 // submit is Launch for steps that use the memory `all`, which has been checked.
 func (e *End) submit(ctx context.Context, s *engine.Stream, steps []Step, all []touch) error {
-	claim, err := e.Local.Acquire()
-	if err != nil {
-		return err
+	if e.Local != nil {
+		claim, err := e.Local.Acquire()
+		if err != nil {
+			return err
+		}
+		claim.Release() // the end has its own claim
 	}
-	claim.Release() // the end has its own claim
 	on, err := e.t.stream(s)
 	if err != nil {
 		return err
@@ -108,10 +110,8 @@ func (e *End) room(s *gpu.Stream, side int, steps []Step) (most int, err error) 
 // queue queues steps as kernels of at most that many blocks. It starts a new kernel where a step uses memory that an
 // earlier step uses, unless both only read it: in a kernel, only signals wait for all blocks. The caller holds launching.
 func (e *End) queue(s *gpu.Stream, steps []Step, all []touch, side uint32, most int) error {
-	if !e.streams[s] {
-		e.streams[s] = true
-		s.Enter(streamUser{e}, e.d.Domain)
-	}
+	e.streams[s] = true
+	e.enter(s)
 	e.d.Watch()
 	return s.Use(func(cu *cuda.Stream) error {
 		e.captured = e.captured || s.Capturing()

@@ -12,7 +12,7 @@ import (
 
 // TestTouches checks which memory steps use: in this rank's memory of 100 bytes, and in the peer's of 200.
 func TestTouches(t *testing.T) {
-	e := &End{Config: Config{Rank: 1}, bytes: [2]int{100, 200}}
+	e := &End{signals: &signals{Signals: Signals{Rank: 1}}, bytes: [2]int{100, 200}}
 	for _, k := range []struct {
 		step Step
 		want touch
@@ -53,7 +53,7 @@ func TestTouches(t *testing.T) {
 
 // TestTouchMeets checks which steps may not be in one kernel: those of which one writes what the other one uses.
 func TestTouchMeets(t *testing.T) {
-	e := &End{Config: Config{Rank: 1}, bytes: [2]int{1000, 1000}}
+	e := &End{signals: &signals{Signals: Signals{Rank: 1}}, bytes: [2]int{1000, 1000}}
 	touches := func(s Step) *touch {
 		x, err := e.touches(&s)
 		require.NoError(t, err)

@@ -53,14 +53,36 @@ func (ch *Channel) openDevice(ctx context.Context, r *engine.Registration, peers
 	if err := ch.sp.noDevice(); err != nil {
 		return err
 	}
-	ch.device, err = ch.sp.device.Open(ctx, gpuend.Config{Owner: ch, Op: "channel", Name: ch.name(), Rank: ch.peer, Slot: ch.slot,
-		PeerSlot: theirSlot, Local: r, Remote: &ch.remote.Import, PeerClosed: ch.theirsClosed,
-		SaltOut: uint32(ch.Salt(true)), SaltIn: uint32(ch.Salt(false))})
+	ch.device, err = ch.sp.device.Open(ctx, gpuend.Config{Signals: ch.deviceSignals("channel", theirSlot),
+		Memory: ch.deviceMemory(r)})
 	return err
 }
 
-func (s *Semaphore) openDevice(context.Context, int) error {
-	return fmt.Errorf("a semaphore on a device: %w", fault.ErrNotSupported)
+// deviceMemory are the memories of ch.
+func (ch *Channel) deviceMemory(r *engine.Registration) gpuend.Memory {
+	return gpuend.Memory{Local: r, Remote: &ch.remote.Import, SaltOut: uint32(ch.Salt(true)), SaltIn: uint32(ch.Salt(false))}
 }
 
-func (ch *Channel) shareDevice(*engine.Registration, int) error { return nil }
+// shareDevice makes the device side of ch, which is over a semaphore on a device.
+func (ch *Channel) shareDevice(r *engine.Registration) (err error) {
+	ch.device, err = ch.over.device.Share(context.Background(), ch.deviceMemory(r))
+	return err
+}
+
+// openDevice makes the device side of s.
+func (s *Semaphore) openDevice(ctx context.Context, theirSlot int) error {
+	d, err := s.sp.device.Open(ctx, gpuend.Config{Signals: s.deviceSignals("semaphore", theirSlot)})
+	if err != nil {
+		return err
+	}
+	s.sp.mu.Lock()
+	s.device = d
+	s.sp.mu.Unlock()
+	return nil
+}
+
+// deviceSignals are e's signals on a device. op is for errors.
+func (e *Side) deviceSignals(op string, theirSlot int) gpuend.Signals {
+	return gpuend.Signals{Owner: e.self, Op: op, Name: e.self.name(), Rank: e.peer, Slot: e.slot, PeerSlot: theirSlot,
+		PeerClosed: e.theirsClosed}
+}

@@ -18,8 +18,9 @@ type closable interface {
 	use() *uses
 	// busy reports whether calls use it.
 	busy() bool
-	// users returns what is closed with it, and uses it until then: the channels over a semaphore.
-	users() []closable
+	// ending is called when its Close begins. It returns what is closed with it, and uses it until then: the channels
+	// over a semaphore.
+	ending() []closable
 	// giveUp ends it, once. quick: if the communicator is broken, the parts on a device end later, with the
 	// communicator.
 	giveUp(quick bool) error
@@ -39,9 +40,9 @@ type uses struct {
 	left atomic.Bool // no Close waits for over
 }
 
-func (u *uses) use() *uses        { return u }
-func (u *uses) busy() bool        { return u.InUse() }
-func (u *uses) users() []closable { return nil }
+func (u *uses) use() *uses         { return u }
+func (u *uses) busy() bool         { return u.InUse() }
+func (u *uses) ending() []closable { return nil }
 
 // begin begins a use of k. After k has ended it returns fault.ErrClosed.
 func begin(k closable) error {
@@ -79,7 +80,7 @@ func shutFor(k closable, c *engine.Comm, device bool) error {
 	return c.Within("close", func() error { return shut(k, false) })
 }
 
-// shut closes k and its users, once. Without quick it waits until the last use has ended, so that k's memory is
+// shut closes k and what ends with it, once. Without quick it waits until the last use has ended, so that k's memory is
 // free when it returns. Uses end soon, because copies are short, and waits check whether k is closed.
 func shut(k closable, quick bool) error {
 	u := k.use()
@@ -94,7 +95,7 @@ func shut(k closable, quick bool) error {
 		finish(k, quick)
 	}
 	var errs []error
-	for _, in := range k.users() {
+	for _, in := range k.ending() {
 		if err := shut(in, quick); !errors.Is(err, fault.ErrClosed) { // its owner has closed it just now
 			errs = append(errs, err)
 		}

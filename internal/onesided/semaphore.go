@@ -63,13 +63,12 @@ func (s *Semaphore) Channel(mine *engine.Registration, remote *Remote) (*Channel
 	}
 	ch := &Channel{Side: Side{signals: s.signals}, remote: remote, over: s}
 	ch.self = ch
-	slot, err := s.add(ch)
-	if err != nil {
+	if err := s.add(ch); err != nil {
 		return nil, err
 	}
 	defer end(ch)
 	if s.device != nil {
-		if err := ch.shareDevice(mine, slot); err != nil {
+		if err := ch.shareDevice(mine); err != nil {
 			shut(ch, true)
 			return nil, err
 		}
@@ -100,21 +99,22 @@ func (s *Semaphore) checkMemory(mine *engine.Registration, remote *Remote) error
 }
 
 // add gives ch a slot, makes it known to s and to the communicator, and begins its use of s and a use of it.
-func (s *Semaphore) add(ch *Channel) (slot int, err error) {
+func (s *Semaphore) add(ch *Channel) error {
 	sp := s.sp
 	sp.mu.Lock()
 	defer sp.mu.Unlock()
 	switch {
 	case sp.c.Closing():
-		return 0, engine.ErrCommClosed
+		return engine.ErrCommClosed
 	case s.Closed():
-		return 0, closedError(s)
+		return closedError(s)
 	}
-	if slot, err = sp.take(ch, s.device != nil); err != nil {
+	slot, err := sp.take(ch, false) // it needs no place on the device
+	if err != nil {
 		if slot >= 0 {
 			sp.used[slot] = nil
 		}
-		return slot, err
+		return err
 	}
 	s.made++ // if the device refuses ch, its number is not used again
 	ch.number = s.made
@@ -128,7 +128,7 @@ func (s *Semaphore) add(ch *Channel) (slot int, err error) {
 	sp.put(ch)
 	s.Enter()
 	ch.Enter()
-	return slot, nil
+	return nil
 }
 
 // leave ends the use of s by ch.
@@ -139,10 +139,13 @@ func (s *Semaphore) leave(ch *Channel) {
 	end(s)
 }
 
-// users implements closable.
-func (s *Semaphore) users() (all []closable) {
+// ending implements closable. It also ends the waits of channels on a device.
+func (s *Semaphore) ending() (all []closable) {
 	s.sp.mu.Lock()
 	defer s.sp.mu.Unlock()
+	if s.device != nil {
+		s.device.EndWaits()
+	}
 	for ch := range s.channels {
 		all = append(all, ch)
 	}

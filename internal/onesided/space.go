@@ -97,7 +97,7 @@ func (sp *Space) closeAll(quick bool) error {
 	for i := 0; ; i++ {
 		all := sp.list()
 		for _, k := range all {
-			if k.use().Closed() {
+			if k.use().Closed() || closedWithOther(k) {
 				continue
 			}
 			if err := shut(k, quick); !errors.Is(err, fault.ErrClosed) { // its owner has closed it just now
@@ -111,6 +111,12 @@ func (sp *Space) closeAll(quick bool) error {
 			time.Sleep(20 * time.Microsecond)
 		}
 	}
+}
+
+// closedWithOther reports whether k is a channel over a semaphore, which closes it.
+func closedWithOther(k closable) bool {
+	ch, ok := k.(*Channel)
+	return ok && ch.over != nil
 }
 
 func (sp *Space) list() []closable {
