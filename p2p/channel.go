@@ -12,13 +12,14 @@ import (
 	"github.com/ubcoll/ubcoll/internal/onesided"
 )
 
-// Channel is one end of a one-sided connection between two ranks: this rank's registered memory, the peer's, and a
-// semaphore each way. Put and Get copy between the two memories without the peer's help; Signal and Wait synchronize.
+// Channel is one end of a one-sided connection between two ranks: this rank's registered memory, the peer's, and
+// signals each way, which are the channel's own ([Connect], [NewChannel]) or those of a [Semaphore]. Put and Get copy between the two memories without the peer's help; Signal and Wait synchronize.
 // Source: MSCCL++'s MemoryChannel.
 //
 // Offsets and sizes are in bytes, from the start of the registered memory, and are checked for both sides. The memory
 // stays its owners'. One goroutine at a time may put, get and signal; one goroutine at a time, perhaps another, may
-// wait, poll and take packets. Any goroutine may call Close.
+// wait, poll and take packets. Any goroutine may call Close. For the signals and waits of channels over a semaphore see
+// there.
 //
 // Errors of all calls but [Connect] and [NewChannel]: ErrArgument for a range outside either memory; ErrStale if either
 // rank has closed its registration; ErrClosed if this end, the remote memory or the communicator is closed; or the
@@ -48,17 +49,19 @@ func newChannel(end *onesided.Channel, local *engine.Registration) *Channel {
 }
 
 // errNoChannel is the error of a nil or zero Channel.
-var errNoChannel = engine.NilError("channel", "Connect and NewChannel make one")
+var errNoChannel = engine.NilError("channel", "Connect, NewChannel and Semaphore.Channel make one")
 
 func (ch *Channel) nothing() bool { return ch == nil || ch.end == nil }
 
 // Connect makes a channel to peer between the memory of r here and the memory that the peer connects with. The peer
-// must call Connect or [NewChannel] too: the k-th call of one rank for the other matches the other's k-th call.
+// must call Connect or [NewChannel] too: the k-th call of Connect, NewChannel or [NewSemaphore] of one rank for the other
+// matches the other's k-th call.
 // Blocking until then, for at most [ubcoll.Options.Timeout] or until ctx ends; no other rank takes part. r stays the
-// caller's and must stay open while the channel is used. A rank has at most 512 open channels (ErrLimit); in a
+// caller's and must stay open while the channel is used. A rank has at most 512 open channels and semaphores (ErrLimit); in a
 // communicator that Split or Dup made, at most 32 over device memory, or 2 for each rank if that is more.
 //
-// ErrArgument for a bad rank, or device memory on one side only. ErrNotSupported for memory that peers cannot reach
+// ErrArgument for a bad rank, device memory on one side only, or a peer whose matching call makes a semaphore.
+// ErrNotSupported for memory that peers cannot reach
 // ([ubcoll.Adopt]), or of devices whose link has no native atomic operations. A refused call counts as any other, and
 // the peer's call fails with the same reason at once; only one with a bad rank counts for nobody. ErrTimeout
 // and a context's end leave the communicator usable; the peer's call then fails too, or its channel is closed.
@@ -241,9 +244,11 @@ func (ch *Channel) On(s *ubcoll.Stream) *Channel {
 
 // Close ends this end. Local: it waits for this rank's calls under way; Waits among them return ErrClosed at once. This
 // end then no longer reaches the peer's memory. The peer's waits return ErrClosed once they have taken the signals that
-// were sent. When the peer has closed too, the channel's place is free for another one. Over device memory Close waits
-// for what this end has queued, where waits end at once, for at most five seconds (ErrTimeout: the end is closed, and
-// its resources follow by themselves). ErrClosed the second time, and after the communicator's Close or Abort.
+// were sent. When the peer has closed too, the channel's place is free for another one. A channel over a semaphore leaves
+// that open: the peer notices nothing, and the place is free at once. Over device memory Close waits
+// for what this end has queued, for at most five seconds (ErrTimeout: the end is closed, and its resources follow by
+// themselves). Waits among that end at once, but those of a channel over a semaphore do not, since that would end the
+// semaphore. ErrClosed the second time, and after the communicator's Close or Abort.
 func (ch *Channel) Close() error {
 	if ch.nothing() {
 		return errNoChannel

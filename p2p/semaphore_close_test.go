@@ -88,7 +88,7 @@ func TestSemaphoreCloseOrders(t *testing.T) {
 				for i, ch := range chs {
 					gone := closed[i] || closed[semaphore]
 					errs = append(errs, want("channel's signal", ch.Signal(ctx), gone, ubcoll.ErrClosed))
-					put := ch.Put(ctx, 0, 0, 1)
+					put := ch.Put(ctx, 32, 0, 1)
 					switch {
 					case gone || closed[remote] && !closed[registration]:
 						errs = append(errs, want("put", put, true, ubcoll.ErrClosed))

@@ -171,7 +171,9 @@ func rounds(ctx context.Context, channel *p2p.Channel, stream *ubcoll.Stream, of
 }
 
 // word is word i of what a rank sends in a round.
-func word(rank, round, i int) uint64 { return uint64(i+1) * (0x9e3779b97f4a7c15 + uint64(4*round+2*rank)) }
+func word(rank, round, i int) uint64 {
+	return uint64(i+1) * (0x9e3779b97f4a7c15 + uint64(4*round+2*rank))
+}
 
 func fill(words []uint64, rank, round int) {
 	for i := range words {
