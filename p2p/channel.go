@@ -49,7 +49,7 @@ func newChannel(end *onesided.Channel, local *engine.Registration) *Channel {
 }
 
 // errNoChannel is the error of a nil or zero Channel.
-var errNoChannel = engine.NilError("channel", "Connect, NewChannel and Semaphore.Channel make one")
+var errNoChannel = engine.NilError("channel", "Connect and NewChannel make one, and so does Semaphore.Channel")
 
 func (ch *Channel) nothing() bool { return ch == nil || ch.end == nil }
 

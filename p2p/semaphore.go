@@ -123,7 +123,9 @@ func (s *Semaphore) On(st *ubcoll.Stream) *Semaphore {
 // can have (ErrLimit), until it is closed.
 //
 // Both ranks must make the channels over a semaphore in the same order if they use packets on them: the n-th channel
-// takes the packets of the peer's n-th. A call that fails does not count.
+// takes the packets of the peer's n-th. A call that fails does not count. On a device, which counts the packets of all
+// channels over a semaphore together, the k-th PutPackets on any of them must also match the peer's k-th GetPackets on
+// any: the ranks take packets in the order in which they put them.
 //
 // Close of the channel leaves the semaphore open. A channel's call that uses neither memory nor packets is the same as
 // the semaphore's.
@@ -135,15 +137,8 @@ func (s *Semaphore) Channel(r *ubcoll.Registration, m *ubcoll.Remote) (*Channel,
 	if s.nothing() {
 		return nil, errNoSemaphore
 	}
-	local, remote := (*inside.Registration)(r).Engine(), (*inside.Remote)(m).Onesided()
-	err := error(nil)
-	if remote == nil {
-		err = fmt.Errorf("nil remote memory (Comm.Import makes it): %w", fault.ErrArgument)
-	}
-	var end *onesided.Channel
-	if err == nil {
-		end, err = s.end.Channel(local, remote)
-	}
+	local := (*inside.Registration)(r).Engine()
+	end, err := s.end.Channel(local, (*inside.Remote)(m).Onesided())
 	if err != nil {
 		return nil, s.end.Error("channel", err)
 	}

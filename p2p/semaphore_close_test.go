@@ -232,6 +232,40 @@ func TestSemaphoreWaitEnds(t *testing.T) {
 	}
 }
 
+// TestSemaphoreChannelCloseOnDevice closes a channel whose wait is under way on a device, where that would end the
+// semaphore: the close waits for it.
+func TestSemaphoreChannelCloseOnDevice(t *testing.T) {
+	gputest.Run(t, 2, ubcoll.Options{}, func(ctx context.Context, c *ubcoll.Comm, dev ubcoll.Device) error {
+		peer := 1 - c.Rank()
+		s, err := p2p.NewSemaphore(ctx, c, peer, dev)
+		if err != nil {
+			return err
+		}
+		g, err := openRegion(ctx, c, dev, peer, 64)
+		if err != nil {
+			return err
+		}
+		if c.Rank() == 1 {
+			err = testkit.InOrder(func() error { return coll.Barrier(ctx, c) }, func() error { return s.Signal(ctx) })
+		} else {
+			ch, e := s.Channel(g.reg, g.remote)
+			if e != nil {
+				return e
+			}
+			waits, closed := make(chan error, 1), make(chan error, 1)
+			go func() { waits <- ch.Wait(ctx) }()
+			time.Sleep(50 * time.Millisecond) // in most runs it waits now
+			go func() { closed <- ch.Close() }()
+			time.Sleep(50 * time.Millisecond)
+			if len(closed)+len(waits) > 0 {
+				return errors.New("the close did not wait")
+			}
+			err = errors.Join(coll.Barrier(ctx, c), <-waits, <-closed, testkit.Wants(ch.Signal(ctx), ubcoll.ErrClosed))
+		}
+		return errors.Join(err, meet(ctx, s), s.Close(), g.close())
+	})
+}
+
 // TestSemaphoreCloseRaces closes a semaphore, and makes channels and signals in other goroutines at the same time.
 func TestSemaphoreCloseRaces(t *testing.T) {
 	rounds := 100

@@ -76,10 +76,15 @@ func (s *Semaphore) Channel(mine *engine.Registration, remote *Remote) (*Channel
 	return ch, nil
 }
 
+var errNoRemote = fmt.Errorf("nil remote memory (Comm.Import makes it): %w", fault.ErrArgument)
+
 // checkMemory checks the memories for a channel over s.
 func (s *Semaphore) checkMemory(mine *engine.Registration, remote *Remote) error {
 	if err := s.sp.checkMemory(mine, remote, s.peer); err != nil {
 		return err
+	}
+	if remote == nil {
+		return errNoRemote
 	}
 	claim, err := mine.Acquire()
 	if err != nil {
