@@ -232,6 +232,43 @@ func TestSemaphoreWaitEnds(t *testing.T) {
 	}
 }
 
+// TestSemaphoreBusy closes a communicator during a wait on its semaphore, or on a channel over it: it is busy, until the
+// wait is over.
+func TestSemaphoreBusy(t *testing.T) {
+	for _, channel := range []bool{false, true} {
+		t.Run(fmt.Sprint("channel=", channel), func(t *testing.T) {
+			require.NoError(t, ubcoll.Local(t.Context(), 2, ubcoll.Options{}, func(ctx context.Context, c *ubcoll.Comm) error {
+				d, err := c.Dup(ctx)
+				if err != nil {
+					return err
+				}
+				s, err := p2p.NewSemaphore(ctx, d, 1-c.Rank(), ubcoll.Host)
+				if err != nil {
+					return err
+				}
+				g, err := openRegion(ctx, d, ubcoll.Host, 1-c.Rank(), 64)
+				if err != nil {
+					return err
+				}
+				ch, err := s.Channel(g.reg, g.remote)
+				if err != nil {
+					return err
+				}
+				wait := s.Wait
+				if channel {
+					wait = ch.Wait
+				}
+				waits := make(chan error, 1)
+				go func() { waits <- wait(ctx) }()
+				time.Sleep(50 * time.Millisecond) // it waits now, for the peer signals after the barrier
+				busy := d.Close()
+				return errors.Join(testkit.Wants(busy, ubcoll.ErrBusy), coll.Barrier(ctx, c), s.Signal(ctx), <-waits,
+					coll.Barrier(ctx, c), d.Close(), testkit.Wants(s.Signal(ctx), ubcoll.ErrClosed))
+			}))
+		})
+	}
+}
+
 // TestSemaphoreChannelCloseOnDevice closes a channel whose wait is under way on a device, where that would end the
 // semaphore: the close waits for it.
 func TestSemaphoreChannelCloseOnDevice(t *testing.T) {

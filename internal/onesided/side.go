@@ -25,22 +25,27 @@ func newSide(sp *Space, peer int, self closable) Side {
 // Begin begins a use; End ends it.
 func (e *Side) Begin(ctx context.Context) error {
 	ctx = engine.Context(ctx)
-	if err := begin(e.self); err != nil {
-		return err
+	if !e.Enter() { // as begin does, which would look for the uses at run time
+		e.End()
+		return closedError(e.self)
 	}
 	if b := e.c.Broken(); b != nil {
-		end(e.self)
+		e.End()
 		return b
 	}
 	if ctx.Err() != nil {
-		end(e.self)
+		e.End()
 		return reason.Ended(ctx)
 	}
 	return nil
 }
 
 // End ends a use.
-func (e *Side) End() { end(e.self) }
+func (e *Side) End() {
+	if e.Leave() {
+		finish(e.self, true)
+	}
+}
 
 // Wait waits for a signal. Call it within a use.
 func (e *Side) Wait(ctx context.Context) error {
