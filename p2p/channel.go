@@ -13,8 +13,8 @@ import (
 )
 
 // Channel is one end of a one-sided connection between two ranks: this rank's registered memory, the peer's, and
-// signals each way, which are the channel's own ([Connect], [NewChannel]) or those of a [Semaphore]. Put and Get copy between the two memories without the peer's help; Signal and Wait synchronize.
-// Source: MSCCL++'s MemoryChannel.
+// signals each way, which are the channel's own ([Connect], [NewChannel]) or those of a [Semaphore]. Put and Get copy
+// between the two memories without the peer's help; Signal and Wait synchronize. Source: MSCCL++'s MemoryChannel.
 //
 // Offsets and sizes are in bytes, from the start of the registered memory, and are checked for both sides. The memory
 // stays its owners'. One goroutine at a time may put, get and signal; one goroutine at a time, perhaps another, may
@@ -54,20 +54,19 @@ var errNoChannel = engine.NilError("channel", "Connect and NewChannel make one, 
 func (ch *Channel) nothing() bool { return ch == nil || ch.end == nil }
 
 // Connect makes a channel to peer between the memory of r here and the memory that the peer connects with. The peer
-// must call Connect or [NewChannel] too: the k-th call of Connect, NewChannel or [NewSemaphore] of one rank for the other
-// matches the other's k-th call.
-// Blocking until then, for at most [ubcoll.Options.Timeout] or until ctx ends; no other rank takes part. r stays the
-// caller's and must stay open while the channel is used. A rank has at most 512 open channels and semaphores (ErrLimit); in a
-// communicator that Split or Dup made, at most 32 over device memory, or 2 for each rank if that is more.
+// must call Connect or [NewChannel] too: the k-th call of Connect, NewChannel or [NewSemaphore] of one rank for the
+// other matches the other's k-th call. Blocking until then, for at most [ubcoll.Options.Timeout] or until ctx ends; no
+// other rank takes part. r stays the caller's and must stay open while the channel is used. A rank has at most 512 open
+// channels and semaphores (ErrLimit); in a communicator that Split or Dup made, at most 32 over device memory, or 2 for
+// each rank if that is more.
 //
 // ErrArgument for a bad rank, device memory on one side only, or a peer whose matching call makes a semaphore.
-// ErrNotSupported for memory that peers cannot reach
-// ([ubcoll.Adopt]), or of devices whose link has no native atomic operations. A refused call counts as any other, and
-// the peer's call fails with the same reason at once; only one with a bad rank counts for nobody. ErrTimeout
-// and a context's end leave the communicator usable; the peer's call then fails too, or its channel is closed.
-// ErrPeerLost breaks the communicator, and so does an error that has broken it on a peer (ErrAborted, ErrTimeout
-// there). On a view made by [ubcoll.Comm.On], Connect works as on the communicator itself; in a group or a capture it
-// is ErrArgument.
+// ErrNotSupported for memory that peers cannot reach ([ubcoll.Adopt]), or of devices whose link has no native atomic
+// operations. A refused call counts as any other, and the peer's call fails with the same reason at once; only one with
+// a bad rank counts for nobody. ErrTimeout and a context's end leave the communicator usable; the peer's call then
+// fails too, or its channel is closed. ErrPeerLost breaks the communicator, and so does an error that has broken it on
+// a peer (ErrAborted, ErrTimeout there). On a view made by [ubcoll.Comm.On], Connect works as on the communicator
+// itself; in a group or a capture it is ErrArgument.
 func Connect(ctx context.Context, c *ubcoll.Comm, peer int, r *ubcoll.Registration) (*Channel, error) {
 	return connect(ctx, c, peer, r, nil)
 }
@@ -244,9 +243,9 @@ func (ch *Channel) On(s *ubcoll.Stream) *Channel {
 
 // Close ends this end. Local: it waits for this rank's calls under way; Waits among them return ErrClosed at once. This
 // end then no longer reaches the peer's memory. The peer's waits return ErrClosed once they have taken the signals that
-// were sent. When the peer has closed too, the channel's place is free for another one. A channel over a semaphore leaves
-// that open: the peer notices nothing, and the place is free at once. Over device memory Close waits
-// for what this end has queued, for at most five seconds (ErrTimeout: the end is closed, and its resources follow by
+// were sent. When the peer has closed too, the channel's place is free for another one. A channel over a semaphore
+// leaves that open: the peer notices nothing, and the place is free at once. Over device memory Close waits for what
+// this end has queued, for at most five seconds (ErrTimeout: the end is closed, and its resources follow by
 // themselves). Waits among that end at once, but those of a channel over a semaphore do not, since that would end the
 // semaphore. ErrClosed the second time, and after the communicator's Close or Abort.
 func (ch *Channel) Close() error {

@@ -45,8 +45,8 @@ func (s *Semaphore) nothing() bool { return s == nil || s.end == nil }
 // or fewer on devices, that a rank can have: see Connect.
 //
 // ErrArgument on both ranks if the matching call makes a channel, or if only one of the semaphores is on a device;
-// ErrArgument for a bad rank or the device of another rank; ErrNotSupported for a device whose link has no native atomic
-// operations. Everything else is as in Connect.
+// ErrArgument for a bad rank or the device of another rank; ErrNotSupported for a device whose link has no native
+// atomic operations. Everything else is as in Connect.
 func NewSemaphore(ctx context.Context, c *ubcoll.Comm, peer int, d ubcoll.Device) (*Semaphore, error) {
 	v := (*inside.Comm)(c).View()
 	if v.Recorder != nil {
@@ -119,8 +119,8 @@ func (s *Semaphore) On(st *ubcoll.Stream) *Semaphore {
 
 // Channel makes a channel over the semaphore, from the memory of r to that of m, which this rank has imported from the
 // peer. Local; it does not wait, and the peer need not make a channel itself. r and m stay the caller's and must stay
-// open while the channel is used. The channel is on no stream. It counts among the 512, or fewer on devices, that a rank
-// can have (ErrLimit), until it is closed.
+// open while the channel is used. The channel is on no stream. It counts among the 512 channels and semaphores that a
+// rank can have (ErrLimit), until it is closed.
 //
 // Both ranks must make the channels over a semaphore in the same order if they use packets on them: the n-th channel
 // takes the packets of the peer's n-th. A call that fails does not count. On a device, which counts the packets of all
@@ -131,8 +131,8 @@ func (s *Semaphore) On(st *ubcoll.Stream) *Semaphore {
 // the semaphore's.
 //
 // ErrArgument for memory of another kind than the semaphore's, a registration of another rank, and remote memory of
-// another rank than the peer; ErrStale if either rank has closed its registration; ErrClosed if the semaphore, the remote
-// memory or the communicator is closed; or the reason why the communicator broke.
+// another rank than the peer; ErrStale if either rank has closed its registration; ErrClosed if the semaphore, the
+// remote memory or the communicator is closed; or the reason why the communicator broke.
 func (s *Semaphore) Channel(r *ubcoll.Registration, m *ubcoll.Remote) (*Channel, error) {
 	if s.nothing() {
 		return nil, errNoSemaphore
@@ -145,11 +145,11 @@ func (s *Semaphore) Channel(r *ubcoll.Registration, m *ubcoll.Remote) (*Channel,
 	return newChannel(end, local), nil
 }
 
-// Close ends this end, and the channels over it first. Local: it waits for this rank's calls under way; Waits among them
-// return ErrClosed at once. The peer's waits return ErrClosed once they have taken the signals that were sent. When the
-// peer has closed too, the semaphore's place is free for another one. On a device Close waits for what is queued, where
-// waits end at once, for at most five seconds (ErrTimeout: the end is closed, and its resources follow by themselves).
-// ErrClosed the second time, and after the communicator's Close or Abort.
+// Close ends this end, and the channels over it first. Local: it waits for this rank's calls under way; Waits among
+// them return ErrClosed at once. The peer's waits return ErrClosed once they have taken the signals that were sent.
+// When the peer has closed too, the semaphore's place is free for another one. On a device Close waits for what is
+// queued, where waits end at once, for at most five seconds (ErrTimeout: the end is closed, and its resources follow by
+// themselves). ErrClosed the second time, and after the communicator's Close or Abort.
 func (s *Semaphore) Close() error {
 	if s.nothing() {
 		return errNoSemaphore

@@ -18,8 +18,8 @@ import (
 // rank that takes memory back revokes the grant and then reads the words. So either the peer sees that the grant is
 // gone, or this rank sees the copy and waits.
 //
-// This rank reads a peer's words until the peer has closed its side, even after its own side has closed: a copy that the
-// peer has begun goes on when this rank closes its side.
+// This rank reads a peer's words until the peer has closed its side, even after its own side has closed: a copy that
+// the peer has begun goes on when this rank closes its side.
 
 // copier is a peer's side that may copy to and from this rank's memory: its part of a window, or all its channels.
 type copier struct {

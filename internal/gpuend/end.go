@@ -28,8 +28,8 @@ type Config struct {
 }
 
 // End is one end on devices, of a channel, of a semaphore, or of a window towards one rank: signals, which ends may
-// share, and memory. It keeps both memories mapped until it is closed. It gives up the peer's memory earlier if the peer
-// has taken that back and no step can use it any more.
+// share, and memory. It keeps both memories mapped until it is closed. It gives up the peer's memory earlier if the
+// peer has taken that back and no step can use it any more.
 type End struct {
 	*signals
 	Memory
@@ -91,8 +91,8 @@ func (e *End) mapMemory(ctx context.Context) (err error) {
 }
 
 // Close ends all waits of the end's kernels, waits for all that it has queued, and releases it. An end that shares its
-// signals does not end waits. No Launch is under way, and none follows. quick: if the communicator is broken, the end is
-// released later, with the communicator.
+// signals does not end waits. No Launch is under way, and none follows. quick: if the communicator is broken, the end
+// is released later, with the communicator.
 func (e *End) Close(quick bool) error {
 	e.EndWaits()
 	return e.closeFailed(quick)

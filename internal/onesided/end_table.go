@@ -15,8 +15,8 @@ import (
 
 // Channels and semaphores have signals in each direction, and two ranks make them together: the k-th that a rank makes
 // with a peer, and the k-th that the peer makes with this rank, are the two ends of one. Each rank has a table of its
-// ends, made with the first one. Its peers map the table; only the rank itself writes it. A channel over a semaphore has
-// a slot of its own for the words about its copies; there is no other end to that.
+// ends, made with the first one. Its peers map the table; only the rank itself writes it. A channel over a semaphore
+// has a slot of its own for the words about its copies; there is no other end to that.
 const (
 	maxEnds   = kernels.MaxChannels
 	tableEnds = maxEnds + 32 // the rest tells peers of ends that could not be made
@@ -51,8 +51,8 @@ func (e *channelEnd) word(higher bool) *atomic.Uint64 {
 	return &e.signals[0].Uint64
 }
 
-// exportWords are an export as peers read it, or a semaphore. With bytes 0 its rank refused it, and slot is the reason's
-// code.
+// exportWords are an export as peers read it, or a semaphore. With bytes 0 its rank refused it, and slot is the
+// reason's code.
 type exportWords struct {
 	at         team.BufWord
 	bytes      uint64

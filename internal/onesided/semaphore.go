@@ -18,8 +18,8 @@ type Semaphore struct {
 	made     uint64            // channels so far; guarded by Space.mu
 }
 
-// NewSemaphore makes a semaphore with peer, which must call it, too, on dev: the host, or this rank's device. The timeout
-// for the other end is its only deadline. The caller closes the semaphore.
+// NewSemaphore makes a semaphore with peer, which must call it, too, on dev: the host, or this rank's device. The
+// timeout for the other end is its only deadline. The caller closes the semaphore.
 func (sp *Space) NewSemaphore(ctx context.Context, peer int, dev hw.Device) (*Semaphore, error) {
 	const op = "new_semaphore"
 	ctx = engine.Context(ctx)
