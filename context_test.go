@@ -75,6 +75,7 @@ func oneSided(dev ubcoll.Device) (waits, others []ender) {
 	waits = []ender{
 		{"Window.Wait", false, func(ctx context.Context, c *ubcoll.Comm, n nouns) error { return n.w.Wait(ctx, 1-c.Rank()) }},
 		{"Channel.Wait", false, func(ctx context.Context, _ *ubcoll.Comm, n nouns) error { return n.ch.Wait(ctx) }},
+		{"Semaphore.Wait", false, func(ctx context.Context, _ *ubcoll.Comm, n nouns) error { return n.p.Wait(ctx) }},
 		{"Channel.GetPackets", false, func(ctx context.Context, _ *ubcoll.Comm, n nouns) error {
 			return n.ch.GetPackets(ctx, 64, 0, 8, p2p.Packet8)
 		}},
@@ -103,12 +104,19 @@ func oneSided(dev ubcoll.Device) (waits, others []ender) {
 		{"Channel.RelaxedSignal", false, func(ctx context.Context, _ *ubcoll.Comm, n nouns) error {
 			return n.ch.RelaxedSignal(ctx)
 		}},
+		{"Semaphore.Signal", false, func(ctx context.Context, _ *ubcoll.Comm, n nouns) error { return n.p.Signal(ctx) }},
+		{"Semaphore.RelaxedSignal", false, func(ctx context.Context, _ *ubcoll.Comm, n nouns) error {
+			return n.p.RelaxedSignal(ctx)
+		}},
 		{"Channel.Flush", false, func(ctx context.Context, _ *ubcoll.Comm, n nouns) error { return n.ch.Flush(ctx) }},
 	}
 	return waits, others
 }
 
 var connects = []ender{
+	{"NewSemaphore", true, func(ctx context.Context, c *ubcoll.Comm, n nouns) error {
+		return testkit.ErrOf(p2p.NewSemaphore(ctx, c, 1-c.Rank(), n.b.Device()))
+	}},
 	{"Connect", true, func(ctx context.Context, c *ubcoll.Comm, n nouns) error {
 		return testkit.ErrOf(p2p.Connect(ctx, c, 1-c.Rank(), n.r))
 	}},

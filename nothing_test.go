@@ -99,6 +99,7 @@ var answers = map[string]string{"Buffer.Device": "host", "Comm.LastOp": "no oper
 	"Comm.Rank": "-1", "Op.String": "none", "OpInfo.String": "no operation yet", "Remote.Rank": "-1", "Vec.Type": "invalid",
 	"Access.String": "none", "Transports.String": "none", "Registration.Access": "none", "Registration.Transports": "none",
 	"Remote.Access": "none", "Window.Flags": "default", "WindowFlags.String": "default", "p2p.Channel.Peer": "-1",
+	"p2p.Semaphore.Peer": "-1",
 	"Comm.Explain": "communicator: it is nil or the zero value: it comes from Open, Main, Run, Local, Dup or Split, and is " +
 		"nil where Split was given a negative color: invalid argument"}
 
@@ -154,7 +155,7 @@ func commTrials(ctx context.Context, with string, c *ubcoll.Comm, v ubcoll.Vec, 
 	body := func(g *ubcoll.Comm) error { return coll.AllReduce(ctx, g, v, v, ubcoll.Sum) }
 	for _, fn := range []any{coll.AllReduce, coll.ReduceScatter, coll.Reduce, coll.AllGather, coll.Broadcast, coll.Gather,
 		coll.Scatter, coll.AllToAll, coll.AllGatherV, coll.GatherV, coll.ScatterV, coll.AllToAllV, coll.Barrier, ubcoll.Group,
-		p2p.Send, p2p.Recv, p2p.SendRecv, p2p.ISend, p2p.IRecv, p2p.Connect, graph.Capture} {
+		p2p.Send, p2p.Recv, p2p.SendRecv, p2p.ISend, p2p.IRecv, p2p.Connect, p2p.NewSemaphore, graph.Capture} {
 		all = append(all, functionCall(fn).trial(with, want, text, ctx, c, v, []int{1}, ubcoll.Sum, body))
 	}
 	for _, fn := range []any{ubcoll.Group, graph.Capture} { // with a nil function
@@ -259,7 +260,7 @@ var nounTypes = []struct {
 	{(*ubcoll.Remote)(nil), "Import"},
 	{(*ubcoll.Stream)(nil), "NewStream"},
 	{(*ubcoll.Window)(nil), "RegisterWindow"},
-	{(*p2p.Channel)(nil), "Connect and NewChannel"},
+	{(*p2p.Channel)(nil), "Connect and NewChannel"}, {(*p2p.Semaphore)(nil), "NewSemaphore makes one"},
 	{(*p2p.Exchange)(nil), "new(p2p.Exchange)"},
 	{(*p2p.Request)(nil), "Exchange.Start"},
 	{(*graph.Graph)(nil), "Capture makes one"},
@@ -282,6 +283,8 @@ func methodTrials(ctx context.Context, s *ubcoll.Stream) (all []trial) {
 			case *ubcoll.Window:
 				values[with+" on a stream"], values[with+" on no stream"] = x.On(s), x.On(nil)
 			case *p2p.Channel:
+				values[with+" on a stream"], values[with+" on no stream"] = x.On(s), x.On(nil)
+			case *p2p.Semaphore:
 				values[with+" on a stream"], values[with+" on no stream"] = x.On(s), x.On(nil)
 			}
 		}
@@ -347,6 +350,7 @@ type nouns struct {
 	m  *ubcoll.Remote
 	w  *ubcoll.Window
 	ch *p2p.Channel
+	p  *p2p.Semaphore
 	g  *graph.Graph
 	s  *ubcoll.Stream
 }
@@ -376,6 +380,9 @@ func newNouns(ctx context.Context, c *ubcoll.Comm, dev ubcoll.Device) (n nouns, 
 	if n.ch, err = p2p.Connect(ctx, c, peer, n.r); err != nil {
 		return n, err
 	}
+	if n.p, err = p2p.NewSemaphore(ctx, c, peer, dev); err != nil {
+		return n, err
+	}
 	n.g, err = graph.Capture(ctx, c, func(c *ubcoll.Comm) error {
 		return coll.AllReduce(ctx, c, n.b.Vec(), n.b.Vec(), ubcoll.Max)
 	})
@@ -387,7 +394,7 @@ func newNouns(ctx context.Context, c *ubcoll.Comm, dev ubcoll.Device) (n nouns, 
 }
 
 func (n nouns) close() error {
-	return errors.Join(n.g.Close(), n.ch.Close(), n.w.Close(), n.m.Close(), n.r.Close(), n.b.Free(), n.s.Close())
+	return errors.Join(n.g.Close(), n.ch.Close(), n.p.Close(), n.w.Close(), n.m.Close(), n.r.Close(), n.b.Free(), n.s.Close())
 }
 
 // closeTrials close values that are closed already, views of them included.
@@ -397,6 +404,8 @@ func (n nouns) closeTrials(with string) []trial {
 		{"graph.Graph.Close", with, closed, "the graph has been closed", n.g.Close},
 		{"p2p.Channel.Close", with, closed, "the channel between ranks", n.ch.Close},
 		{"p2p.Channel.Close", "On of " + with, closed, "the channel between ranks", n.ch.On(n.s).Close},
+		{"p2p.Semaphore.Close", with, closed, "the semaphore between ranks", n.p.Close},
+		{"p2p.Semaphore.Close", "On of " + with, closed, "the semaphore between ranks", n.p.On(n.s).Close},
 		{"Window.Close", with, closed, "the window", n.w.Close},
 		{"Window.Close", "On of " + with, closed, "the window", n.w.On(n.s).Close},
 		{"Remote.Close", with, closed, "remote memory", n.m.Close},
@@ -414,7 +423,7 @@ func TestNoArguments(t *testing.T) {
 		var all []trial
 		for _, k := range commTrials(noContext, "a nil context", c, ubcoll.Of([]int8{1, 2}), bad, "context.Background()") {
 			switch k.fn {
-			case "p2p.Connect":
+			case "p2p.Connect", "p2p.NewSemaphore":
 				continue // would connect the rank to itself
 			case "coll.ReduceScatter", "coll.AllGather", "coll.Gather", "coll.Scatter", "coll.AllToAll", "coll.AllGatherV",
 				"coll.GatherV", "coll.ScatterV", "coll.AllToAllV", "Group", "graph.Capture":
@@ -447,7 +456,7 @@ func TestNoArguments(t *testing.T) {
 		}
 		nilCtx := "a nil context"
 		signal := func(b *p2p.Channel) error { return b.Signal(noContext) }
-		for _, x := range []any{n.b, n.w, n.ch, n.g, n.s} {
+		for _, x := range []any{n.b, n.w, n.ch, n.p, n.g, n.s} {
 			for _, k := range methodCalls(x) {
 				if k.takesContext() {
 					all = append(all, k.trial(nilCtx, bad, says, noContext, p2p.Packet8, signal))
@@ -503,6 +512,15 @@ func TestNoArguments(t *testing.T) {
 		})
 		add("Window.On", "a zero Stream", "NewStream", func(context.Context) error {
 			return n.w.On(&ubcoll.Stream{}).Signal(ctx, 0)
+		})
+		add("p2p.Semaphore.On", "a zero Stream", "NewStream", func(context.Context) error {
+			return n.p.On(&ubcoll.Stream{}).Signal(ctx)
+		})
+		add("p2p.Semaphore.Channel", "a nil Registration", "nil registration", func(context.Context) error {
+			return testkit.ErrOf(n.p.Channel(nil, n.m))
+		})
+		add("p2p.Semaphore.Channel", "a nil Remote", "Import", func(context.Context) error {
+			return testkit.ErrOf(n.p.Channel(n.r, nil))
 		})
 		add("p2p.Channel.On", "a zero Stream", "NewStream", func(context.Context) error {
 			return n.ch.On(&ubcoll.Stream{}).Signal(ctx)
@@ -560,7 +578,8 @@ func TestTooLate(t *testing.T) {
 		for _, x := range []struct {
 			noun any
 			says string
-		}{{n.g, "the graph has been closed"}, {n.ch, "the channel between ranks"}, {n.w, "the window"}} {
+		}{{n.g, "the graph has been closed"}, {n.ch, "the channel between ranks"}, {n.p, "the semaphore between ranks"},
+			{n.w, "the window"}} {
 			for _, k := range methodCalls(x.noun) {
 				if k.returnsError() {
 					all = append(all, k.trial("something closed", closed, x.says, ctx, ubcoll.Of([]int8{1}), p2p.Packet8,
@@ -605,7 +624,7 @@ func TestCloseTwice(t *testing.T) {
 			trial{"Comm.Close", "On of " + with, ubcoll.ErrClosed, says, c.On(left.s).Close})
 		for _, k := range left.closeTrials(with) {
 			switch k.fn {
-			case "Window.Close", "p2p.Channel.Close", "Registration.Close": // these end with their communicator
+			case "Window.Close", "p2p.Channel.Close", "p2p.Semaphore.Close", "Registration.Close": // these end with their communicator
 				all = append(all, k)
 			}
 		}

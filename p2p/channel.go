@@ -12,13 +12,14 @@ import (
 	"github.com/ubcoll/ubcoll/internal/onesided"
 )
 
-// Channel is one end of a one-sided connection between two ranks: this rank's registered memory, the peer's, and a
-// semaphore each way. Put and Get copy between the two memories without the peer's help; Signal and Wait synchronize.
-// Source: MSCCL++'s MemoryChannel.
+// Channel is one end of a one-sided connection between two ranks: this rank's registered memory, the peer's, and
+// signals each way, which are the channel's own ([Connect], [NewChannel]) or those of a [Semaphore]. Put and Get copy
+// between the two memories without the peer's help; Signal and Wait synchronize. Source: MSCCL++'s MemoryChannel.
 //
 // Offsets and sizes are in bytes, from the start of the registered memory, and are checked for both sides. The memory
 // stays its owners'. One goroutine at a time may put, get and signal; one goroutine at a time, perhaps another, may
-// wait, poll and take packets. Any goroutine may call Close.
+// wait, poll and take packets. Any goroutine may call Close. For the signals and waits of channels over a semaphore see
+// there.
 //
 // Errors of all calls but [Connect] and [NewChannel]: ErrArgument for a range outside either memory; ErrStale if either
 // rank has closed its registration; ErrClosed if this end, the remote memory or the communicator is closed; or the
@@ -37,32 +38,35 @@ import (
 // other side has unmapped the memory. That takes a fraction of a second; if calls were captured there, it lasts until
 // that channel is closed, for at most five seconds.
 type Channel struct {
+	signaler
 	end     *onesided.Channel
 	local   *engine.Registration
-	stream  *engine.Stream
 	packets *packets
-	record  *[]gpuend.Step // Batch's recording, or nil
-	device  bool           // between memory of devices
+}
+
+func newChannel(end *onesided.Channel, local *engine.Registration) *Channel {
+	return &Channel{signaler: newSignaler(&end.Side), end: end, local: local, packets: newPackets(end)}
 }
 
 // errNoChannel is the error of a nil or zero Channel.
-var errNoChannel = engine.NilError("channel", "Connect and NewChannel make one")
+var errNoChannel = engine.NilError("channel", "Connect and NewChannel make one, and so does Semaphore.Channel")
 
 func (ch *Channel) nothing() bool { return ch == nil || ch.end == nil }
 
 // Connect makes a channel to peer between the memory of r here and the memory that the peer connects with. The peer
-// must call Connect or [NewChannel] too: the k-th call of one rank for the other matches the other's k-th call.
-// Blocking until then, for at most [ubcoll.Options.Timeout] or until ctx ends; no other rank takes part. r stays the
-// caller's and must stay open while the channel is used. A rank has at most 512 open channels (ErrLimit); in a
-// communicator that Split or Dup made, at most 32 over device memory, or 2 for each rank if that is more.
+// must call Connect or [NewChannel] too: the k-th call of Connect, NewChannel or [NewSemaphore] of one rank for the
+// other matches the other's k-th call. Blocking until then, for at most [ubcoll.Options.Timeout] or until ctx ends; no
+// other rank takes part. r stays the caller's and must stay open while the channel is used. A rank has at most 512 open
+// channels and semaphores (ErrLimit); in a communicator that Split or Dup made, at most 32 over device memory, or 2 for
+// each rank if that is more.
 //
-// ErrArgument for a bad rank, or device memory on one side only. ErrNotSupported for memory that peers cannot reach
-// ([ubcoll.Adopt]), or of devices whose link has no native atomic operations. A refused call counts as any other, and
-// the peer's call fails with the same reason at once; only one with a bad rank counts for nobody. ErrTimeout
-// and a context's end leave the communicator usable; the peer's call then fails too, or its channel is closed.
-// ErrPeerLost breaks the communicator, and so does an error that has broken it on a peer (ErrAborted, ErrTimeout
-// there). On a view made by [ubcoll.Comm.On], Connect works as on the communicator itself; in a group or a capture it
-// is ErrArgument.
+// ErrArgument for a bad rank, device memory on one side only, or a peer whose matching call makes a semaphore.
+// ErrNotSupported for memory that peers cannot reach ([ubcoll.Adopt]), or of devices whose link has no native atomic
+// operations. A refused call counts as any other, and the peer's call fails with the same reason at once; only one with
+// a bad rank counts for nobody. ErrTimeout and a context's end leave the communicator usable; the peer's call then
+// fails too, or its channel is closed. ErrPeerLost breaks the communicator, and so does an error that has broken it on
+// a peer (ErrAborted, ErrTimeout there). On a view made by [ubcoll.Comm.On], Connect works as on the communicator
+// itself; in a group or a capture it is ErrArgument.
 func Connect(ctx context.Context, c *ubcoll.Comm, peer int, r *ubcoll.Registration) (*Channel, error) {
 	return connect(ctx, c, peer, r, nil)
 }
@@ -88,7 +92,7 @@ func connect(ctx context.Context, c *ubcoll.Comm, peer int, r *ubcoll.Registrati
 	if err != nil {
 		return nil, err
 	}
-	return &Channel{end: end, local: local, packets: newPackets(end), device: end.OnDevice()}, nil
+	return newChannel(end, local), nil
 }
 
 // Peer is the rank of the other end. Local.
@@ -132,8 +136,8 @@ func (ch *Channel) copy(ctx context.Context, t transfer) error {
 	if ch.nothing() {
 		return errNoChannel
 	}
-	if ch.device || ch.record != nil {
-		return ch.steps(ctx, t.steps()...)
+	if ch.asSteps() {
+		return ch.launch(ctx, t.steps()...)
 	}
 	if ch.stream != nil {
 		return ch.do(ctx, func(ctx context.Context) error { return ch.copyNow(ctx, t) })
@@ -151,6 +155,11 @@ func (ch *Channel) copyNow(ctx context.Context, t transfer) error {
 		return ch.end.Error(t.op, err)
 	}
 	defer claim.Release()
+	if !t.put {
+		if err := ch.local.Writable(); err != nil {
+			return ch.end.Error(t.op, err)
+		}
+	}
 	if err := ch.end.Copy(t.remote, mine, t.n, t.put); err != nil {
 		return ch.end.Error(t.op, err)
 	}
@@ -167,13 +176,7 @@ func (ch *Channel) Signal(ctx context.Context) error {
 	if ch.nothing() {
 		return errNoChannel
 	}
-	if ch.device || ch.record != nil {
-		return ch.steps(ctx, gpuend.Step{Kind: gpuend.StepSignal})
-	}
-	if ch.stream != nil {
-		return ch.do(ctx, func(ctx context.Context) error { return ch.signal(ctx) })
-	}
-	return ch.signal(ctx)
+	return ch.signal(ctx, gpuend.StepSignal)
 }
 
 // RelaxedSignal is a Signal without ordering, for signals that announce no data. On host memory it costs and orders the
@@ -182,19 +185,7 @@ func (ch *Channel) RelaxedSignal(ctx context.Context) error {
 	if ch.nothing() {
 		return errNoChannel
 	}
-	if ch.device || ch.record != nil {
-		return ch.steps(ctx, gpuend.Step{Kind: gpuend.StepRelaxedSignal})
-	}
-	return ch.Signal(ctx)
-}
-
-func (ch *Channel) signal(ctx context.Context) error {
-	if err := ch.end.Begin(ctx); err != nil {
-		return ch.end.Error("signal", err)
-	}
-	ch.end.Signal()
-	ch.end.End()
-	return nil
+	return ch.signal(ctx, gpuend.StepRelaxedSignal)
 }
 
 // Wait waits for a signal from the peer and takes it. Blocking, for at most [ubcoll.Options.Timeout] (ErrTimeout) or
@@ -205,45 +196,17 @@ func (ch *Channel) Wait(ctx context.Context) error {
 	if ch.nothing() {
 		return errNoChannel
 	}
-	if ch.device || ch.record != nil {
-		return ch.steps(ctx, gpuend.Step{Kind: gpuend.StepWait})
-	}
-	if ch.stream != nil {
-		return ch.do(ctx, ch.wait)
-	}
 	return ch.wait(ctx)
-}
-
-func (ch *Channel) wait(ctx context.Context) error {
-	if err := ch.end.Begin(ctx); err != nil {
-		return ch.end.Error("wait", err)
-	}
-	err := ch.end.Wait(ctx)
-	ch.end.End()
-	if err != nil {
-		return ch.end.Error("wait", err)
-	}
-	return nil
 }
 
 // Poll checks once for a signal, and takes it if there is one. Local, does not wait. ErrClosed if this end is closed,
 // or the reason why the communicator broke. ErrNotSupported on device memory, where the device counts signals;
 // ErrArgument in a Batch.
 func (ch *Channel) Poll() (bool, error) {
-	switch {
-	case ch.nothing():
+	if ch.nothing() {
 		return false, errNoChannel
-	case ch.record != nil:
-		return false, ch.end.Error("poll", fmt.Errorf("in a batch: %w", fault.ErrArgument))
-	case ch.device:
-		return false, ch.end.Error("poll", fmt.Errorf("signals on a device: %w", fault.ErrNotSupported))
 	}
-	if err := ch.end.Begin(context.Background()); err != nil {
-		return false, ch.end.Error("poll", err)
-	}
-	ok := ch.end.Poll()
-	ch.end.End()
-	return ok, nil
+	return ch.poll()
 }
 
 // Flush waits until the puts before it are done: their source may be changed, and the peer sees them before anything
@@ -254,8 +217,8 @@ func (ch *Channel) Flush(ctx context.Context) error {
 	if ch.nothing() {
 		return errNoChannel
 	}
-	if ch.device || ch.record != nil {
-		return ch.steps(ctx, gpuend.Step{Kind: gpuend.StepFlush})
+	if ch.asSteps() {
+		return ch.launch(ctx, gpuend.Step{Kind: gpuend.StepFlush})
 	}
 	if ch.stream != nil {
 		return ch.do(ctx, ch.flush)
@@ -279,23 +242,17 @@ func (ch *Channel) On(s *ubcoll.Stream) *Channel {
 		return ch
 	}
 	d := *ch
-	d.stream = nil
-	if s != nil {
-		d.stream = (*inside.Stream)(s).Engine()
-	}
+	d.signaler = ch.on(s)
 	return &d
-}
-
-// do queues f on the channel's stream.
-func (ch *Channel) do(ctx context.Context, f func(context.Context) error) error {
-	return ch.stream.Do(ctx, ch.end.Comm(), f, nil)
 }
 
 // Close ends this end. Local: it waits for this rank's calls under way; Waits among them return ErrClosed at once. This
 // end then no longer reaches the peer's memory. The peer's waits return ErrClosed once they have taken the signals that
-// were sent. When the peer has closed too, the channel's place is free for another one. Over device memory Close waits
-// for what this end has queued, where waits end at once, for at most five seconds (ErrTimeout: the end is closed, and
-// its resources follow by themselves). ErrClosed the second time, and after the communicator's Close or Abort.
+// were sent. When the peer has closed too, the channel's place is free for another one. A channel over a semaphore
+// leaves that open: the peer notices nothing, and the place is free at once. Over device memory Close waits for what
+// this end has queued, for at most five seconds (ErrTimeout: the end is closed, and its resources follow by
+// themselves). Waits among that end at once, but those of a channel over a semaphore do not, since that would end the
+// semaphore. ErrClosed the second time, and after the communicator's Close or Abort.
 func (ch *Channel) Close() error {
 	if ch.nothing() {
 		return errNoChannel

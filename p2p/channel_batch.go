@@ -29,18 +29,10 @@ func (ch *Channel) Batch(ctx context.Context, f func(b *Channel) error) error {
 	if err := f(&b); err != nil {
 		return err
 	}
-	return ch.steps(ctx, steps...)
-}
-
-// steps runs steps, queues them, or records them.
-func (ch *Channel) steps(ctx context.Context, steps ...gpuend.Step) error {
 	ctx = engine.Context(ctx)
 	switch {
-	case ch.record != nil:
-		*ch.record = append(*ch.record, steps...)
-		return nil
 	case ch.device:
-		return ch.end.Launch(ctx, ch.stream, steps)
+		return ch.launch(ctx, steps...)
 	case ch.stream != nil:
 		return ch.do(ctx, func(ctx context.Context) error { return ch.stepsNow(ctx, steps) })
 	}
@@ -57,9 +49,9 @@ func (ch *Channel) stepsNow(ctx context.Context, steps []gpuend.Step) error {
 		case gpuend.StepGet:
 			err = ch.copyNow(ctx, transfer{"get", s.Dst, s.Src, s.N, false, false})
 		case gpuend.StepSignal, gpuend.StepRelaxedSignal:
-			err = ch.signal(ctx)
+			err = ch.signalNow(ctx)
 		case gpuend.StepWait:
-			err = ch.wait(ctx)
+			err = ch.waitNow(ctx)
 		case gpuend.StepPutPackets:
 			err = ch.putPackets(ctx, s.Dst, s.Src, s.N, PacketWidth(s.Width))
 		case gpuend.StepGetPackets:

@@ -9,6 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/ubcoll/ubcoll"
+	"github.com/ubcoll/ubcoll/coll"
 	"github.com/ubcoll/ubcoll/internal/race"
 	"github.com/ubcoll/ubcoll/internal/testkit"
 	"github.com/ubcoll/ubcoll/p2p"
@@ -102,10 +103,29 @@ func TestOneSidedAllocations(t *testing.T) {
 		if err != nil {
 			return err
 		}
+		g, err := openRegion(ctx, c, ubcoll.Host, peer, 64)
+		if err != nil {
+			return err
+		}
+		s, err := p2p.NewSemaphore(ctx, c, peer, ubcoll.Host)
+		if err != nil {
+			return err
+		}
+		over, err := s.Channel(g.reg, g.remote)
+		if err != nil {
+			return err
+		}
 		for _, k := range []struct {
 			name  string
 			round func() error
 		}{
+			{"semaphore", func() error {
+				return testkit.InOrder(
+					func() error { return s.Signal(ctx) },
+					func() error { return over.Wait(ctx) },
+					func() error { return over.PutWithSignal(ctx, 0, 32, 32) },
+					func() error { return s.Wait(ctx) })
+			}},
 			{"channel", func() error {
 				return testkit.InOrder(
 					func() error { return ch.Put(ctx, 0, 32, 32) },
@@ -143,7 +163,7 @@ func TestOneSidedAllocations(t *testing.T) {
 				return err
 			}
 		}
-		return errors.Join(ch.Close(), w.Close(), r.Close(), b.Free())
+		return errors.Join(ch.Close(), s.Close(), w.Close(), r.Close(), b.Free(), coll.Barrier(ctx, c), g.close())
 	})
 	require.NoError(t, err)
 }

@@ -69,8 +69,8 @@ func (ch *Channel) PutPackets(ctx context.Context, dstOff, srcOff, n int, w Pack
 	if ch.nothing() {
 		return errNoChannel
 	}
-	if ch.device || ch.record != nil {
-		return ch.steps(ctx, gpuend.Step{Kind: gpuend.StepPutPackets, Dst: dstOff, Src: srcOff, N: n, Width: int(w)})
+	if ch.asSteps() {
+		return ch.launch(ctx, gpuend.Step{Kind: gpuend.StepPutPackets, Dst: dstOff, Src: srcOff, N: n, Width: int(w)})
 	}
 	if ch.stream != nil {
 		return ch.do(ctx, func(ctx context.Context) error { return ch.putPackets(ctx, dstOff, srcOff, n, w) })
@@ -122,8 +122,8 @@ func (ch *Channel) GetPackets(ctx context.Context, dstOff, srcOff, n int, w Pack
 	if ch.nothing() {
 		return errNoChannel
 	}
-	if ch.device || ch.record != nil {
-		return ch.steps(ctx, gpuend.Step{Kind: gpuend.StepGetPackets, Dst: dstOff, Src: srcOff, N: n, Width: int(w)})
+	if ch.asSteps() {
+		return ch.launch(ctx, gpuend.Step{Kind: gpuend.StepGetPackets, Dst: dstOff, Src: srcOff, N: n, Width: int(w)})
 	}
 	if ch.stream != nil {
 		return ch.do(ctx, func(ctx context.Context) error { return ch.getPackets(ctx, dstOff, srcOff, n, w) })
@@ -150,7 +150,7 @@ func (ch *Channel) getPackets(ctx context.Context, dstOff, srcOff, n int, w Pack
 		return ch.end.Error(op, err)
 	}
 	defer other.Release()
-	if err = ch.end.Writable(); err == nil {
+	if err = ch.local.Writable(); err == nil {
 		err = w.check(n, src)
 	}
 	if err == nil && dstOff < srcOff+w.size(n) && srcOff < dstOff+n {

@@ -1,5 +1,5 @@
 // Package p2p moves data between two ranks: single sends and receives, exchanges of several messages, and memory
-// channels. On a communicator with ranks on several hosts nothing of it works yet: each call returns
+// channels with semaphores. On a communicator with ranks on several hosts nothing of it works yet: each call returns
 // [ubcoll.ErrNotSupported]. [ubcoll.Comm.Split] makes a communicator for each host's ranks, on which all works.
 //
 // Within one communicator, messages from one rank to another arrive in the order in which they were sent. There are no
@@ -12,6 +12,8 @@
 // On a host stream a call is queued, but takes its place among the messages from one rank to another when it is made.
 // [ubcoll.Stream.Sync] returns its error. If its ctx ends before it is done, the communicator breaks. A call whose
 // place is behind a queued one that has not run yet first waits for that call's turn, without a deadline of its own.
+//
+// A [Channel] is made by both ranks together, or by one rank over a [Semaphore], whose signals several channels share.
 //
 // Messages and channels of device memory are kernels, which the host only queues: on the stream of [ubcoll.Comm.On], or
 // on one of the library's own, for which the call then waits. A send, a receive, a [SendRecv] or an [Exchange] is one

@@ -18,20 +18,20 @@ import (
 // rank that takes memory back revokes the grant and then reads the words. So either the peer sees that the grant is
 // gone, or this rank sees the copy and waits.
 //
-// This rank reads a peer's word until the peer has closed its end, even after its own end has closed: a copy that the
-// peer has begun goes on when this rank closes its side.
+// This rank reads a peer's words until the peer has closed its side, even after its own side has closed: a copy that
+// the peer has begun goes on when this rank closes its side.
 
-// copier is a peer's end that may copy to and from this rank's memory.
+// copier is a peer's side that may copy to and from this rank's memory: its part of a window, or all its channels.
 type copier struct {
-	end   team.Reader
-	rank  int
-	under *atomic.Uint64 // copies under way
-	grant *atomic.Uint64 // the generation of the grant that they use; 0 until the end has one
+	side    team.Reader
+	rank    int
+	copying func(g mem.Location) bool // reports whether a copy that uses grant g is under way
 }
 
-// copying reports whether a copy that uses grant g is under way.
-func (c *copier) copying(g mem.Location) bool {
-	return c.grant.Load() == g.Generation && c.under.Load() != 0
+// CopyWords returns a function for WatchCopies: under counts the copies under way, and grant is the generation of the
+// grant that they use, or 0 until there is one.
+func CopyWords(under, grant *atomic.Uint64) func(g mem.Location) bool {
+	return func(g mem.Location) bool { return grant.Load() == g.Generation && under.Load() != 0 }
 }
 
 // copiers are the copiers of a domain.
@@ -42,9 +42,10 @@ type copiers struct {
 	closed bool // the peers' memory is not mapped any more
 }
 
-// WatchCopies makes awaitCopies check a peer's end, where under counts the copies under way that use grant.
-func (d *Domain) WatchCopies(end team.Reader, rank int, under, grant *atomic.Uint64) {
-	d.copiers.watch(copier{end, rank, under, grant})
+// WatchCopies makes awaitCopies check a peer's side, where copying reports whether a copy that uses a grant is under
+// way. It may be called after the side is done, as long as the peers' memory is mapped.
+func (d *Domain) WatchCopies(side team.Reader, rank int, copying func(g mem.Location) bool) {
+	d.copiers.watch(copier{side, rank, copying})
 }
 
 // watch makes awaitCopies check k.
@@ -58,11 +59,11 @@ func (cs *copiers) watch(k copier) {
 	cs.all = append(cs.all, k)
 }
 
-// drop forgets copiers whose ends are done. The caller holds mu.
+// drop forgets copiers whose sides are done. The caller holds mu.
 func (cs *copiers) drop() {
 	rest := cs.all[:0]
 	for _, k := range cs.all {
-		if !k.end.Done() {
+		if !k.side.Done() {
 			rest = append(rest, k)
 		}
 	}
@@ -90,7 +91,7 @@ func (cs *copiers) busy(g mem.Location, some []copier, first bool) (rest []copie
 		some = cs.all
 	}
 	for _, k := range some {
-		if k.copying(g) && !k.end.Done() {
+		if k.copying(g) && !k.side.Done() {
 			rest = append(rest, k)
 		}
 	}

@@ -51,7 +51,7 @@ func (c *Comm) Abandon(err error) error {
 	return c.abandon()
 }
 
-// Watched is how many ends of peers are checked when memory is taken back.
+// Watched is how many sides of peers are checked when memory is taken back.
 func (d *Domain) Watched() int {
 	d.copiers.mu.Lock()
 	defer d.copiers.mu.Unlock()

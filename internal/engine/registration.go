@@ -160,6 +160,14 @@ func OutsideError(off, n, bytes int, what string) error {
 // Access is what the registration lets this rank's channels and peers do with the memory.
 func (r *Registration) Access() Access { return r.access }
 
+// Writable returns why gets of this rank must not write to the memory, or nil.
+func (r *Registration) Writable() error {
+	if r.access&LocalWrite != 0 {
+		return nil
+	}
+	return fmt.Errorf("this rank's memory is registered with %v, without %v: %w", r.access, LocalWrite, fault.ErrArgument)
+}
+
 // Transports is what its exports are for.
 func (r *Registration) Transports() Transports { return r.transports }
 

@@ -125,10 +125,15 @@ func (s *side) export() error {
 
 func (s *side) open(peer *side) (err error) {
 	r := peer.c.Rank()
-	s.end, err = s.owner.table.Open(context.Background(), gpuend.Config{Owner: s.owner, Op: "test", Name: "the end", Rank: r,
-		Slot: slot(s.c.Rank()), PeerSlot: slot(r), Local: s.reg, PeerClosed: peer.shut.Load,
-		Remote: &engine.Import{Export: peer.out, Rank: r, Memory: s.c.Team().Peers[r].Mem}})
+	s.end, err = s.owner.table.Open(context.Background(), gpuend.Config{Signals: gpuend.Signals{Owner: s.owner, Op: "test", Name: "the end",
+		Rank: r, Slot: slot(s.c.Rank()), PeerSlot: slot(r), PeerClosed: peer.shut.Load}, Memory: s.memory(peer)})
 	return err
+}
+
+// memory is s's memory and the peer's.
+func (s *side) memory(peer *side) gpuend.Memory {
+	r := peer.c.Rank()
+	return gpuend.Memory{Local: s.reg, Remote: &engine.Import{Export: peer.out, Rank: r, Memory: s.c.Team().Peers[r].Mem}}
 }
 
 // copy copies between b and s's memory from off on.
@@ -220,6 +225,97 @@ func TestTakenBack(t *testing.T) {
 	require.ErrorIs(t, s.launch(gpuend.Step{Kind: gpuend.StepGet, N: 8}), fault.ErrStale)
 	require.NoError(t, s.launch(gpuend.Step{Kind: gpuend.StepSignal}))
 	require.ErrorIs(t, peer.launch(gpuend.Step{Kind: gpuend.StepWait}), fault.ErrStale, "its own registration is closed")
+}
+
+// share opens an end that shares s's signals.
+func (s *side) share(t *testing.T, peer *side) *gpuend.End {
+	t.Helper()
+	e, err := s.end.Share(context.Background(), s.memory(peer))
+	require.NoError(t, err)
+	return e
+}
+
+// TestShare shares signals between ends: a wait on any takes a signal of any, in the order of the calls, and the close of
+// an end leaves the others open.
+func TestShare(t *testing.T) {
+	sides := open(t)
+	a, b := sides[0], sides[1]
+	shared := [2][]*gpuend.End{{a.share(t, b), a.share(t, b)}, {b.share(t, a)}}
+	ctx := t.Context()
+	on, err := gpu.OpenStream(a.vec.Dev)
+	require.NoError(t, err)
+	for round := range 4 {
+		sent, got := []byte(fmt.Sprintf("round %d", round)), make([]byte, 7)
+		a.copy(t, 100, sent, true)
+		// Not on the stream of the signals.
+		require.NoError(t, shared[0][round%2].Launch(ctx, on, []gpuend.Step{{Kind: gpuend.StepPut, Dst: 200, Src: 100, N: 7}}))
+		require.NoError(t, shared[0][1-round%2].Launch(ctx, nil, []gpuend.Step{{Kind: gpuend.StepSignal}}))
+		require.NoError(t, a.launch(gpuend.Step{Kind: gpuend.StepSignal}))
+		require.NoError(t, shared[1][0].Launch(ctx, nil, []gpuend.Step{{Kind: gpuend.StepWait}}))
+		b.copy(t, 200, got, false)
+		require.Equal(t, sent, got)
+		require.NoError(t, b.launch(gpuend.Step{Kind: gpuend.StepWait}))
+	}
+	require.NoError(t, shared[0][0].Close(false))
+	require.NoError(t, shared[0][1].Launch(ctx, nil, []gpuend.Step{{Kind: gpuend.StepSignal}}))
+	require.NoError(t, b.launch(gpuend.Step{Kind: gpuend.StepWait}))
+	require.NoError(t, errors.Join(shared[0][1].Close(false), shared[1][0].Close(false)))
+	require.NoError(t, errors.Join(on.Sync(ctx), on.Close()))
+}
+
+// TestCloseOfSharingEnd closes an end whose wait is queued: it goes on, and the close waits for it, until the signal comes
+// or the waits of the signals end.
+func TestCloseOfSharingEnd(t *testing.T) {
+	for _, k := range []struct {
+		name string
+		end  func(s, peer *side) error
+		want error
+	}{
+		{"the signal comes", func(_, peer *side) error { return peer.launch(gpuend.Step{Kind: gpuend.StepSignal}) }, nil},
+		{"its signals end", func(s, _ *side) error { s.end.EndWaits(); return nil }, fault.ErrClosed},
+		{"the peer closes", func(_, peer *side) error { peer.shut.Store(true); return nil }, fault.ErrClosed},
+	} {
+		t.Run(k.name, func(t *testing.T) {
+			sides := open(t)
+			s, peer := sides[0], sides[1]
+			e := s.share(t, peer)
+			on, err := gpu.OpenStream(s.vec.Dev)
+			require.NoError(t, err)
+			require.NoError(t, e.Launch(t.Context(), on, []gpuend.Step{{Kind: gpuend.StepWait}}))
+			closed := make(chan error, 1)
+			go func() { closed <- e.Close(false) }()
+			time.Sleep(50 * time.Millisecond) // time for what must not happen
+			require.Empty(t, closed)
+			require.NoError(t, k.end(s, peer))
+			require.NoError(t, <-closed)
+			require.ErrorIs(t, on.Sync(t.Context()), k.want)
+			require.NoError(t, on.Close())
+			if k.want != nil {
+				require.ErrorIs(t, s.launch(gpuend.Step{Kind: gpuend.StepSignal}), k.want)
+			}
+		})
+	}
+}
+
+// TestSharedTakenBack takes one memory back of an end that shares its signals: the others' copies go on.
+func TestSharedTakenBack(t *testing.T) {
+	sides := open(t)
+	s, peer := sides[0], sides[1]
+	e := s.share(t, peer)
+	other := peer.reg
+	var err error
+	peer.reg, err = peer.c.RegisterBuffer(peer.vec)
+	require.NoError(t, err)
+	peer.out, err = peer.reg.Export()
+	require.NoError(t, err)
+	kept := s.share(t, peer)
+	put := []gpuend.Step{{Kind: gpuend.StepPut, N: 8}}
+	require.NoError(t, errors.Join(e.Launch(t.Context(), nil, put), kept.Launch(t.Context(), nil, put)))
+	require.NoError(t, other.Close())
+	require.ErrorIs(t, e.Launch(t.Context(), nil, put), fault.ErrStale)
+	require.NoError(t, kept.Launch(t.Context(), nil, put))
+	require.NoError(t, e.Launch(t.Context(), nil, []gpuend.Step{{Kind: gpuend.StepSignal}}))
+	require.NoError(t, errors.Join(e.Close(false), kept.Close(false)))
 }
 
 // TestOrderOfBothSides queues steps of both sides, of which the first waits, and then a signal on another stream: signals and

@@ -15,11 +15,14 @@ import (
 )
 
 // Launch queues steps on s, in as few kernels as possible. Without s it uses a stream of the end's own, and waits for the
-// steps. If any step is invalid, it queues none. Any goroutine may call it.
+// steps. If any step is invalid or not allowed, it queues none. Any goroutine may call it.
 func (e *End) Launch(ctx context.Context, s *engine.Stream, steps []Step) error {
 	var touched [16]touch
 	all := touched[:0]
 	for i := range steps {
+		if err := e.allowed(&steps[i]); err != nil {
+			return err
+		}
 		t, err := e.touches(&steps[i])
 		if err != nil {
 			return err
@@ -31,11 +34,13 @@ func (e *End) Launch(ctx context.Context, s *engine.Stream, steps []Step) error 
 
 // submit is Launch for steps that use the memory `all`, which has been checked.
 func (e *End) submit(ctx context.Context, s *engine.Stream, steps []Step, all []touch) error {
-	claim, err := e.Local.Acquire()
-	if err != nil {
-		return err
+	if e.Local != nil {
+		claim, err := e.Local.Acquire()
+		if err != nil {
+			return err
+		}
+		claim.Release() // the end has its own claim
 	}
-	claim.Release() // the end has its own claim
 	on, err := e.t.stream(s)
 	if err != nil {
 		return err
@@ -108,10 +113,8 @@ func (e *End) room(s *gpu.Stream, side int, steps []Step) (most int, err error) 
 // queue queues steps as kernels of at most that many blocks. It starts a new kernel where a step uses memory that an
 // earlier step uses, unless both only read it: in a kernel, only signals wait for all blocks. The caller holds launching.
 func (e *End) queue(s *gpu.Stream, steps []Step, all []touch, side uint32, most int) error {
-	if !e.streams[s] {
-		e.streams[s] = true
-		s.Enter(streamUser{e}, e.d.Domain)
-	}
+	e.streams[s] = true
+	e.enter(s)
 	e.d.Watch()
 	return s.Use(func(cu *cuda.Stream) error {
 		e.captured = e.captured || s.Capturing()

@@ -1,6 +1,7 @@
 package gpuend
 
 import (
+	"errors"
 	"fmt"
 
 	"github.com/ubcoll/ubcoll/fault"
@@ -70,6 +71,19 @@ func (t *touch) meets(u *touch) bool {
 		}
 	}
 	return false
+}
+
+// allowed returns why the registrations do not allow s, or nil.
+func (e *End) allowed(s *Step) error {
+	switch s.Kind {
+	case StepPut, StepPutPackets:
+		return e.Remote.Needs(engine.RemoteWrite)
+	case StepGet:
+		return errors.Join(e.Remote.Needs(engine.RemoteRead), e.Local.Writable())
+	case StepGetPackets:
+		return e.Local.Writable()
+	}
+	return nil
 }
 
 // touches checks that s stays within the memories, and returns what it reads and writes.

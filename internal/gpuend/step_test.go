@@ -7,12 +7,13 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/ubcoll/ubcoll/fault"
+	"github.com/ubcoll/ubcoll/internal/engine"
 	"github.com/ubcoll/ubcoll/internal/gpu/kernels"
 )
 
 // TestTouches checks which memory steps use: in this rank's memory of 100 bytes, and in the peer's of 200.
 func TestTouches(t *testing.T) {
-	e := &End{Config: Config{Rank: 1}, bytes: [2]int{100, 200}}
+	e := &End{signals: &signals{Signals: Signals{Rank: 1}}, bytes: [2]int{100, 200}}
 	for _, k := range []struct {
 		step Step
 		want touch
@@ -51,9 +52,27 @@ func TestTouches(t *testing.T) {
 	}
 }
 
+// TestAllowed checks what steps need of the peer's memory: with all rights but that one they are refused.
+func TestAllowed(t *testing.T) {
+	const all = engine.LocalWrite | engine.RemoteWrite | engine.RemoteRead | engine.RemoteAtomic
+	for kind, need := range map[StepKind]engine.Access{StepPut: engine.RemoteWrite, StepPutPackets: engine.RemoteWrite,
+		StepSignal: 0, StepRelaxedSignal: 0, StepWait: 0, StepFlush: 0} {
+		t.Run(kind.String(), func(t *testing.T) {
+			allowed := func(a engine.Access) error {
+				e := &End{Memory: Memory{Remote: &engine.Import{Export: engine.Export{Access: a}}}}
+				return e.allowed(&Step{Kind: kind})
+			}
+			require.NoError(t, allowed(need))
+			if need != 0 {
+				require.ErrorIs(t, allowed(all&^need), fault.ErrArgument)
+			}
+		})
+	}
+}
+
 // TestTouchMeets checks which steps may not be in one kernel: those of which one writes what the other one uses.
 func TestTouchMeets(t *testing.T) {
-	e := &End{Config: Config{Rank: 1}, bytes: [2]int{1000, 1000}}
+	e := &End{signals: &signals{Signals: Signals{Rank: 1}}, bytes: [2]int{1000, 1000}}
 	touches := func(s Step) *touch {
 		x, err := e.touches(&s)
 		require.NoError(t, err)

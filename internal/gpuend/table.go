@@ -115,8 +115,12 @@ func (t *Table) Watch() {
 // Close implements gpu.Client.
 func (t *Table) Close() error {
 	var errs []error
-	for _, e := range t.all() {
-		errs = append(errs, e.release())
+	for _, shares := range []bool{true, false} { // those whose signals others share come last
+		for _, e := range t.all() {
+			if e.shares == shares {
+				errs = append(errs, e.release())
+			}
+		}
 	}
 	return errors.Join(errs...)
 }

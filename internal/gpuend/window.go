@@ -49,7 +49,7 @@ func (w *Window) Discard() error {
 func (w *Window) Close(quick bool) error {
 	var errs []error
 	for _, e := range w.ends {
-		e.fail(fmt.Errorf("%s: %w", e.Name, fault.ErrClosed))
+		e.EndWaits()
 	}
 	for _, e := range w.ends {
 		errs = append(errs, e.closeFailed(quick))

@@ -52,7 +52,7 @@ var errAtomicOnDevice = fmt.Errorf("atomics on memory of devices: %w", fault.Err
 
 // Atomic does op to the word at offset off of the other end's memory, which is on the host. Call it within a use.
 func (ch *Channel) Atomic(off int, op *AtomicOp) (was uint64, err error) {
-	p, err := ch.remote.begin(&ch.mine.copying, off, 8, engine.RemoteAtomic)
+	p, err := ch.remote.begin(&ch.words.copying, off, 8, engine.RemoteAtomic)
 	if err != nil {
 		return 0, err
 	}

@@ -1,6 +1,7 @@
 package onesided
 
 import (
+	"errors"
 	"fmt"
 	"sync/atomic"
 
@@ -9,12 +10,17 @@ import (
 	"github.com/ubcoll/ubcoll/internal/team"
 )
 
-// closable is a channel or a window. It ends by its own Close, or with its communicator.
+// closable is a channel, a semaphore or a window. It ends by its own Close, or with its communicator.
 type closable interface {
 	// Err returns why this rank's waits on it must end, or nil: it is closed, or its communicator is closing.
 	Err() error
 	// use returns its uses, which know whether it has ended.
 	use() *uses
+	// busy reports whether calls use it.
+	busy() bool
+	// ending is called when its Close begins. It returns what is closed with it, and uses it until then: the channels
+	// over a semaphore.
+	ending() []closable
 	// giveUp ends it, once. quick: if the communicator is broken, the parts on a device end later, with the
 	// communicator.
 	giveUp(quick bool) error
@@ -34,7 +40,9 @@ type uses struct {
 	left atomic.Bool // no Close waits for over
 }
 
-func (u *uses) use() *uses { return u }
+func (u *uses) use() *uses         { return u }
+func (u *uses) busy() bool         { return u.InUse() }
+func (u *uses) ending() []closable { return nil }
 
 // begin begins a use of k. After k has ended it returns fault.ErrClosed.
 func begin(k closable) error {
@@ -42,8 +50,11 @@ func begin(k closable) error {
 		return nil
 	}
 	end(k)
-	return fmt.Errorf("%s: %w", k.name(), fault.ErrClosed)
+	return closedError(k)
 }
+
+// closedError is the error of a call on k after it has ended.
+func closedError(k closable) error { return fmt.Errorf("%s: %w", k.name(), fault.ErrClosed) }
 
 // end ends a use of k.
 func end(k closable) {
@@ -69,8 +80,8 @@ func shutFor(k closable, c *engine.Comm, device bool) error {
 	return c.Within("close", func() error { return shut(k, false) })
 }
 
-// shut closes k, once. Without quick it waits until the last use has ended, so that k's memory is free when it returns.
-// Uses end soon, because copies are short, and waits check whether k is closed.
+// shut closes k and what ends with it, once. Without quick it waits until the last use has ended, so that k's memory is
+// free when it returns. Uses end soon, because copies are short, and waits check whether k is closed.
 func shut(k closable, quick bool) error {
 	u := k.use()
 	if quick && !u.Closed() {
@@ -79,13 +90,19 @@ func shut(k closable, quick bool) error {
 	first, last := u.Close()
 	switch {
 	case !first:
-		return fmt.Errorf("%s: %w", k.name(), fault.ErrClosed)
+		return closedError(k)
 	case last:
 		finish(k, quick)
+	}
+	var errs []error
+	for _, in := range k.ending() {
+		if err := shut(in, quick); !errors.Is(err, fault.ErrClosed) { // its owner has closed it just now
+			errs = append(errs, err)
+		}
 	}
 	if quick {
 		return nil
 	}
 	team.PauseUntil(u.over.Load)
-	return u.err
+	return errors.Join(append(errs, u.err)...)
 }

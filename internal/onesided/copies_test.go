@@ -28,6 +28,7 @@ type oneSided struct {
 	vec     team.Vec
 	reg     *engine.Registration // of the channel
 	channel *onesided.Channel
+	over    *onesided.Semaphore // of the channel, if it has no signals of its own
 	window  *onesided.Window
 }
 
@@ -81,6 +82,34 @@ func abroad(t *testing.T, ends []*oneSided) (mine, theirs *oneSided) {
 		remote := []*onesided.Remote{m, nil}[c.Rank()]
 		next[c.Rank()].channel, err = onesided.SpaceOf(c).Connect(background, 1-c.Rank(), ends[c.Rank()].reg, remote)
 		return err
+	})...))
+	return next[1], next[0]
+}
+
+// shared makes channels over a semaphore between the memories of ends, and returns the ranks' last ones. Both have `most`
+// channels over it.
+func shared(t *testing.T, ends []*oneSided, most int) (mine, theirs *oneSided) {
+	next := make([]*oneSided, 2)
+	require.NoError(t, errors.Join(testkit.Each(ends, func(e *oneSided) error {
+		h, err := onesided.MarshalHandle(ends[1-e.c.Rank()].reg)
+		if err != nil {
+			return err
+		}
+		m, err := onesided.SpaceOf(e.c).Import(h)
+		if err != nil {
+			return err
+		}
+		o := &oneSided{c: e.c, vec: e.vec, reg: e.reg}
+		next[e.c.Rank()] = o
+		if o.over, err = onesided.SpaceOf(e.c).NewSemaphore(background, 1-e.c.Rank(), hw.Host); err != nil {
+			return err
+		}
+		for range most {
+			if o.channel, err = o.over.Channel(e.reg, m); err != nil {
+				return err
+			}
+		}
+		return nil
 	})...))
 	return next[1], next[0]
 }
@@ -143,8 +172,17 @@ func TestCloseWaitsForCopies(t *testing.T) {
 		name   string
 		window bool
 		abroad bool // the copy goes through a channel over an import of other memory
+		shared int  // the copy goes through the last of so many channels over a semaphore
 		close  func(e *oneSided) error
 	}{
+		{name: "registration, over a semaphore", shared: 1, close: func(e *oneSided) error { return e.reg.Close() }},
+		{name: "semaphore, registration", shared: 3, close: func(e *oneSided) error {
+			return errors.Join(e.over.Close(), e.reg.Close())
+		}},
+		{name: "registration, last slot", shared: 510, close: func(e *oneSided) error { return e.reg.Close() }},
+		{name: "communicator of the semaphore, registration", shared: 2, close: func(e *oneSided) error {
+			return errors.Join(e.c.Close(), closedOnce(e.reg.Close()))
+		}},
 		{name: "registration", close: func(e *oneSided) error { return e.reg.Close() }},
 		{name: "registration, channel", close: func(e *oneSided) error {
 			return errors.Join(e.reg.Close(), e.channel.Close())
@@ -179,6 +217,9 @@ func TestCloseWaitsForCopies(t *testing.T) {
 			e, p := ends[1], ends[0]
 			if k.abroad {
 				e, p = abroad(t, ends)
+			}
+			if k.shared > 0 {
+				e, p = shared(t, ends, k.shared)
 			}
 			at, done, err := p.reach(100)
 			require.NoError(t, err)
@@ -264,4 +305,47 @@ func TestAbortDuringUse(t *testing.T) {
 		require.Zero(t, comms[1].Stats().Failures, "window: %v", window)
 		require.NoError(t, comms[1].Free(e.vec.Alloc))
 	}
+}
+
+// TestCopiesToOtherRanks copies to one rank's memory while another rank closes a registration whose grant may have the
+// same generation: it need not wait.
+func TestCopiesToOtherRanks(t *testing.T) {
+	comms := enginetest.Open(t, 3, engine.Options{CopyTimeout: testkit.Limit})
+	regs := make([]*engine.Registration, 3)
+	semaphores := make([]*onesided.Semaphore, 3) // those of ranks 1 and 2 with rank 0, and rank 0's with rank 2
+	require.NoError(t, errors.Join(testkit.Each(comms, func(c *engine.Comm) (err error) {
+		_, regs[c.Rank()] = enginetest.Registered(t, c, 4096)
+		if _, err = onesided.MarshalHandle(regs[c.Rank()]); err != nil {
+			return err
+		}
+		if c.Rank() != 0 {
+			semaphores[c.Rank()], err = onesided.SpaceOf(c).NewSemaphore(background, 0, hw.Host)
+			return err
+		}
+		for r := range 2 {
+			if semaphores[0], err = onesided.SpaceOf(c).NewSemaphore(background, r+1, hw.Host); err != nil {
+				return err
+			}
+		}
+		return nil
+	})...))
+	h, err := onesided.MarshalHandle(regs[2])
+	require.NoError(t, err)
+	m, err := onesided.SpaceOf(comms[0]).Import(h)
+	require.NoError(t, err)
+	ch, err := semaphores[0].Channel(regs[0], m)
+	require.NoError(t, err)
+	p := &oneSided{c: comms[0], channel: ch}
+	// Rank 2's grant is its first, and so is rank 1's.
+	_, done, err := p.reach(2) // p.reach uses the channel only
+	require.NoError(t, err)
+	closed := make(chan error, 1)
+	go func() { closed <- regs[1].Close() }()
+	select {
+	case err := <-closed:
+		require.NoError(t, err)
+	case <-time.After(testkit.Limit / 2):
+		t.Error("it waits for a copy in another rank's memory")
+	}
+	require.NoError(t, done())
 }

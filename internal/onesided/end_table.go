@@ -9,16 +9,17 @@ import (
 	"github.com/ubcoll/ubcoll/internal/engine"
 	"github.com/ubcoll/ubcoll/internal/gpu/kernels"
 	"github.com/ubcoll/ubcoll/internal/mem"
+	"github.com/ubcoll/ubcoll/internal/reason"
 	"github.com/ubcoll/ubcoll/internal/team"
 )
 
-// A channel is a semaphore in each direction, and memory that each end exports to the other. The k-th channel that a
-// rank makes to a peer, and the k-th that the peer makes to this rank, are the two ends of one channel. Each rank has a
-// table of its ends, made with the first one. Its peers map the table; only the rank itself writes it.
+// Channels and semaphores have signals in each direction, and two ranks make them together: the k-th that a rank makes
+// with a peer, and the k-th that the peer makes with this rank, are the two ends of one. Each rank has a table of its
+// ends, made with the first one. Its peers map the table; only the rank itself writes it. A channel over a semaphore
+// has a slot of its own for the words about its copies; there is no other end to that.
 const (
 	maxEnds   = kernels.MaxChannels
-	tableEnds = maxEnds + 32 // the rest tells peers of channels that could not be made
-	endsBytes = 256 * tableEnds
+	tableEnds = maxEnds + 32 // the rest tells peers of ends that could not be made
 
 	endMet = 3 // state: this end has found the other one
 )
@@ -38,7 +39,7 @@ type channelEnd struct {
 	grant atomic.Uint64 // the grant that this end's copies use
 	_     [40]byte
 
-	key     atomic.Uint64 // the channel's key; written last, 0: the slot is free
+	key     atomic.Uint64 // whose slot it is; written last, 0: the slot is free
 	copying atomic.Uint64 // this end's copies under way in the other rank's memory
 	export  exportWords
 }
@@ -50,7 +51,8 @@ func (e *channelEnd) word(higher bool) *atomic.Uint64 {
 	return &e.signals[0].Uint64
 }
 
-// exportWords are an export as peers read it. With bytes 0 its rank refused the channel, and slot is the reason's code.
+// exportWords are an export as peers read it, or a semaphore. With bytes 0 its rank refused it, and slot is the
+// reason's code.
 type exportWords struct {
 	at         team.BufWord
 	bytes      uint64
@@ -67,51 +69,142 @@ func (w *exportWords) set(e engine.Export) {
 	}
 }
 
-// In exportWords.slot there are, beside the grant's slot, the access and the transports, from these bits on, and whether
-// the memory is on the rank's device.
+// In exportWords.slot there are, beside the grant's slot, the access and the transports, from these bits on, and two flags.
 const (
 	exportAccess     = 32
 	exportTransports = 40
-	exportOnDevice   = 1 << 63
+	exportSemaphore  = 1 << 62 // it is a semaphore
+	exportOnDevice   = 1 << 63 // the memory, or the semaphore, is on the rank's device
 )
 
+// semaphoreWords are what a peer reads of a semaphore.
+func semaphoreWords(onDevice bool) exportWords {
+	w := exportWords{bytes: 1, slot: exportSemaphore}
+	if onDevice {
+		w.slot |= exportOnDevice
+	}
+	return w
+}
+
+// wordsOf are what a peer reads of a channel.
+func wordsOf(e engine.Export) (w exportWords) {
+	w.set(e)
+	return w
+}
+
+// onDevice reports whether the memory or the semaphore is on the rank's device.
+func (w *exportWords) onDevice() bool { return w.slot&exportOnDevice != 0 }
+
+func (w *exportWords) semaphore() bool { return w.slot&exportSemaphore != 0 }
+
+// refusal returns why the end could not be made, or nil.
+func (w *exportWords) refusal() error {
+	if w.bytes != 0 {
+		return nil
+	}
+	if why := reason.OfCode(int(min(w.slot, 1<<16))); why != nil { // no code is that large
+		return why
+	}
+	return fault.ErrArgument
+}
+
+// fits returns an error unless the end of a rank, which has these words, fits this rank's. Whether the memories of
+// channels fit depends on more.
+func (w *exportWords) fits(mine *exportWords, rank int) error {
+	if w.semaphore() != mine.semaphore() || w.semaphore() && w.onDevice() != mine.onDevice() {
+		return fmt.Errorf("rank %d makes %s, and this rank %s: %w", rank, w.what(), mine.what(), fault.ErrArgument)
+	}
+	return nil
+}
+
+// what returns the words' meaning for users.
+func (w *exportWords) what() string {
+	switch {
+	case !w.semaphore():
+		return "a channel"
+	case w.onDevice():
+		return "a semaphore on a device"
+	}
+	return "a semaphore on the host"
+}
+
 func (w *exportWords) get() engine.Export {
-	return engine.Export{At: w.at.Location(), Bytes: int(w.bytes), GPU: w.slot&exportOnDevice != 0,
+	return engine.Export{At: w.at.Location(), Bytes: int(w.bytes), GPU: w.onDevice(),
 		Grant:  mem.Location{Slot: uint32(w.slot), Generation: w.generation},
 		Access: engine.Access(w.slot >> exportAccess), Transports: engine.Transports(w.slot >> exportTransports)}
 }
 
-// channelKey returns the key of the n-th channel to a rank.
+// channelKey returns the key of the n-th end towards a rank.
 func channelKey(to int, n uint32) uint64 { return uint64(to+1)<<32 | uint64(n) + 1 }
 
-// endTable is a rank's ends. Behind it follow, for each rank, the numbers of channels made.
-type endTable [tableEnds]channelEnd
+// copiesKey returns the key of a slot for copies only, from and to a rank's memory.
+func copiesKey(to int) uint64 { return uint64(to+1) << 32 }
 
-func tableBytes(ranks int) int { return endsBytes + 8*ranks }
+// keyTo returns the rank that a key is for.
+func keyTo(key uint64) int { return int(key>>32) - 1 }
 
-// made returns the number of channels made to a rank so far, including those whose slots are free again.
+// endTable is a rank's ends. Behind it follow, for each rank, the numbers of ends made.
+type endTable struct {
+	ends  [tableEnds]channelEnd
+	most  atomic.Uint64 // slots from this one on have never been used
+	state atomic.Uint64 // StateClosed once the rank has closed the communicator, and copies no more
+	_     [112]byte
+}
+
+func tableBytes(ranks int) int { return int(unsafe.Sizeof(endTable{})) + 8*ranks }
+
+// made returns the number of ends made with a rank so far, including those whose slots are free again.
 func (t *endTable) made(to int) *atomic.Uint64 {
-	return (*atomic.Uint64)(unsafe.Add(unsafe.Pointer(t), endsBytes+8*to))
+	return (*atomic.Uint64)(unsafe.Add(unsafe.Pointer(t), int(unsafe.Sizeof(*t))+8*to))
 }
 
 func init() {
-	if unsafe.Sizeof(channelEnd{}) != 256 || unsafe.Sizeof(endTable{}) != endsBytes || unsafe.Sizeof(team.Place{}) != 64 {
+	if unsafe.Sizeof(channelEnd{}) != 256 || unsafe.Sizeof(endTable{})%128 != 0 || unsafe.Sizeof(team.Place{}) != 64 {
 		panic("onesided: end table layout")
 	}
 }
 
-// occupant occupies a slot: a channel, or a window's end towards one rank.
+// makeTable makes this rank's table, unless it exists. The caller holds mu.
+func (sp *Space) makeTable() error {
+	c := sp.c
+	if sp.table != nil {
+		return nil
+	}
+	a, err := c.Domain().Heap.Alloc(tableBytes(c.Size()))
+	if err != nil {
+		return fmt.Errorf("channel table: %w", err)
+	}
+	c.RetireAtClose(a)
+	sp.table = (*endTable)(a.Ptr)
+	sp.places[c.Rank()].At = team.WordOf(a.At)
+	sp.places[c.Rank()].Ready.Store(1)
+	return nil
+}
+
+// tableOf returns a peer's table, or nil if the peer has none yet.
+func (sp *Space) tableOf(peer int) (*endTable, error) {
+	if sp.places[peer].Ready.Load() == 0 {
+		return nil, nil
+	}
+	ptr, err := sp.c.Team().Peers[peer].Mem.Resolve(sp.places[peer].At.Location(), tableBytes(sp.c.Size()))
+	if err != nil {
+		return nil, fmt.Errorf("channel table of rank %d: %w", peer, err)
+	}
+	return (*endTable)(ptr), nil
+}
+
+// occupant occupies a slot: signals, a channel over a semaphore, or a window's end towards one rank.
 type occupant interface {
-	// left reports whether neither end needs the slot any more. The caller holds Space.mu.
+	// left reports whether nobody needs the slot any more, and frees it then. The caller holds Space.mu.
 	left() bool
 }
 
-var errNoEnd = fmt.Errorf("%d channels are open, or closed on one side only (close both), and windows on devices "+
-	"count once for each rank: %w", maxEnds, fault.ErrLimit)
+var errNoEnd = fmt.Errorf("%d channels and semaphores are open, or closed on one side only (close both), and windows on "+
+	"devices count once for each rank: %w", maxEnds, fault.ErrLimit)
 
 // noDeviceEnd is errNoEnd for ends on devices; this communicator's area has room for `most` of them.
 func noDeviceEnd(most int) error {
-	return fmt.Errorf("%d channels over memory of devices are open, or closed on one side only (close both), and windows on "+
+	return fmt.Errorf("%d channels and semaphores on devices are open, or closed on one side only (close both), and windows on "+
 		"devices count once for each rank; communicators that Split or Dup have made have room for fewer than others: %w",
 		most, fault.ErrLimit)
 }
@@ -140,22 +233,28 @@ func (sp *Space) freeSlot(onDevice bool) int {
 	return first
 }
 
-// left reports whether both ends have closed the channel: the other end's slot says so, or belongs to another channel
-// by now.
-func (ch *Channel) left() bool {
-	if ch.mine.state.Load() != team.StateClosed {
-		return false
+// take gives u a free slot. If there is an error and a slot, the slot can only tell a peer of the error. The caller
+// holds mu, and has made the table.
+func (sp *Space) take(u occupant, onDevice bool) (slot int, err error) {
+	slot = sp.freeSlot(onDevice)
+	most := sp.deviceSlots()
+	switch {
+	case slot < 0:
+		return slot, errNoEnd
+	case slot >= maxEnds:
+		err = errNoEnd
+	case onDevice && slot >= most:
+		err = noDeviceEnd(most)
+	case onDevice:
+		err = sp.device.Clear(slot)
 	}
-	gone := false
-	if ch.theirs == nil {
-		ch.theirs, _, gone, _ = ch.otherEnd()
+	sp.used[slot] = u
+	if t := sp.table; t.most.Load() <= uint64(slot) {
+		t.most.Store(uint64(slot) + 1)
 	}
-	p := &ch.c.Team().Peers[ch.peer]
-	reader := team.Reader{State: &p.Area.State, Mem: p.Mem, At: p.At}
-	gone = gone || ch.theirs != nil && (ch.theirs.key.Load() != ch.otherKey() || ch.theirs.state.Load() == team.StateClosed)
-	if !gone && !reader.Done() {
-		return false
-	}
-	ch.mine.key.Store(0)
-	return true
+	e := &sp.table.ends[slot]
+	e.copying.Store(0)
+	e.grant.Store(0)
+	e.state.Store(team.StateOpen)
+	return slot, err
 }

@@ -15,17 +15,18 @@ import (
 	"github.com/ubcoll/ubcoll/internal/team"
 )
 
-// Space is the channels and windows of a communicator. It is one of the communicator's Attachments.
+// Space is the channels, semaphores and windows of a communicator. It is one of the communicator's Attachments.
 type Space struct {
 	c *engine.Comm
 
-	mu     sync.Mutex
-	open   map[closable]bool
-	closed counters // of channels and windows that are no longer open
-	table  *endTable
-	used   [tableEnds]occupant // slots of the table: open, or closed here and not yet at the peer
-	places []*team.Place       // where the ranks' tables are
-	device *gpuend.Table       // nil if there was never a device
+	mu      sync.Mutex
+	open    map[closable]bool
+	closed  counters // of what is no longer open
+	table   *endTable
+	watched []bool              // by rank: this rank watches its table
+	used    [tableEnds]occupant // slots of the table: open, or closed here and not yet at the peer
+	places  []*team.Place       // where the ranks' tables are
+	device  *gpuend.Table       // nil if there was never a device
 }
 
 // NewSpace makes c's Space.
@@ -66,7 +67,7 @@ func (sp *Space) Count(s *engine.Stats) {
 // Shut implements engine.Attachment.
 func (sp *Space) Shut(bool) error {
 	for _, k := range sp.list() {
-		if k.use().InUse() {
+		if k.busy() {
 			return fmt.Errorf("%s is in use: %w", k.name(), fault.ErrBusy)
 		}
 	}
@@ -77,18 +78,26 @@ func (sp *Space) Shut(bool) error {
 func (sp *Space) Reopen() {}
 
 // Close implements engine.Attachment.
-func (sp *Space) Close() error { return sp.closeAll(false) }
+func (sp *Space) Close() error {
+	err := sp.closeAll(false)
+	sp.mu.Lock()
+	defer sp.mu.Unlock()
+	if sp.table != nil {
+		sp.table.state.Store(team.StateClosed)
+	}
+	return err
+}
 
 // Abort implements engine.Attachment.
 func (sp *Space) Abort() { sp.closeAll(true) }
 
-// closeAll closes all channels and windows. Without quick it waits until their uses have ended.
+// closeAll closes all channels, semaphores and windows. Without quick it waits until their uses have ended.
 func (sp *Space) closeAll(quick bool) error {
 	var errs []error
 	for i := 0; ; i++ {
 		all := sp.list()
 		for _, k := range all {
-			if k.use().Closed() {
+			if k.use().Closed() || closedWithOther(k) {
 				continue
 			}
 			if err := shut(k, quick); !errors.Is(err, fault.ErrClosed) { // its owner has closed it just now
@@ -102,6 +111,12 @@ func (sp *Space) closeAll(quick bool) error {
 			time.Sleep(20 * time.Microsecond)
 		}
 	}
+}
+
+// closedWithOther reports whether k is a channel over a semaphore, which closes it.
+func closedWithOther(k closable) bool {
+	ch, ok := k.(*Channel)
+	return ok && ch.over != nil
 }
 
 func (sp *Space) list() []closable {

@@ -51,9 +51,10 @@ func (w *Window) openEnd(ctx context.Context, r int) error {
 	if err := w.sp.noDevice(); err != nil {
 		return fmt.Errorf("map the window of rank %d: %w", r, err)
 	}
-	if err := w.device.Open(ctx, gpuend.Config{Owner: w, Op: "window", Name: "the window " + between(w.c, r), Rank: r,
-		Slot: w.slots[r], PeerSlot: k.slot, Local: w.reg, Remote: &k.Import,
-		PeerClosed: func() bool { return k.block.state.Load() == team.StateClosed }}); err != nil {
+	if err := w.device.Open(ctx, gpuend.Config{Signals: gpuend.Signals{Owner: w, Op: "window",
+		Name: "the window " + between(w.c, r), Rank: r, Slot: w.slots[r], PeerSlot: k.slot,
+		PeerClosed: func() bool { return k.block.state.Load() == team.StateClosed }},
+		Memory: gpuend.Memory{Local: w.reg, Remote: &k.Import}}); err != nil {
 		return fmt.Errorf("map the window of rank %d: %w", r, err)
 	}
 	return nil

@@ -210,7 +210,7 @@ func (w *Window) complete([][]byte) {
 	for r := range w.ranks {
 		if r != w.c.Rank() {
 			words := w.ranks[r].block.to(w.c.Rank())
-			w.c.Domain().WatchCopies(w.reader(r), r, &words.copying, &words.grant)
+			w.c.Domain().WatchCopies(w.reader(r), r, engine.CopyWords(&words.copying, &words.grant))
 		}
 	}
 	w.sp.add(w)

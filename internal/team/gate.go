@@ -37,6 +37,9 @@ func (g *Gate) Close() (first, last bool) {
 // Closed reports whether the gate is closed.
 func (g *Gate) Closed() bool { return g.n.Load() < 0 }
 
+// Uses returns how many uses an open gate has; a negative number if it is closed.
+func (g *Gate) Uses() int64 { return g.n.Load() }
+
 // InUse reports whether an open gate is in use.
 func (g *Gate) InUse() bool { return g.n.Load() > 0 }
 

@@ -80,6 +80,7 @@ type victim struct {
 	readOnly    *ubcoll.Window // of the same memory; or nil
 	plain       *p2p.Channel   // between the two buffers
 	out, in     *p2p.Channel   // from this scratch to the peer's buffer, and from the peer's to this buffer
+	over        *p2p.Semaphore // out is over it, and there is no in
 	packets     bool           // out and in carry packets
 	post        *p2p.Request   // the message of letter
 	receives    bool
@@ -173,7 +174,7 @@ func (t *takeBack) open(ctx context.Context) (v *victim, err error) {
 	return v, err
 }
 
-// openImport makes a channel each way between scratch memory here and the peer's exported memory.
+// openImport makes a channel each way between scratch memory here and the peer's exported memory, or one over a semaphore.
 func (t *takeBack) openImport(ctx context.Context, v *victim) error {
 	h, err := v.reg.MarshalBinary()
 	if err != nil {
@@ -185,6 +186,15 @@ func (t *takeBack) openImport(ctx context.Context, v *victim) error {
 	}
 	if v.remote, err = v.d.Import(all[t.peer*len(h):][:len(h)]); err != nil {
 		return err
+	}
+	if t.all.IntN(2) == 0 {
+		if v.over, err = p2p.NewSemaphore(ctx, v.d, t.peer, ubcoll.Host); err != nil {
+			return err
+		}
+		if v.out, err = v.over.Channel(t.scratch.Reg, v.remote); err != nil {
+			return err
+		}
+		return coll.Barrier(ctx, t.c) // the peer has made its channel, too
 	}
 	v.packets = t.all.IntN(2) == 0
 	for k := range 2 {
@@ -376,6 +386,7 @@ func (t *takeBack) close(v *victim) (next []*ubcoll.Buffer[byte], err error) {
 	add(v.plain != nil, "channel", func() error { return v.plain.Close() })
 	add(v.out != nil, "channel out", func() error { return v.out.Close() })
 	add(v.in != nil, "channel in", func() error { return v.in.Close() })
+	add(v.over != nil, "semaphore", func() error { return v.over.Close() })
 	add(v.remote != nil, "import", func() error { return v.remote.Close() })
 	if v.letter != nil && !v.kept {
 		acts = append(acts, act{"letter", v.letter.Free})
@@ -412,6 +423,7 @@ func (t *takeBack) close(v *victim) (next []*ubcoll.Buffer[byte], err error) {
 			err := a.do()
 			switch {
 			case errors.Is(err, ubcoll.ErrClosed) && v.d != t.c: // closed with the communicator
+			case errors.Is(err, ubcoll.ErrClosed) && v.over != nil && a.name == "channel out": // closed with the semaphore
 			case errors.Is(err, ubcoll.ErrInUse) && a.name == "free":
 			case errors.Is(err, ubcoll.ErrTimeout): // the peer got no processor for a second
 			case err != nil:

@@ -39,6 +39,7 @@ type env struct {
 	reg      *ubcoll.Registration
 	w, more  *ubcoll.Window
 	ch       *p2p.Channel
+	sem      *p2p.Semaphore
 	gates    map[ubcoll.Device]*ubcoll.Window // to hold up streams
 	held     bool                             // streams are held up
 	me       int                              // this rank in the communicator of the gates
@@ -95,7 +96,10 @@ func open(ctx context.Context, c *ubcoll.Comm, gpu ubcoll.Device, device, betwee
 	if e.w, err = c.RegisterWindow(ctx, e.shared.Vec(), flags); err != nil {
 		return nil, err
 	}
-	e.ch, err = p2p.Connect(ctx, c, e.peer(), e.reg)
+	if e.ch, err = p2p.Connect(ctx, c, e.peer(), e.reg); err != nil {
+		return nil, err
+	}
+	e.sem, err = p2p.NewSemaphore(ctx, c, e.peer(), dev)
 	return e, err
 }
 
@@ -104,7 +108,7 @@ func (e *env) close() error {
 	if e.own != nil {
 		return errors.Join(e.reg.Close(), e.shared.Free(), e.own.Close())
 	}
-	return errors.Join(e.ch.Close(), e.w.Close(), e.reg.Close(), e.shared.Free())
+	return errors.Join(e.ch.Close(), e.sem.Close(), e.w.Close(), e.reg.Close(), e.shared.Free())
 }
 
 func (e *env) peer() int { return 1 - e.c.Rank() }
@@ -366,6 +370,16 @@ func called(name string, call func(ctx context.Context, ch *p2p.Channel) error,
 	return operation{false, name, func(ctx context.Context, e *env, at on) error { return call(ctx, e.ch.On(at.s)) }, check}
 }
 
+var newSemaphore = operation{true, "NewSemaphore", func(ctx context.Context, e *env, at on) error {
+	s, err := p2p.NewSemaphore(ctx, at.c, e.peer(), e.shared.Device())
+	if err != nil {
+		return err
+	}
+	return errors.Join(testkit.InOrder(
+		func() error { return s.Signal(ctx) },
+		func() error { return s.Wait(ctx) }), s.Close())
+}, nil}
+
 var channels = []operation{
 	{true, "Connect", func(ctx context.Context, e *env, at on) error {
 		ch, err := p2p.Connect(ctx, at.c, e.peer(), e.reg)
@@ -440,10 +454,18 @@ var channels = []operation{
 		}
 		return ch.Flush(ctx)
 	}, signalled(there, ofPeer)),
+	newSemaphore,
+	{false, "Semaphore.Signal, Semaphore.Wait", func(ctx context.Context, e *env, at on) error {
+		s := e.sem.On(at.s)
+		if err := s.Signal(ctx); err != nil {
+			return err
+		}
+		return s.Wait(ctx)
+	}, nil},
 }
 
 // ends are operations that make an object for accessing a peer's memory.
-var ends = []operation{windows[0], channels[0], {false, "Comm.Import", func(_ context.Context, e *env, at on) error {
+var ends = []operation{windows[0], channels[0], newSemaphore, {false, "Comm.Import", func(_ context.Context, e *env, at on) error {
 	h, err := e.reg.MarshalBinary()
 	if err != nil {
 		return err

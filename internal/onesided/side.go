@@ -1,0 +1,90 @@
+package onesided
+
+import (
+	"context"
+
+	"github.com/ubcoll/ubcoll/internal/engine"
+	"github.com/ubcoll/ubcoll/internal/gpuend"
+	"github.com/ubcoll/ubcoll/internal/reason"
+	"github.com/ubcoll/ubcoll/internal/team"
+)
+
+// Side is what channels and semaphores have in common: uses, which call signals.
+type Side struct {
+	uses
+	counters
+	*signals
+	self   closable    // the Channel or the Semaphore
+	device *gpuend.End // nil for host memory
+}
+
+func newSide(sp *Space, peer int, self closable) Side {
+	return Side{signals: &signals{sp: sp, c: sp.c, peer: peer, slot: -1}, self: self}
+}
+
+// Begin begins a use; End ends it.
+func (e *Side) Begin(ctx context.Context) error {
+	ctx = engine.Context(ctx)
+	if !e.Enter() { // as begin does, which would look for the uses at run time
+		e.End()
+		return closedError(e.self)
+	}
+	if b := e.c.Broken(); b != nil {
+		e.End()
+		return b
+	}
+	if ctx.Err() != nil {
+		e.End()
+		return reason.Ended(ctx)
+	}
+	return nil
+}
+
+// End ends a use.
+func (e *Side) End() {
+	if e.Leave() {
+		finish(e.self, true)
+	}
+}
+
+// Wait waits for a signal. Call it within a use.
+func (e *Side) Wait(ctx context.Context) error {
+	next := e.awaited + 1
+	if err := waitSignal(ctx, e.c, e.self, &e.theirs.state, e.peer, e.in, next); err != nil {
+		return err
+	}
+	e.awaited = next
+	return nil
+}
+
+// wait waits until ready, which it calls often, returns true.
+func (e *Side) wait(ctx context.Context, op, step string, ready func() bool) error {
+	const looks = team.LooksPerPoll / 8
+	if within(looks, ready) {
+		return nil
+	}
+	w := waiting{team.WaitState{Op: op, Ctx: ctx, Peer: e.peer, Step: step}, e.c, e.self, nil}
+	if e.theirs != nil {
+		w.theirs = &e.theirs.state
+	}
+	return w.until(looks, ready)
+}
+
+// Comm returns the communicator.
+func (e *Side) Comm() *engine.Comm { return e.c }
+
+// Peer returns the other end's rank.
+func (e *Side) Peer() int { return e.peer }
+
+// Error returns err as an error of a call.
+func (e *Side) Error(op string, err error) error { return peerError(e.c, op, e.peer, err) }
+
+// Close closes this end.
+func (e *Side) Close() error {
+	if err := shutFor(e.self, e.c, e.device != nil); err != nil {
+		return peerError(e.c, "close", e.peer, err)
+	}
+	return nil
+}
+
+func (e *Side) failed(err error) { e.c.Domain().Failed(err) }
