@@ -106,10 +106,12 @@ func TestSmallCalls(t *testing.T) {
 		}
 		t.Logf("rank %d: %d system calls and %d yields by the calling thread in %d calls", r, count, yields,
 			measures.SmallCalls)
-		require.Less(t, count, measures.SmallCalls/10, "rank %d: %s", r, steady[:min(len(steady), 3000)])
+		require.Less(t, count, measures.SmallCalls/100, "rank %d: %s", r, steady[:min(len(steady), 3000)])
 	}
 }
 
-// passive matches what threads do to wait, including looks at the peers' processes; and signals, by which the Go
-// runtime stops goroutines.
-var passive = regexp.MustCompile(`SIGURG|rt_sigreturn|futex|nanosleep|poll\(`)
+// passive matches what threads do to wait, including looks at the peers' processes, and what the Go runtime does while
+// they wait: signals, by which it stops goroutines, and its poller, which it wakes by 8 bytes. Of a call that strace shows
+// in two lines it matches the first.
+var passive = regexp.MustCompile(`SIGURG|rt_sigreturn|futex|nanosleep|poll\(|epoll_pwait|<unfinished|` +
+	`"\\1\\0\\0\\0\\0\\0\\0\\0", 8\)|write resumed>\) += 8$`)
