@@ -99,8 +99,8 @@ func (w *Window) On(s *Stream) *Window {
 
 // Put copies src, any memory of the same kind, to dstOff of peer's part. When it returns, src may be changed; peer sees
 // the bytes after a Signal. Local; it takes the time of the copy, and runs in the order of this rank's calls towards
-// peer. [ErrArgument] for a bad rank, memory of another kind, or a range outside the peer's part; [ErrStale] if the
-// peer has closed its part; [ErrClosed]; or the reason why the communicator broke.
+// peer. [ErrArgument] for a bad rank, memory of another kind, a range outside the peer's part, and on a read-only window;
+// [ErrStale] if the peer has closed its part; [ErrClosed]; or the reason why the communicator broke.
 func (w *Window) Put(ctx context.Context, peer, dstOff int, src Vec) error {
 	if w.nothing() {
 		return errNoWindow

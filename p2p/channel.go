@@ -21,9 +21,10 @@ import (
 // wait, poll and take packets. Any goroutine may call Close. For the signals and waits of channels over a semaphore see
 // there.
 //
-// Errors of all calls but [Connect] and [NewChannel]: ErrArgument for a range outside either memory; ErrStale if either
-// rank has closed its registration; ErrClosed if this end, the remote memory or the communicator is closed; or the
-// reason why the communicator broke. They are local, and the channel stays as it was.
+// Errors of all calls but [Connect] and [NewChannel]: ErrArgument for a range outside either memory, and for what the
+// registrations do not allow ([ubcoll.Access]); ErrStale if either rank has closed its registration; ErrClosed if this
+// end, the remote memory or the communicator is closed; or the reason why the communicator broke. They are local, and the
+// channel stays as it was.
 //
 // Over device memory, on both sides, a call is one kernel. The host queues it on the stream of On, or on a stream of
 // the channel's own, for which it then waits; Batch makes one kernel of several calls. Kernels of one end run in the
