@@ -7,9 +7,10 @@ import (
 )
 
 // MarshalBinary returns the registration's handle: the bytes that a peer needs for [Comm.Import]. Send them any way you
-// like. The handle names the host, the process, the memory and its exact bytes, and is signed with the job's secret. It
-// is valid until this registration closes, even if the memory is registered again. Local. [ErrNotSupported] if peers
-// cannot reach the memory ([Adopt]), [ErrStale] after Close, [ErrLimit].
+// like. The handle names the host, the process, the memory, its exact bytes, the rights and the transports, and is signed
+// with the job's secret. It is valid until this registration closes, even if the memory is registered again. Local.
+// [ErrArgument] if the registration gives peers no right ([AccessLocalOnly]), [ErrNotSupported] if they cannot reach the
+// memory ([Adopt]), [ErrStale] after Close, [ErrLimit].
 func (r *Registration) MarshalBinary() ([]byte, error) {
 	if r.engine() == nil {
 		return nil, errNoRegistration
@@ -31,7 +32,7 @@ var errNoRemote = engine.NilError("remote", "Comm.Import makes one")
 // checks this and then returns [ErrStale]. Import checks everything in the handle. [ErrArgument]: the bytes are no
 // handle, too few, of another version, changed, or this rank's own handle. ErrStale: it comes from another job (another
 // [Open] counts as one), from a process that is no rank of c, or from a closed registration. [ErrNotSupported]: it
-// comes from another host, or c has ranks on several hosts.
+// comes from another host, its [Transports] are not those between the two ranks, or c has ranks on several hosts.
 func (c *Comm) Import(handle []byte) (*Remote, error) {
 	m, err := c.view().Space.Import(handle)
 	if err != nil {

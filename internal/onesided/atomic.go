@@ -171,10 +171,12 @@ func (w *Window) update(k *windowRank, off, n, size int, f func(p unsafe.Pointer
 		return err
 	}
 	for at := 0; at < n; at += copyPiece {
-		f(unsafe.Add(p, at), at, min(copyPiece, n-at))
-		if err := k.Live(); err != nil {
-			return err
+		if at > 0 { // the peer waits for a piece that has begun, so it has the last one even if it takes the memory back now
+			if err := k.Live(); err != nil {
+				return err
+			}
 		}
+		f(unsafe.Add(p, at), at, min(copyPiece, n-at))
 	}
 	return nil
 }
