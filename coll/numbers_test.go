@@ -80,8 +80,9 @@ func TestNumbers(t *testing.T) {
 		{"options.go", "up to %d KiB with 2 ranks, %d KiB with 3, %d KiB with 4 to 8, and %d KiB with more; after Split and " +
 			"Dup up to %d KiB with 2 ranks, and %d KiB with more", []any{first, packets(kernels.First(3)),
 			packets(kernels.First(4)), packets(kernels.First(9)), small, packets(kernels.Small(3))}},
-		{"p2p/channel.go", "at most %d open channels (ErrLimit); in a communicator that Split or Dup made, at most %d over " +
+		{"p2p/channel.go", "at most %d open channels and semaphores (ErrLimit); in a communicator that Split or Dup made, at most %d over " +
 			"device memory", []any{kernels.MaxChannels, kernels.Small(2).Channels}},
+		{"p2p/semaphore.go", "among the %d channels and semaphores that a rank can have", []any{kernels.MaxChannels}},
 		{"p2p/exchange.go", "more than %d messages, or more than %d pairs of a peer and a direction",
 			[]any{kernels.MaxMessages, kernels.MaxLanes}},
 		{"docs/architecture/host.md", "n x (%v to %v) KiB", []any{box(team.MaxRanks), box(2)}},
