@@ -41,9 +41,6 @@ func (c *Comm) Acquire(v *team.Vec, b *team.Buf, graph bool) error {
 		case a == nil:
 			b.Why = "Go or foreign memory is never registered"
 			return nil
-		case a.Origin == mem.View:
-			b.Why = "a peer's memory is never registered here"
-			return nil
 		case policy == register.Explicit:
 			b.Why = "it is not registered, and the registration policy is explicit"
 			return nil

@@ -107,9 +107,9 @@ func (c *Comm) Free(a *mem.Allocation) error {
 	return named(err)
 }
 
-// Allocation returns the allocation of this rank that contains v, or nil.
+// Allocation returns the allocation of this rank that contains v, or nil. A view of a peer's memory is none.
 func (c *Comm) Allocation(v team.Vec) *mem.Allocation {
-	if v.Alloc != nil && v.Alloc.Heap() == c.dom.Heap {
+	if v.Alloc != nil && v.Alloc.Heap() == c.dom.Heap && v.Alloc.Origin != mem.View {
 		return v.Alloc
 	}
 	return c.dom.Heap.Lookup(uintptr(v.Ptr), v.Bytes())

@@ -71,9 +71,6 @@ func (c *Comm) register(v team.Vec, o RegisterOptions) (*Registration, error) {
 	case a == nil:
 		return nil, fmt.Errorf("[%p,+%d) is Go memory, foreign, or of another Open: only memory of Alloc or Adopt of "+
 			"this Comm can be registered: %w", v.Ptr, v.Bytes(), fault.ErrArgument)
-	case a.Origin == mem.View:
-		return nil, fmt.Errorf("[%p,+%d) is a peer's memory, which that peer registers: %w", v.Ptr, v.Bytes(),
-			fault.ErrArgument)
 	}
 	transports, err := o.Transports.resolve(!a.Dev.IsHost())
 	if err != nil {

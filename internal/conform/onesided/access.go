@@ -8,6 +8,7 @@ import (
 
 	"github.com/ubcoll/ubcoll"
 	"github.com/ubcoll/ubcoll/coll"
+	"github.com/ubcoll/ubcoll/graph"
 	"github.com/ubcoll/ubcoll/internal/conform"
 	"github.com/ubcoll/ubcoll/internal/testkit"
 	"github.com/ubcoll/ubcoll/p2p"
@@ -334,6 +335,17 @@ func readOnlyWindow(ctx context.Context, c *ubcoll.Comm) error {
 	v, err := w.Peer(other)
 	if err != nil {
 		return err
+	}
+	if c.Size() > 1 {
+		dst, err := ubcoll.Alloc[byte](c, ubcoll.Host, n)
+		if err != nil {
+			return err
+		}
+		if err := errors.Join(conform.Refused(c, "a view in a graph", testkit.ErrOf(graph.Capture(ctx, c, func(g *ubcoll.Comm) error {
+			return coll.AllReduce(ctx, g, dst.Vec(), v, ubcoll.Max)
+		})), ubcoll.ErrArgument), dst.Free()); err != nil {
+			return err
+		}
 	}
 	if err := testkit.InOrder(func() error { return coll.Barrier(ctx, c) }, w.Close); err != nil {
 		return err
