@@ -40,7 +40,14 @@ func badOptions(_ context.Context, c *ubcoll.Comm) error {
 			return err
 		}
 	}
-	return b.Free()
+	// For RDMA alone there must be a device, which jobs do not use unless they are told to.
+	r, err := c.RegisterWith(b.Vec(), ubcoll.RegisterOptions{Transports: ubcoll.TransportRDMA})
+	if err == nil {
+		err = r.Close()
+	} else {
+		err = conform.Refused(c, "RDMA alone", err, ubcoll.ErrNotSupported)
+	}
+	return errors.Join(err, b.Free()) // nothing is left of what was refused
 }
 
 // attempt is a call on a channel, and what it needs.
