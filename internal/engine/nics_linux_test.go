@@ -60,7 +60,7 @@ func TestNICs(t *testing.T) {
 		require.Regexp(t, `\n    NET complete: double0, double1: LOCAL_WRITE.*\n    NVLS absent: .*\n    COLLNET absent: .*\n    IPC complete`, text)
 
 		b := adopted(t, c, 4096)
-		s, err := c.RegisterBuffer(bytesOf(b))
+		s, err := c.RegisterWith(bytesOf(b), engine.RegisterOptions{Transports: engine.RDMA})
 		require.NoError(t, err)
 		require.Regexp(t, `\n    NET complete: .*(\n.*)+\n    IPC cannot use it: adopted memory`, c.Explain(bytesOf(b)))
 		stats := c.Stats().Cache
@@ -87,6 +87,9 @@ func TestNICsOff(t *testing.T) {
 		require.NoError(t, err)
 		require.Contains(t, c.Explain(bytesOf(a)), "\n    NET absent: UBCOLL_IB=off: not supported\n")
 		require.NoError(t, r.Close())
+		_, err = c.RegisterWith(bytesOf(a), engine.RegisterOptions{Transports: engine.RDMA})
+		require.ErrorIs(t, err, fault.ErrNotSupported)
+		require.NoError(t, c.Free(a), "what was refused is still registered")
 		require.Zero(t, verbstest.Count(t, "get_device_list"))
 	})
 }
