@@ -49,11 +49,12 @@ func atomically(t dtype.Type, op Op, dst, src unsafe.Pointer, n int) {
 // exchangeAll is atomically, as many words at a time as half of scratch has.
 func exchangeAll(t dtype.Type, op Op, dst, src unsafe.Pointer, n int, scratch []uint64) {
 	size, words := t.Size(), len(scratch)/2
-	for n > 0 {
-		lead := int(uintptr(dst) % 8) // bytes of the first word before dst
-		k := min(n, (8*words-lead)/size)
-		exchange(t, op, unsafe.Add(dst, -lead), lead, src, k, scratch[:words], scratch[words:])
-		dst, src, n = unsafe.Add(dst, k*size), unsafe.Add(src, k*size), n-k
+	for done := 0; done < n; {
+		d, from := unsafe.Add(dst, done*size), unsafe.Add(src, done*size)
+		lead := int(uintptr(d) % 8) // bytes of the first word before d
+		k := min(n-done, (8*words-lead)/size)
+		exchange(t, op, unsafe.Add(d, -lead), lead, from, k, scratch[:words], scratch[words:])
+		done += k
 	}
 }
 
