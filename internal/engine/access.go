@@ -16,7 +16,7 @@ const (
 	RemoteWrite  Access = 1 << 1
 	RemoteRead   Access = 1 << 2
 	RemoteAtomic Access = 1 << 3
-	// LocalOnly says that none of the remote ones is given; it tells no rights from the default.
+	// LocalOnly says that none of the remote ones is given; it tells no remote rights from the default.
 	LocalOnly Access = 1 << 7
 
 	remote        = RemoteWrite | RemoteRead | RemoteAtomic
@@ -106,8 +106,8 @@ func (im *Import) Needs(need Access) error {
 	if im.Access&need == need {
 		return nil
 	}
-	return fmt.Errorf("rank %d has registered the memory with %v, without %v (RegisterWith says what peers may do): %w", im.Rank, im.Access, need&^im.Access,
-		fault.ErrArgument)
+	return fmt.Errorf("rank %d has registered the memory with %v, without %v (RegisterWith says what peers may do): %w",
+		im.Rank, im.Access, need&^im.Access, fault.ErrArgument)
 }
 
 // Reachable returns why peers on the same host cannot reach what is exported, or nil.
