@@ -139,7 +139,7 @@ func (x *Exchange) start(ctx context.Context, c *ubcoll.Comm, wait bool) (Reques
 		x.op = "exchange"
 	}
 	e := (*inside.Comm)(c).View()
-	if err := e.Mail.Usable(x.op); err != nil {
+	if err := e.Mail.Usable(); err != nil {
 		e.FailRecording(engine.Called{Kind: team.KindMessages}, err)
 		return Request{}, err
 	}

@@ -131,7 +131,7 @@ func check(ctx context.Context, e *inside.View, op string, peer int, v *team.Vec
 		}
 		return e.Err()
 	}
-	if none := e.Mail.Usable(op); none != nil {
+	if none := e.Mail.Usable(); none != nil {
 		return none
 	}
 	if ctx = engine.Context(ctx); ctx.Err() != nil {

@@ -1,9 +1,13 @@
 package engine
 
 import (
+	"crypto/sha256"
+	"encoding/binary"
+	"fmt"
 	"slices"
 	"unsafe"
 
+	"github.com/ubcoll/ubcoll/internal/hosts"
 	"github.com/ubcoll/ubcoll/internal/mem"
 )
 
@@ -38,37 +42,61 @@ type Advancer interface {
 	Pass()
 }
 
+// Spanner is an attachment that a communicator has whose ranks are on several hosts, too. Its other methods are about the
+// ranks of this host.
+type Spanner interface {
+	// Span opens what the attachment has on the network. Where and of whom is filled in. If it fails, or making the
+	// communicator does, Close ends that.
+	Span(c hosts.PairsConfig) error
+}
+
 // NewAttachment makes the attachment of c. The communicators of a domain may share parts of theirs: sibling is the
 // attachment of the domain's first communicator that has attachments, or nil if c is that communicator.
 type NewAttachment func(c *Comm, sibling Attachment) Attachment
 
-// attach makes c's attachments: none if c spans hosts, because all need to map the memory of all ranks.
+// attach makes c's attachments. If c spans hosts, it has the Spanners alone: the others need to map the memory of all
+// ranks.
 func (c *Comm) attach() {
-	if c.SpansHosts() {
-		return
-	}
 	d := c.dom
 	d.mu.Lock()
 	defer d.mu.Unlock()
+	if d.attached == nil {
+		d.attached = make([]Attachment, len(c.providers.Attachments))
+	}
 	for i, make := range c.providers.Attachments {
-		var of Attachment
-		if i < len(d.attached) {
-			of = d.attached[i]
+		a := make(c, d.attached[i])
+		if _, ok := a.(Spanner); !ok && c.SpansHosts() {
+			continue
 		}
-		a := make(c, of)
 		c.attached = append(c.attached, a)
-		if m, ok := a.(Advancer); ok {
+		m, advances := a.(Advancer)
+		if advances {
 			c.advancers = append(c.advancers, m)
 		}
-	}
-	if d.attached == nil {
-		d.attached, d.advancers = c.attached, c.advancers
+		if d.attached[i] == nil {
+			if d.attached[i] = a; advances {
+				d.advancers = append(d.advancers, m)
+			}
+		}
 	}
 }
 
-// domainAdvancers returns what moves on the domain's work: c's or, if it has no attachments, another communicator's.
+// span opens what c's attachments have on the network.
+func (c *Comm) span(id uint64) error {
+	for i, a := range c.attached {
+		of := sha256.Sum256(binary.LittleEndian.AppendUint64(fmt.Appendf(nil, "attachment %d", i), id))
+		err := a.(Spanner).Span(hosts.PairsConfig{ID: binary.LittleEndian.Uint64(of[:]), Team: &c.team, Network: c.dom.network,
+			World: c.inJob, Rank: c.ofJob, Name: c.Hostname, Break: c.breakBy})
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// domainAdvancers returns what moves on the domain's work: c's or, if it lacks attachments, other communicators'.
 func (c *Comm) domainAdvancers() []Advancer {
-	if c.attached != nil {
+	if !c.SpansHosts() {
 		return c.advancers
 	}
 	c.dom.mu.Lock()

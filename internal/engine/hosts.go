@@ -71,6 +71,7 @@ func (c *Comm) openStage(ctx context.Context, id uint64, on [][]int, mine int) (
 	if err == nil {
 		c.team.Hosts = c.stage
 		c.stage.Begin()
+		err = c.span(id)
 	}
 	return err
 }

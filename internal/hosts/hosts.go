@@ -93,7 +93,7 @@ type peer struct {
 // Begin lets the stage receive messages from the network, such as that the communicator broke.
 func (s *Stage) Begin() {
 	if s.lane >= 0 {
-		s.Network.add(s)
+		s.Network.add(s.ID, s)
 	}
 }
 
@@ -340,11 +340,7 @@ func (s *Stage) Of(rank int) int {
 func (s *Stage) On(host int) int { return len(s.Hosts[host]) }
 
 // Progress implements team.Hosts. Before this rank has links, too: its peers may want some.
-func (s *Stage) Progress() {
-	if s.lane >= 0 {
-		s.Network.node.Progress()
-	}
-}
+func (s *Stage) Progress() { s.Network.node.Progress() }
 
 // Lanes implements team.Hosts.
 func (s *Stage) Lanes() int { return s.layout.Lanes }

@@ -19,8 +19,21 @@ type Network struct {
 	landing pool
 	slots   spares
 
-	mu     sync.Mutex
-	stages map[uint64]*Stage // by communicator
+	mu   sync.Mutex
+	uses map[uint64]use // by transport.Comm.ID
+}
+
+// use is what one communicator has on the network: its stage, or its pairs. Its methods may be called from any
+// goroutine.
+type use interface {
+	// heard handles a message from another rank, and down the end of a wire, which may be an older one to the same
+	// peer. They return why the communicator breaks, or nil.
+	heard(from int, m transport.Message) *fault.Error
+	down(d *transport.Down) *fault.Error
+	// tick is called every 20 ms.
+	tick()
+	// breakBy breaks the communicator if why returns an error.
+	breakBy(why func() *fault.Error)
 }
 
 // JobConfig is what a network gets from its rank's job.
@@ -38,7 +51,7 @@ type JobConfig struct {
 
 // Listen makes the network of a rank.
 func Listen(c JobConfig) (n *Network, err error) {
-	n = &Network{JobConfig: c, stages: map[uint64]*Stage{}}
+	n = &Network{JobConfig: c, uses: map[uint64]use{}}
 	n.node, err = c.NewNode(transport.Config{Rank: c.Rank, Size: c.Size, Secret: c.Secret, Log: c.Log, Timeout: c.Timeout,
 		Connections: c.Connections, RowOf: c.RowOf,
 		Heard: n.heard, Down: n.down, Tick: n.tick})
@@ -90,52 +103,49 @@ func (n *Network) Close() error {
 	return nil
 }
 
-func (n *Network) add(s *Stage) {
+func (n *Network) add(id uint64, u use) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	n.stages[s.ID] = s
+	n.uses[id] = u
 }
 
-func (n *Network) remove(s *Stage) {
+func (n *Network) remove(id uint64) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	delete(n.stages, s.ID)
+	delete(n.uses, id)
 }
 
-func (n *Network) find(comm uint64) *Stage {
+func (n *Network) find(id uint64) use {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	return n.stages[comm]
+	return n.uses[id]
 }
 
-func (n *Network) list() (all []*Stage) {
+func (n *Network) list() (all []use) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	for _, s := range n.stages {
-		all = append(all, s)
+	for _, u := range n.uses {
+		all = append(all, u)
 	}
 	return all
 }
 
-// heard handles a message from another leader.
+// heard handles a message from another rank.
 func (n *Network) heard(from int, m transport.Message) {
-	if s := n.find(m.Comm); s != nil {
-		s.Break(func() *fault.Error { return s.heard(from, m) })
+	if u := n.find(m.Comm); u != nil {
+		u.breakBy(func() *fault.Error { return u.heard(from, m) })
 	}
 }
 
 // down handles the end of a wire.
 func (n *Network) down(_ int, down *transport.Down) {
-	for _, s := range n.list() {
-		s.Break(func() *fault.Error { return s.down(down) })
+	for _, u := range n.list() {
+		u.breakBy(func() *fault.Error { return u.down(down) })
 	}
 }
 
-// tick checks this host's teams on behalf of the hosts that wait for them.
 func (n *Network) tick() {
-	for _, s := range n.list() {
-		if s.Team.Broken() == nil {
-			s.Break(s.Health)
-		}
+	for _, u := range n.list() {
+		u.tick()
 	}
 }

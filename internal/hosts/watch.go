@@ -81,23 +81,34 @@ func (s *Stage) down(down *transport.Down) *fault.Error {
 	return nil
 }
 
+// tick checks this host's team on behalf of the hosts that wait for it.
+func (s *Stage) tick() {
+	if s.Team.Broken() == nil {
+		s.Break(s.Health)
+	}
+}
+
+func (s *Stage) breakBy(why func() *fault.Error) { s.Break(why) }
+
 // downError says why the end of a wire breaks the communicator.
 func (s *Stage) downError(p *peer, down *transport.Down, step string) *fault.Error {
-	here, there := s.Name(s.me), s.Name(p.host)
-	var err error
+	return s.error(step, p.rank, lostText(p.rank, s.Name(s.me), s.Name(p.host), down))
+}
+
+// lostText says in the communicator's words what the end of a wire to a rank means. here and there are the names of the
+// hosts at its ends.
+func lostText(rank int, here, there string, down *transport.Down) error {
 	switch down.Kind {
 	case transport.Died:
-		err = fmt.Errorf("the process of rank %d of host %s ended: %v: %w", p.rank, there, down.Err, fault.ErrPeerLost)
+		return fmt.Errorf("the process of rank %d of host %s ended: %v: %w", rank, there, down.Err, fault.ErrPeerLost)
 	case transport.Cut:
 		pair := [2]string{here, there}
 		slices.Sort(pair[:])
-		err = fmt.Errorf("hosts %s and %s do not reach each other: %v: %w", pair[0], pair[1], down.Err, fault.ErrPeerLost)
+		return fmt.Errorf("hosts %s and %s do not reach each other: %v: %w", pair[0], pair[1], down.Err, fault.ErrPeerLost)
 	case transport.Left:
-		err = fmt.Errorf("rank %d of host %s closed its communicators: %w", p.rank, there, fault.ErrPeerLost)
-	default:
-		err = fmt.Errorf("the connection of hosts %s and %s: %v: %w", here, there, down.Err, fault.ErrPeerLost)
+		return fmt.Errorf("rank %d of host %s closed its communicators: %w", rank, there, fault.ErrPeerLost)
 	}
-	return s.error(step, p.rank, err)
+	return fmt.Errorf("the connection of hosts %s and %s: %v: %w", here, there, down.Err, fault.ErrPeerLost)
 }
 
 // NoCall is the Op of an error that the network's goroutine has found: the call that returns it first gives it its name.
@@ -157,7 +168,7 @@ func (s *Stage) Close() {
 		s.Network.node.Leave(s.ID)
 		return
 	}
-	s.Network.remove(s)
+	s.Network.remove(s.ID)
 	if e := s.Health(); e != nil && s.Team.Broken() == nil {
 		s.Flood(e) // a failure that the network's goroutine has not seen yet makes this no orderly end
 	}

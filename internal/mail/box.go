@@ -16,9 +16,17 @@ const (
 	inlineBytes = 112 // the longest message that travels in its slot
 )
 
-// EagerLimit is the size of the largest message whose Send does not wait for its Recv, by the tuning table. Such
-// messages are copied to the sender's shared memory.
+// EagerLimit is the size of the largest message within this host whose Send does not wait for its Recv, by the tuning
+// table. Such messages are copied to the sender's shared memory.
 func (m *Mail) EagerLimit() int { return m.eager }
+
+// eagerTo is the size of the largest message to a peer whose Send does not wait for its Recv.
+func (m *Mail) eagerTo(b *Box) int {
+	if b.local < 0 {
+		return m.between.eager
+	}
+	return m.eager
+}
 
 // eagerRoom is the size of an eager slot. There is less room for each peer the more ranks there are.
 func eagerRoom(ranks int) int {
@@ -92,7 +100,9 @@ func AreaBytes(ranks int) int {
 
 // Box is this rank's side of its messages with one peer, which may be this rank itself.
 type Box struct {
-	Peer              int
+	Peer              int // its rank in the communicator
+	local             int // in the team; -1: it is on another host, and what follows Send and Recv is not used
+	far               atomic.Pointer[far]
 	Out, in           *outbox // this rank's for the peer, and the peer's for this rank
 	outEager, inEager unsafe.Pointer
 	Send, Recv        Lane
@@ -122,17 +132,17 @@ func (m *Mail) window(b *Box, n int) (unsafe.Pointer, error) {
 	if b.inWindow != nil && b.inWindowAt == l {
 		return b.inWindow, nil
 	}
-	p, err := m.resolve("recv", b.Peer, l, n)
+	p, err := m.resolve("recv", b, l, n)
 	if err == nil {
 		b.inWindow, b.inWindowAt = p, l
 	}
 	return p, err
 }
 
-// resolve returns where n bytes of a rank's memory are in this process. It checks the location.
-func (m *Mail) resolve(op string, rank int, l mem.Location, n int) (unsafe.Pointer, error) {
-	if rank == m.rank {
-		return m.boxes[rank].outWindow, nil // a rank shows itself no other memory
+// resolve returns where n bytes of a peer's memory are in this process. It checks the location.
+func (m *Mail) resolve(op string, b *Box, l mem.Location, n int) (unsafe.Pointer, error) {
+	if b.Peer == m.rank {
+		return b.outWindow, nil // a rank shows itself no other memory
 	}
-	return m.team.Resolve(op, rank, l, n)
+	return m.team.Resolve(op, b.local, l, n)
 }

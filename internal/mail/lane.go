@@ -96,11 +96,23 @@ func (b *Box) leave(recv bool) {
 	}
 }
 
+// all yields all boxes that there are.
+func (m *Mail) all() iter.Seq[*Box] {
+	return func(yield func(*Box) bool) {
+		for r := range m.boxes {
+			if !yield(&m.boxes[r]) {
+				return
+			}
+		}
+		m.between.all()(yield)
+	}
+}
+
 // lanes yields all lanes with their peers' ranks.
 func (m *Mail) lanes() iter.Seq2[*Lane, int] {
 	return func(yield func(*Lane, int) bool) {
-		for r := range m.boxes {
-			if b := &m.boxes[r]; !yield(&b.Send, r) || !yield(&b.Recv, r) {
+		for b := range m.all() {
+			if !yield(&b.Send, b.Peer) || !yield(&b.Recv, b.Peer) {
 				return
 			}
 		}

@@ -11,26 +11,34 @@ import (
 	"github.com/ubcoll/ubcoll/internal/team"
 )
 
-// Mail is the messages of host memory of one communicator, which the ranks move themselves. For each peer, a rank has an
-// outbox that only it writes: for its messages to the peer, and for its answers to the peer's messages. A rank's outboxes
-// lie behind its staging memory.
+// Mail is the messages of host memory of one communicator, which the ranks move themselves. For each peer of its host, a
+// rank has an outbox that only it writes: for its messages to the peer, and for its answers to the peer's messages. A
+// rank's outboxes lie behind its staging memory. Messages with ranks of other hosts are in between.
 type Mail struct {
 	c         *engine.Comm
 	team      *team.Team
 	rank      int
-	eager     int   // see EagerLimit
-	slotBytes int   // of an eager slot
-	Looks     int   // see team.Looks
-	boxes     []Box // by rank of the peer
+	eager     int      // see EagerLimit
+	slotBytes int      // of an eager slot
+	Looks     int      // see team.Looks
+	boxes     []Box    // by the peer's rank in the team
+	between   *between // nil if all ranks are on this host
 	domain    *progress
 	shut      bool // the lanes are locked
 }
 
 // New makes the messages of c.
 func New(c *engine.Comm, sibling engine.Attachment) engine.Attachment {
-	m := newMail(c.Rank(), c.Size())
-	m.c, m.team, m.Looks = c, c.Team(), c.Team().Looks()
-	m.eager = m.team.Tuning().Messages.EagerHost(c.Size())
+	t := c.Team()
+	m := newMail(c.Rank(), t.Size())
+	m.c, m.team, m.Looks = c, t, t.Looks()
+	m.eager = t.Tuning().Messages.EagerHost(t.Size())
+	if c.SpansHosts() {
+		m.between = newBetween(c)
+		for r := range m.boxes {
+			m.boxes[r].Peer = t.Name(r)
+		}
+	}
 	if s, ok := sibling.(*Mail); ok {
 		m.domain = s.domain
 	}
@@ -42,12 +50,12 @@ func newMail(rank, ranks int) *Mail {
 	room := eagerRoom(ranks)
 	m := &Mail{rank: rank, eager: room, slotBytes: room, boxes: make([]Box, ranks), domain: &progress{}}
 	for r := range m.boxes {
-		m.boxes[r].Peer = r
+		m.boxes[r].Peer, m.boxes[r].local = r, r
 	}
 	return m
 }
 
-// Of returns the messages of c. If c has none, they say why: c has no ranks, or they are on several hosts.
+// Of returns the messages of c. If c has none, they say why: c has no ranks.
 func Of(c *engine.Comm) *Mail {
 	if m, ok := engine.Attached[*Mail](c); ok {
 		return m
@@ -56,17 +64,31 @@ func Of(c *engine.Comm) *Mail {
 }
 
 // Size is the number of ranks that can exchange messages; 0 if the communicator has no messages.
-func (m *Mail) Size() int { return len(m.boxes) }
+func (m *Mail) Size() int {
+	if m.between != nil {
+		return len(m.between.boxes)
+	}
+	return len(m.boxes)
+}
 
 // Box returns the messages with a peer.
-func (m *Mail) Box(peer int) *Box { return &m.boxes[peer] }
+func (m *Mail) Box(peer int) *Box {
+	if m.between != nil {
+		return m.boxBetween(peer)
+	}
+	return &m.boxes[peer]
+}
 
 // AreaBytes implements engine.Attachment.
 func (m *Mail) AreaBytes() int { return AreaBytes(len(m.boxes)) }
 
 // Lay implements engine.Attachment: it sets the address of a rank's outboxes.
 func (m *Mail) Lay(rank int, at unsafe.Pointer) {
-	if rank == m.rank {
+	me := m.rank
+	if m.between != nil {
+		me = m.team.Rank()
+	}
+	if rank == me {
 		for r := range m.boxes {
 			b := &m.boxes[r]
 			b.Out, b.outEager = m.outbox(at, r)
@@ -74,10 +96,10 @@ func (m *Mail) Lay(rank int, at unsafe.Pointer) {
 		m.domain.all.Store(m, nil)
 	}
 	b := &m.boxes[rank]
-	b.in, b.inEager = m.outbox(at, m.rank)
+	b.in, b.inEager = m.outbox(at, me)
 }
 
-// outbox returns the outbox for rank to, and its eager slots, of a rank whose outboxes are at base.
+// outbox returns the outbox for a rank of the team, and its eager slots, of a rank whose outboxes are at base.
 func (m *Mail) outbox(base unsafe.Pointer, to int) (*outbox, unsafe.Pointer) {
 	const size = int(unsafe.Sizeof(outbox{}))
 	return (*outbox)(unsafe.Add(base, to*size)), unsafe.Add(base, len(m.boxes)*size+to*SendSlots*m.slotBytes)
@@ -97,6 +119,7 @@ func (m *Mail) Abort() {}
 
 // Shut implements engine.Attachment: it locks all lanes.
 func (m *Mail) Shut(broken bool) error {
+	m.between.lock()
 	var err error
 	for l, r := range m.lanes() {
 		l.Lock()
@@ -117,6 +140,7 @@ func (m *Mail) Reopen() {
 	for l := range m.lanes() {
 		l.Unlock()
 	}
+	m.between.unlock()
 }
 
 // Close implements engine.Attachment.
@@ -124,6 +148,11 @@ func (m *Mail) Close() error {
 	if !m.shut { // the communicator was never opened
 		if err := m.Shut(true); err != nil {
 			return err
+		}
+	}
+	if m.between != nil && m.c.Broken() != nil {
+		for b := range m.between.all() {
+			b.sever()
 		}
 	}
 	for l := range m.lanes() {
@@ -136,7 +165,7 @@ func (m *Mail) Close() error {
 		l.Unlock()
 	}
 	m.domain.leave(m)
-	return nil
+	return m.closeBetween()
 }
 
 // Error makes an error about a message.

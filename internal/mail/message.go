@@ -34,6 +34,8 @@ type Message struct {
 	moved    int            // pieces done
 	src, dst unsafe.Pointer // of the transfer, once known
 	offered  bool
+	landing  int    // places that were granted for it, between hosts
+	until    uint64 // Endpoint.Sent that says that its data is sent
 	started  bool
 	answered bool
 	ending   bool

@@ -65,7 +65,7 @@ type Recorder interface {
 
 // UsableNow is Usable with a context that must not have ended.
 func (m *Mail) UsableNow(ctx context.Context, op string) error {
-	if err := m.Usable(op); err != nil {
+	if err := m.Usable(); err != nil {
 		return err
 	}
 	if ctx = engine.Context(ctx); ctx.Err() != nil {
@@ -74,21 +74,15 @@ func (m *Mail) UsableNow(ctx context.Context, op string) error {
 	return nil
 }
 
-// Usable returns why the communicator cannot do messages now, as an error of op, or nil.
-func (m *Mail) Usable(op string) error {
-	if err := m.c.Err(); err != nil {
-		return err
-	}
-	if err := m.c.BetweenHosts(""); err != nil {
-		return m.c.LocalError(op, err)
-	}
-	return nil
+// Usable returns why the communicator cannot do messages now, or nil.
+func (m *Mail) Usable() error {
+	return m.c.Err()
 }
 
 // Check returns what is wrong with a message of v, or for v if recv is set, as an error of op, or nil.
 func (m *Mail) Check(op string, peer int, v *team.Vec, recv bool) error {
-	if uint(peer) >= uint(len(m.boxes)) {
-		return m.Error(op, -1, "", fmt.Errorf("rank %d of %d ranks: %w", peer, len(m.boxes), fault.ErrArgument))
+	if uint(peer) >= uint(m.Size()) {
+		return m.Error(op, -1, "", fmt.Errorf("rank %d of %d ranks: %w", peer, m.Size(), fault.ErrArgument))
 	}
 	if err := v.CheckAs(recv); err != nil {
 		return m.Error(op, peer, "", err)
@@ -328,7 +322,7 @@ func (b *Batch) some(i int, recv bool) (next int, long bool, errs []error) {
 		if k.Recv != recv {
 			continue
 		}
-		if long = k.Vec.Bytes() > b.m.eager; long {
+		if long = k.Vec.Bytes() > b.m.eagerTo(b.m.Box(k.Peer)); long {
 			break
 		}
 		if box == nil || box.Peer != k.Peer {

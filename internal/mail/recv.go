@@ -26,6 +26,10 @@ func (m *Mail) Arrived(peer int) bool {
 		return false
 	}
 	defer b.Recv.Unlock()
+	if b.local < 0 {
+		_, there, _ := m.arrivedFar(b)
+		return there
+	}
 	return b.arrived() != nil
 }
 
@@ -47,7 +51,7 @@ func (m *Mail) take(b *Box, s *slot, h header, v *team.Vec, exact bool) (n int, 
 	case formEager:
 		src = m.eagerSlot(b.inEager, b.Recv.Seq+1)
 	case formLarge:
-		if src, err = m.resolve("recv", b.Peer, place, h.bytes); err != nil {
+		if src, err = m.resolve("recv", b, place, h.bytes); err != nil {
 			return 0, false, err
 		}
 	}
@@ -74,6 +78,9 @@ func (b *Box) taken(verdict uint8) {
 // advanceRecv moves the first receive from one peer on, by a piece at most. The caller holds the lane. An error is
 // fatal.
 func (m *Mail) advanceRecv(b *Box) (moved bool, err error) {
+	if b.local < 0 {
+		return m.advanceRecvFar(b)
+	}
 	msg := b.Recv.waiting.Head
 	if msg == nil || msg.queued {
 		return false, nil
@@ -144,7 +151,7 @@ func (m *Mail) match(b *Box, msg *Message, s *slot) error {
 	msg.Got, msg.Bytes, msg.piece, msg.pieces, msg.started = hd.count, hd.bytes, n, number, true
 	msg.answered = msg.Buf.Direct()
 	if direct {
-		msg.src, err = m.resolve("recv", b.Peer, *s.place(), msg.Bytes)
+		msg.src, err = m.resolve("recv", b, *s.place(), msg.Bytes)
 	}
 	return err
 }
@@ -255,6 +262,9 @@ func (m *Mail) RecvNow(b *Box, v *team.Vec) (n int, done bool, err error) {
 func (m *Mail) recvHeld(b *Box, v *team.Vec, exact bool, looks int, note *team.MessageNote) (n int, done bool, err error) {
 	if b.Recv.waiting.Head != nil || !m.quick(v) {
 		return 0, false, nil
+	}
+	if b.local < 0 {
+		return m.recvFar(b, v, exact, looks, note)
 	}
 	var s *slot
 	for i := looks; s == nil && i > 0; i-- {

@@ -142,6 +142,8 @@ func (m *Message) noteSmall(seq uint64) {
 // algorithm names the algorithm of a large message.
 func (m *Message) algorithm(direct bool) string {
 	switch {
+	case m.landing > 0 || m.until > 0:
+		return "rendezvous"
 	case !direct:
 		return "window"
 	case m.Bytes < sharedBytes:
@@ -166,6 +168,9 @@ func (m *Message) finish() {
 
 // advanceSend moves the messages to one peer on, by a piece at most. The caller holds the lane. An error is fatal.
 func (m *Mail) advanceSend(b *Box) (moved bool, err error) {
+	if b.local < 0 {
+		return m.advanceSendFar(b)
+	}
 	l := &b.Send
 	if l.Open.Head != nil {
 		if moved, err = m.refresh(b); err != nil {
@@ -213,7 +218,7 @@ func (m *Mail) answered(b *Box, msg *Message) (bool, error) {
 	if msg.answered || a.Seq.Load() != msg.seq || !a.fits(msg) {
 		return msg.answered, nil
 	}
-	dst, err := m.resolve("send", b.Peer, a.into, msg.Bytes)
+	dst, err := m.resolve("send", b, a.into, msg.Bytes)
 	if err != nil {
 		// The receiver may have pulled everything meanwhile and freed its buffer.
 		if gone, e := m.refresh(b); gone || e != nil {
@@ -298,7 +303,7 @@ func (m *Mail) stage(b *Box, msg *Message) (bool, error) {
 // SendNow sends a message of n bytes that does not wait for its receive, if there is room and nothing waits before it;
 // free says so. It takes the box, not the peer, else the compiler computes the box's address at every use.
 func (m *Mail) SendNow(op string, b *Box, v *team.Vec, n int) (sent, free bool, err error) {
-	if n > m.eager {
+	if n > m.eagerTo(b) {
 		return false, false, nil
 	}
 	l := &b.Send
@@ -317,6 +322,9 @@ func (m *Mail) SendNow(op string, b *Box, v *team.Vec, n int) (sent, free bool, 
 // An error is fatal.
 func (m *Mail) sendHeld(b *Box, v *team.Vec, n int, note *team.MessageNote) (sent, free bool, err error) {
 	l := &b.Send
+	if b.local < 0 {
+		return m.sendFar(b, v, n, note)
+	}
 	free, err = m.room(b)
 	free = free && l.idle()
 	if sent = free && m.quick(v); sent {
@@ -340,11 +348,19 @@ func (m *Mail) SelfError(n int) error {
 
 // prepare prepares the source of a large message: its registration, or the window.
 func (m *Mail) prepare(b *Box, msg *Message) error {
-	if msg.Bytes > maxBytes {
-		return fmt.Errorf("a message of %d bytes, more than %d: %w", msg.Bytes, maxBytes, fault.ErrLimit)
+	if err := tooLong(msg.Bytes); err != nil {
+		return err
 	}
 	if err := msg.acquire(m.c, msg); err != nil || msg.Buf.Direct() {
 		return err
 	}
 	return m.growWindow(b, windowPieces*windowPiece)
+}
+
+// tooLong is the error for a message that has too many bytes, or nil.
+func tooLong(n int) error {
+	if n > maxBytes {
+		return fmt.Errorf("a message of %d bytes, more than %d: %w", n, maxBytes, fault.ErrLimit)
+	}
+	return nil
 }

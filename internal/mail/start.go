@@ -16,7 +16,8 @@ func (m *Mail) Do(ctx context.Context, op string, msg *Message) (int, error) {
 	l.waiting.push(msg)
 	err := m.usable() // since the call was checked: a rank that failed has taken its memory back
 	b := m.Box(msg.Peer)
-	for i := m.Looks; i > 0 && err == nil && !msg.Done.Load(); i-- {
+	for i := m.looks(b, m.Looks); i > 0 && err == nil && !msg.Done.Load(); i-- {
+		b.poll()
 		_, err = advance(m, b)
 	}
 	l.Unlock()
@@ -71,8 +72,7 @@ func putBackAll(ms []*Message) {
 
 // Move moves all messages as far as they go without waiting.
 func (m *Mail) Move() {
-	for r := range len(m.boxes) {
-		b := m.Box(r)
+	for b := range m.all() {
 		m.moveLane(b, &b.Send, (*Mail).advanceSend)
 		m.moveLane(b, &b.Recv, (*Mail).advanceRecv)
 	}

@@ -2,6 +2,7 @@ package mail
 
 import (
 	"context"
+	"time"
 
 	"github.com/ubcoll/ubcoll/fault"
 	"github.com/ubcoll/ubcoll/internal/team"
@@ -18,7 +19,8 @@ func (m *Mail) step(msg *Message, looks int) (moved bool, err error) {
 	if err := m.usable(); err != nil {
 		return false, err // a rank that failed has taken its memory back
 	}
-	for range looks {
+	for range m.looks(b, looks) {
+		b.poll()
 		if moved, err = advance(m, b); moved || err != nil {
 			break
 		}
@@ -129,6 +131,7 @@ func (m *Mail) abandon(ms []*Message, err error) error {
 		l, _ := m.lane(msg)
 		l.Lock()
 		if !msg.Done.Load() {
+			m.Box(msg.Peer).sever()
 			msg.release()
 		}
 		l.Unlock()
@@ -138,36 +141,48 @@ func (m *Mail) abandon(ms []*Message, err error) error {
 
 // Patience is the state of a wait for messages. The zero value begins a wait.
 type Patience struct {
-	w    team.WaitState
-	turn int // counts calls of Test, for round
+	w     team.WaitState
+	since time.Time // when a wait for another host began
+	turn  int       // counts calls of Test, for round
 }
 
 // poll checks for abort, deadline and dead peers, and lets other goroutines run, as Wait does. Its error says why the
 // wait for msg, and for others if several, is over; it has not broken the communicator yet.
 func (p *Patience) poll(ctx context.Context, m *Mail, op string, msg *Message, several bool) error {
-	p.about(ctx, op, msg, several)
+	p.about(ctx, m, op, msg, several)
+	if p.w.Far != 0 {
+		return p.pollFar(m, msg)
+	}
 	return m.Gated(op, msg.Peer, func() *fault.Error { return m.team.Poll(&p.w) })
 }
 
 // look is poll for callers that do not wait: it does not give the processor away.
 func (p *Patience) look(m *Mail, op string, msg *Message, several bool) error {
-	p.about(context.Background(), op, msg, several)
+	p.about(context.Background(), m, op, msg, several)
 	if err := m.usable(); err != nil {
 		return err
+	}
+	if p.w.Far != 0 {
+		if err := m.lostFar(msg, p.w.Behind); err != nil {
+			return err
+		}
 	}
 	return m.Gated(op, msg.Peer, func() *fault.Error { return m.team.PollClock(&p.w) })
 }
 
 // about records what the wait is for.
-func (p *Patience) about(ctx context.Context, op string, msg *Message, several bool) {
+func (p *Patience) about(ctx context.Context, m *Mail, op string, msg *Message, several bool) {
 	w := &p.w
-	w.Ctx, w.Op, w.Peer, w.Kind, w.Item, w.Several = ctx, op, msg.Peer, msg.kind(), msg, several
+	w.Ctx, w.Op, w.Peer, w.Far, w.Kind, w.Item, w.Several = ctx, op, msg.Peer, 0, msg.kind(), msg, several
+	if m.between != nil {
+		w.Peer, w.Far = m.between.waitsFor(m, msg.Peer)
+	}
 }
 
 // restart says that something has arrived: the deadline starts anew.
 func (p *Patience) restart(m *Mail) {
 	p.Over(m)
-	p.w = team.WaitState{}
+	p.w, p.since = team.WaitState{}, time.Time{}
 }
 
 // behindQueued reports whether all unfinished ms wait behind messages of this rank whose streams have not reached them.

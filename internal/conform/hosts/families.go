@@ -55,7 +55,7 @@ func byHost(ctx context.Context, c *ubcoll.Comm) error {
 			return conform.Fail(c, "split by host: ranks %v", all)
 		}
 	}
-	if err := messages(ctx, c, d); err != nil {
+	if err := around(ctx, c, d); err != nil {
 		return err
 	}
 	if err := memoryOf(ctx, c, d); err != nil {
@@ -65,9 +65,9 @@ func byHost(ctx context.Context, c *ubcoll.Comm) error {
 	return errors.Join(conform.SumOf(ctx, c, int64(c.Rank()), n*(n-1)/2), d.Close())
 }
 
-// messages sends around a child on one host while a collective of the parent waits. The parent has allocated the memory
+// around sends around a child on one host while a collective of the parent waits. The parent has allocated the memory
 // of the sends.
-func messages(ctx context.Context, c, d *ubcoll.Comm) error {
+func around(ctx context.Context, c, d *ubcoll.Comm) error {
 	if d.Size() < 2 {
 		return conform.SumOf(ctx, c, 1, int64(c.Size()))
 	}

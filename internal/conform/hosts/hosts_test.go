@@ -11,6 +11,7 @@ import (
 	"github.com/ubcoll/ubcoll/internal/conform"
 	"github.com/ubcoll/ubcoll/internal/conform/collectives"
 	"github.com/ubcoll/ubcoll/internal/conform/families"
+	"github.com/ubcoll/ubcoll/internal/conform/messages"
 	"github.com/ubcoll/ubcoll/internal/env"
 	"github.com/ubcoll/ubcoll/internal/race"
 	"github.com/ubcoll/ubcoll/internal/testkit"
@@ -59,7 +60,8 @@ func layouts() []conform.Layout {
 func TestHosts(t *testing.T) {
 	all := append(slices.Clone(suites), named{"matrix", collectives.Matrix}, named{"random", collectives.Random},
 		named{"moves", collectives.Moves}, named{"order", collectives.Order}, named{"bad", collectives.Bad},
-		named{"imports", collectives.Imports}, named{"family", families.Family})
+		named{"imports", collectives.Imports}, named{"family", families.Family},
+		named{"p2p", messages.P2P}, named{"programs", messages.Programs})
 	slices.SortFunc(all, func(a, b named) int { return cmp.Compare(a.name, b.name) }) // a sample has some of both
 	for _, l := range layouts() {
 		some := all

@@ -1,0 +1,251 @@
+package mail
+
+import (
+	"unsafe"
+
+	"github.com/ubcoll/ubcoll/dtype"
+	"github.com/ubcoll/ubcoll/hw/cpu"
+	"github.com/ubcoll/ubcoll/internal/team"
+)
+
+// arrivedFar returns the peer's next message, if that is in a batch that has come. The caller holds the lane.
+func (m *Mail) arrivedFar(b *Box) (r record, there bool, err error) {
+	f, seq := m.reach(b, true), b.Recv.Seq+1
+	number := f.taken.Load() + 1
+	if f.end == 0 {
+		if f.pair.Word(int(number%batchSlots)).Load() != number {
+			return r, false, nil
+		}
+		in := f.batch(number)
+		n := f.pair.Landed(int(number % batchSlots))
+		if n < batchHead+recordHead {
+			return r, false, m.damagedFar(b, "size of a batch", uint64(n))
+		}
+		f.at, f.end, f.next = batchHead, n, f.uint64At(in, 8)
+		if f.next < seq {
+			return r, false, m.damagedFar(b, "number of a message", f.next)
+		}
+		if free := f.uint64At(in, 0); free > f.free.Load() { // batches stay in order, their counts too
+			f.free.Store(free)
+		}
+	}
+	if f.next != seq { // the data of the next one goes straight to its memory
+		return r, false, nil
+	}
+	v := f.uint64At(f.batch(number), f.at)
+	r.header = header{form: int(v >> 56), typ: dtype.Type(v >> 48), count: int(v & (1<<48 - 1))}
+	limit := 0
+	switch r.form {
+	case formEager:
+		limit = eagerFar
+	case formLarge:
+		limit = maxBytes
+	}
+	if !r.typ.Valid() || r.count > team.MaxCount || r.count*r.typ.Size() > limit {
+		return r, false, m.damagedFar(b, "message", v)
+	}
+	r.bytes = r.count * r.typ.Size()
+	if r.form == formEager {
+		if f.at+padded(r.bytes) > f.end {
+			return r, false, m.damagedFar(b, "message", v)
+		}
+		r.data = f.batch(number)[f.at+recordHead:][:r.bytes]
+	}
+	return r, true, nil
+}
+
+// takeFar goes on to the message after r, whose data is no longer needed.
+func (m *Mail) takeFar(f *far, r *record) {
+	f.next++
+	if f.at += padded(len(r.data)); f.at < f.end {
+		return
+	}
+	f.end = 0
+	number := f.taken.Load() + 1
+	f.mu.Lock()
+	f.post(number + batchSlots)
+	f.taken.Store(number)
+	if number-max(f.told.Load(), f.asked) >= tellEvery {
+		f.asked = number
+		f.pair.Put(takenPlace, number, nil, 0)
+	}
+	f.mu.Unlock()
+}
+
+// copyFar receives a small message into v. If the error is not nil, the message has been consumed nevertheless.
+func (m *Mail) copyFar(b *Box, f *far, r *record, v *team.Vec, exact bool) (n int, err error) {
+	_, err = verdictOn(r.header, v, exact)
+	if err == nil {
+		if r.bytes > 0 {
+			cpu.Copy(v.Ptr, unsafe.Pointer(&r.data[0]), r.bytes, false)
+		}
+		n = r.count
+	} else {
+		err = m.Error("recv", b.Peer, "", err)
+	}
+	f.small = true
+	b.Recv.Seq++
+	m.takeFar(f, r)
+	return n, err
+}
+
+// recvFar is recvHeld for a peer on another host; no receive waits.
+func (m *Mail) recvFar(b *Box, v *team.Vec, exact bool, looks int, note *team.MessageNote) (n int, done bool, err error) {
+	f := m.reach(b, true)
+	var r record
+	there := false
+	for i := m.looks(b, looks); !there && i > 0; i-- {
+		f.pair.Poll()
+		if r, there, err = m.arrivedFar(b); err != nil {
+			return 0, false, err
+		}
+	}
+	if !there || r.form != formEager {
+		return 0, false, nil
+	}
+	n, err = m.copyFar(b, f, &r, v, exact)
+	if note != nil && err == nil {
+		note.Kind, note.Seq, note.Bytes = team.KindRecv, b.Recv.Seq, v.Bytes()
+	}
+	return n, true, err
+}
+
+// advanceRecvFar is advanceRecv for a peer on another host.
+func (m *Mail) advanceRecvFar(b *Box) (moved bool, err error) {
+	l := &b.Recv
+	msg := l.waiting.Head
+	if msg == nil || msg.queued {
+		return false, nil
+	}
+	f := m.reach(b, true)
+	if msg.started {
+		return m.landFar(b, f, msg)
+	}
+	r, there, err := m.arrivedFar(b)
+	switch {
+	case err != nil:
+		return false, err
+	case there:
+		return m.matchFar(b, f, msg, &r)
+	}
+	m.offerFar(b, f)
+	if msg.offered && f.landed(msg) {
+		msg.started = true
+		return m.landFar(b, f, msg)
+	}
+	return false, nil
+}
+
+// matchFar starts to receive the message of a record.
+func (m *Mail) matchFar(b *Box, f *far, msg *Message, r *record) (moved bool, err error) {
+	l := &b.Recv
+	verdict, err := verdictOn(r.header, &msg.Vec, msg.exact)
+	switch {
+	case r.form == formEager:
+		f.takeBack(msg)
+		msg.Got, msg.Err = m.copyFar(b, f, r, &msg.Vec, msg.exact)
+		msg.noteSmall(l.Seq)
+	case err != nil:
+		f.takeBack(msg)
+		l.Seq++
+		f.mu.Lock()
+		f.pair.Put(refusal(l.Seq), l.Seq<<verdictBits|uint64(verdict), nil, 0)
+		f.mu.Unlock()
+		m.takeFar(f, r)
+		msg.Err = m.Error("recv", b.Peer, "", err)
+	default:
+		if !msg.offered && !f.offer(l.Seq+1, msg, r.bytes) {
+			return false, nil // its places are being taken back
+		}
+		m.takeFar(f, r)
+		msg.started = true
+		return true, nil
+	}
+	l.waiting.pop()
+	msg.finish()
+	return true, nil
+}
+
+// offerFar grants the memory of receives that are next in turn, if their messages may be large. Each keeps its places
+// until its message is there, so one is granted only after all before it.
+func (m *Mail) offerFar(b *Box, f *far) {
+	if f.small {
+		return
+	}
+	seq := b.Recv.Seq + 1
+	for msg := b.Recv.waiting.Head; msg != nil && !msg.queued && seq <= b.Recv.Seq+SendSlots; msg = msg.next {
+		if msg.Bytes > eagerFar && !msg.offered && !f.offer(seq, msg, msg.Vec.Bytes()) {
+			return
+		}
+		seq++
+	}
+}
+
+// offer grants n bytes of msg's memory for message seq. It reports whether the places were free.
+func (f *far) offer(seq uint64, msg *Message, n int) bool {
+	if f.taking && f.pair.Revoking() == 0 {
+		f.taking = false
+	}
+	size, places := parts(n)
+	for i := range places {
+		if f.taking || f.keys[int(seq+uint64(i))%SendSlots] != 0 {
+			return false
+		}
+	}
+	k := key(seq, places, msg.exact, msg.Vec.Type)
+	f.mu.Lock()
+	for i := range places {
+		off := i * size
+		f.pair.Grant(grant(seq, i), k, unsafe.Add(msg.Vec.Ptr, off), min(size, n-off))
+		f.keys[int(seq+uint64(i))%SendSlots] = k
+	}
+	f.mu.Unlock()
+	msg.seq, msg.offered, msg.landing = seq, true, places
+	return true
+}
+
+// takeBack revokes what was granted for msg. A correct peer writes nothing there any more.
+func (f *far) takeBack(msg *Message) {
+	if !msg.offered {
+		return
+	}
+	f.mu.Lock()
+	for i := range msg.landing {
+		f.pair.Revoke(grant(msg.seq, i), f.keys[int(msg.seq+uint64(i))%SendSlots])
+		f.keys[int(msg.seq+uint64(i))%SendSlots] = 0
+	}
+	f.mu.Unlock()
+	f.taking = true
+}
+
+// landed reports whether all data of a message is there that was granted memory.
+func (f *far) landed(msg *Message) bool {
+	for i := range msg.landing {
+		if f.pair.Word(grant(msg.seq, i)).Load() != f.keys[int(msg.seq+uint64(i))%SendSlots] {
+			return false
+		}
+	}
+	return true
+}
+
+// landFar ends a message whose data goes straight to its memory, once it is there.
+func (m *Mail) landFar(b *Box, f *far, msg *Message) (moved bool, err error) {
+	if !f.landed(msg) {
+		return false, nil
+	}
+	n := 0
+	for i := range msg.landing {
+		n += f.pair.Landed(grant(msg.seq, i))
+		f.keys[int(msg.seq+uint64(i))%SendSlots] = 0
+	}
+	if n%msg.Vec.Type.Size() != 0 {
+		return false, m.damagedFar(b, "size of a message", uint64(n))
+	}
+	msg.Got, msg.Bytes, msg.Buf.Why = n/msg.Vec.Type.Size(), n, copiedFar
+	b.Recv.Seq++
+	f.small = false
+	b.Recv.waiting.pop()
+	m.note(msg, false)
+	msg.finish()
+	return true, nil
+}

@@ -1,0 +1,213 @@
+package mail
+
+import (
+	"encoding/binary"
+	"unsafe"
+
+	"github.com/ubcoll/ubcoll/hw/cpu"
+	"github.com/ubcoll/ubcoll/internal/team"
+)
+
+// roomFar reports whether a batch can be sent. The caller holds the lane.
+func (m *Mail) roomFar(b *Box, f *far) (bool, error) {
+	taken := max(f.free.Load(), f.pair.Word(takenPlace).Load())
+	if taken > f.sent {
+		return false, m.damagedFar(b, "count of batches taken", taken)
+	}
+	o := &f.out[(f.sent+1)%outBatches]
+	return f.sent-taken < batchSlots && f.pair.Sent() >= o.until, nil
+}
+
+// record adds a message of n bytes to the batch that is being filled, which it begins if there is none. The caller fills
+// in the data.
+func (f *far) record(seq, head uint64, n int) (data unsafe.Pointer) {
+	o := &f.out[(f.sent+1)%outBatches]
+	if f.filled == 0 {
+		if o.b == nil {
+			o.b = make([]byte, batchBytes)
+		}
+		binary.LittleEndian.PutUint64(o.b[8:], seq)
+		f.filled = batchHead
+	}
+	binary.LittleEndian.PutUint64(o.b[f.filled:], head)
+	data = unsafe.Pointer(&o.b[f.filled])
+	f.filled += padded(n)
+	return unsafe.Add(data, recordHead)
+}
+
+// fits reports whether a message of n bytes fits into the batch that is being filled.
+func (f *far) fits(n int) bool { return f.filled+padded(n) < batchBytes }
+
+// flush sends the batch that is being filled, if there is one.
+func (f *far) flush() {
+	if f.filled == 0 {
+		return
+	}
+	f.sent++
+	o := &f.out[f.sent%outBatches]
+	taken := f.taken.Load()
+	binary.LittleEndian.PutUint64(o.b, taken)
+	f.mu.Lock()
+	f.pair.Put(int(f.sent%batchSlots), f.sent, unsafe.Pointer(&o.b[0]), f.filled)
+	o.until = f.pair.Queued()
+	f.mu.Unlock()
+	f.told.Store(taken)
+	f.filled = 0
+}
+
+// sendFar is sendHeld for a peer on another host.
+func (m *Mail) sendFar(b *Box, v *team.Vec, n int, note *team.MessageNote) (sent, free bool, err error) {
+	l, f := &b.Send, m.reach(b, false)
+	if free, err = m.roomFar(b, f); !free || err != nil || !l.idle() || !m.quick(v) {
+		return false, free && l.idle(), err
+	}
+	m.fillSmall(b, f, v, n)
+	f.flush()
+	if note != nil {
+		note.Kind, note.Seq, note.Bytes = team.KindSend, l.Seq, n
+	}
+	return true, true, nil
+}
+
+// fillSmall adds a small message to the batch that is being filled.
+func (m *Mail) fillSmall(b *Box, f *far, v *team.Vec, n int) {
+	l := &b.Send
+	l.Seq++
+	cpu.Copy(f.record(l.Seq, head(formEager, v.Type, v.Len), n), v.Ptr, n, false)
+	m.c.NoteSmall(l.Seq, n)
+}
+
+// advanceSendFar is advanceSend for a peer on another host.
+func (m *Mail) advanceSendFar(b *Box) (moved bool, err error) {
+	l := &b.Send
+	if l.idle() {
+		return false, nil
+	}
+	f := m.reach(b, false)
+	if moved, err = m.advanceOpenFar(b, f); err != nil {
+		return moved, err
+	}
+	for msg := l.waiting.Head; msg != nil && !msg.queued; msg = l.waiting.Head {
+		large := msg.Bytes > m.between.eager
+		if err := tooLong(msg.Bytes); err != nil { // it takes no number
+			l.waiting.pop()
+			msg.Err = m.Error("send", b.Peer, "", err)
+			msg.finish()
+			moved = true
+			continue
+		}
+		if large && l.Open.Head != nil && l.Seq+1-l.Open.Head.seq >= SendSlots {
+			break // its places are another message's
+		}
+		if large {
+			if places := f.granted(l.Seq+1, msg); places > 0 {
+				f.flush()
+				m.open(b, msg)
+				m.putFar(b, f, msg, places)
+				moved = true
+				continue
+			}
+		}
+		n := msg.Bytes
+		if large {
+			n = 0
+		}
+		if f.filled > 0 && !f.fits(n) {
+			f.flush()
+		}
+		if f.filled == 0 {
+			if free, err := m.roomFar(b, f); !free || err != nil {
+				return moved, err
+			}
+		}
+		if moved = true; large {
+			m.open(b, msg)
+			f.record(msg.seq, head(formLarge, msg.Vec.Type, msg.Vec.Len), 0)
+			continue
+		}
+		l.waiting.pop()
+		m.fillSmall(b, f, &msg.Vec, n)
+		msg.noteSmall(l.Seq)
+		msg.finish()
+	}
+	f.flush()
+	return moved, nil
+}
+
+// open makes the first waiting message an open one.
+func (m *Mail) open(b *Box, msg *Message) {
+	l := &b.Send
+	l.waiting.pop()
+	l.Seq++
+	msg.seq = l.Seq
+	msg.Buf.Why = copiedFar
+	l.Open.push(msg)
+}
+
+// copiedFar is why messages between hosts are not direct.
+const copiedFar = "copied by the kernel, between hosts"
+
+// granted returns how many places the receiver has granted for message seq; 0 if not all yet, or if msg does not fit:
+// then the receiver will refuse it.
+func (f *far) granted(seq uint64, msg *Message) int {
+	k := f.pair.Granted(grant(seq, 0)).Load()
+	if k>>16 != seq {
+		return 0
+	}
+	places, room := keyPlaces(k), 0
+	for i := range places {
+		if f.pair.Granted(grant(seq, i)).Load() != k {
+			return 0
+		}
+		room += f.pair.Room(grant(seq, i))
+	}
+	switch {
+	case k != key(seq, places, k>>8&1 != 0, msg.Vec.Type), msg.Bytes > room, k>>8&1 != 0 && msg.Bytes < room:
+		return 0
+	}
+	return places
+}
+
+// putFar sends the data of a message to all places that were granted for it. Those that it does not need get a put
+// without data, so that they are free again.
+func (m *Mail) putFar(b *Box, f *far, msg *Message, places int) {
+	k := f.pair.Granted(grant(msg.seq, 0)).Load()
+	f.mu.Lock()
+	for i, off := 0, 0; i < places; i++ {
+		at := grant(msg.seq, i)
+		n := min(f.pair.Room(at), msg.Bytes-off)
+		f.pair.Put(at, k, unsafe.Add(msg.Vec.Ptr, off), n)
+		off += n
+	}
+	msg.until = f.pair.Queued()
+	f.mu.Unlock()
+	msg.started = true
+	m.note(msg, false)
+}
+
+// advanceOpenFar moves on the large messages that have a number.
+func (m *Mail) advanceOpenFar(b *Box, f *far) (moved bool, err error) {
+	for msg := b.Send.Open.Head; msg != nil; {
+		next := msg.next
+		switch refused := f.pair.Word(refusal(msg.seq)).Load(); {
+		case msg.started && f.pair.Sent() >= msg.until:
+			b.Send.Open.remove(msg)
+			msg.finish()
+			moved = true
+		case msg.started:
+		case refused>>verdictBits == msg.seq:
+			b.Send.Open.remove(msg)
+			msg.Err = m.Error("send", b.Peer, "", verdictError(uint8(refused&(1<<verdictBits-1)), &msg.Vec))
+			msg.finish()
+			moved = true
+		default:
+			if places := f.granted(msg.seq, msg); places > 0 {
+				m.putFar(b, f, msg, places)
+				moved = true
+				continue // perhaps the kernel has taken it all
+			}
+		}
+		msg = next
+	}
+	return moved, nil
+}
