@@ -20,7 +20,9 @@ const (
 // table. Such messages are copied to the sender's shared memory.
 func (m *Mail) EagerLimit() int { return m.eager }
 
-// eagerTo is the size of the largest message to a peer whose Send does not wait for its Recv.
+// EagerTo is the same for a peer, which may be on another host.
+func (m *Mail) EagerTo(peer int) int { return m.eagerTo(m.Box(peer)) }
+
 func (m *Mail) eagerTo(b *Box) int {
 	if b.local < 0 {
 		return m.between.eager
