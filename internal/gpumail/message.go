@@ -59,12 +59,14 @@ func (m *Mail) Check(s *engine.Stream, op string, k *mail.Call) error {
 // unfit returns what is wrong with the memory of a message, or nil.
 func (m *Mail) unfit(s *engine.Stream, v *team.Vec) error {
 	mine, none := m.c.GPU()
+	on := v.Dev
+	if on.IsHost() && s != nil {
+		on = s.Device()
+	}
 	switch dev := v.Dev; {
+	case m.c.SpansHosts():
+		return m.c.BetweenHosts(fmt.Sprintf("memory or a stream on %v", on))
 	case none != nil:
-		on := dev
-		if on.IsHost() {
-			on = s.Device()
-		}
 		return fmt.Errorf("memory or a stream on %v: %w", on, none)
 	case dev.IsHost() && v.Bytes() > 0 && s != nil:
 		return fmt.Errorf("the memory is on %v, the stream on %v: %w", dev, s.Device(), fault.ErrArgument)
