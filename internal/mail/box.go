@@ -20,9 +20,15 @@ const (
 // table. Such messages are copied to the sender's shared memory.
 func (m *Mail) EagerLimit() int { return m.eager }
 
-// EagerTo is the same for a peer, which may be on another host.
-func (m *Mail) EagerTo(peer int) int { return m.eagerTo(m.Box(peer)) }
+// CopiedTo is the size of the largest message to a peer that may go without waiting for its Recv.
+func (m *Mail) CopiedTo(peer int) int {
+	if m.Box(peer).local < 0 {
+		return mediumFar
+	}
+	return m.eager
+}
 
+// eagerTo is the size of the largest message to a peer whose Send does not wait for its Recv.
 func (m *Mail) eagerTo(b *Box) int {
 	if b.local < 0 {
 		return m.between.eager

@@ -12,54 +12,83 @@ import (
 
 // Messages with a rank of another host travel in one of two ways. Both keep the numbers that messages of a lane have.
 //
-// Small ones travel in batches. A batch is a put to one of the peer's places for them, which take turns, and has one
-// message or as many as waited for a free place. An announcement of a large message is one of them. Whoever has taken all
-// of a batch's messages grants its place anew. The peer learns how many batches were taken with the batches that go the
-// other way, or else from a put without data, every few batches.
+// Small and medium ones travel in batches, of two classes. A batch is a put to one of the peer's places for its class,
+// which take turns. A small one has one message or as many as waited for a free place, a medium one has one. Whoever has
+// taken all of a batch's messages grants its place anew. The peer learns how many batches were taken with the batches
+// that go the other way, or else from a put without data, every few batches.
 //
 // A large message needs a grant of the receiver's memory, whose sequence says for which message it is. If the grant is
-// there when the message's turn comes, its data go to the granted places at once. Otherwise the message is announced, and
-// its data follow the grant; or the receiver refuses it. So a receiver that expects a large message grants before it
-// comes.
+// there when the message's turn comes, its data go to the granted places at once. Otherwise the message is announced, in a
+// small batch, and its data follow the grant; or the receiver refuses it. So a receiver that expects a large message
+// grants before it comes. Medium messages for which there is no free place are announced, too.
 const (
-	eagerFar = 8 << 10 // of messages that travel in batches
+	eagerFar  = 8 << 10  // the largest small message
+	mediumFar = 32 << 10 // the largest medium one: copying it takes about as long as a grant
 
-	batchSlots = 16                                    // batches on the way to a peer, which has not taken them
-	tellEvery  = 4                                     // batches that are taken before the peer is told by a put of its own; at least SendSlots stay
-	batchBytes = batchHead + recordHead + eagerFar + 8 // so that no record's data begins at the end
-	batchHead  = 16
+	batchHead  = 24 // how many small and medium batches are taken, and the number of the first message
 	recordHead = 8
-	outBatches = 4 // batches that the network has not sent yet
 
-	takenPlace  = batchSlots              // the count of batches that are taken
-	refusePlace = takenPlace + 1          // of refusals, by the message's number
+	refusePlace = 0                       // of refusals, by the message's number
 	grantPlace  = refusePlace + SendSlots // of data, by the message's number and the part's
-	placesFar   = grantPlace + SendSlots
+	takenPlace  = grantPlace + SendSlots  // of a class: the count of its batches that are taken
+	batchPlace  = takenPlace + classes
+	placesFar   = batchPlace + smallBatches + mediumBatches
 
 	partBytes = 512 << 10 // about as long are the parts of a large message, but there are at most SendSlots
 )
+
+// The classes of batches.
+const (
+	small = iota
+	medium
+	classes
+
+	smallBatches  = 16 // on the way to a peer, which has not taken them
+	mediumBatches = 4
+	mostOut       = 4
+)
+
+// class is what a class of batches has.
+type class struct {
+	place   int // the first one
+	takenAt int // the place for the count of batches that are taken
+	slots   int // places, and batches on the way
+	bytes   int // of a slot
+	tell    int // after so many batches that were taken the peer is told by a put of its own; SendSlots small ones stay
+	out     int // batches that the network has not sent yet
+}
+
+// The bytes have 8 more than a batch, so that no record's data begins at the end.
+var batchClasses = [classes]class{
+	{batchPlace, takenPlace, smallBatches, batchHead + recordHead + eagerFar + 8, 4, 4},
+	{batchPlace + smallBatches, takenPlace + 1, mediumBatches, batchHead + recordHead + mediumFar + 8, 2, 2}}
 
 // far is one rank's side of the messages with a rank of another host.
 type far struct {
 	pair *hosts.Pair
 	mu   sync.Mutex // held by goroutines that post, grant, put or revoke
+	ways [classes]way
+
+	// As the receiver of large messages, under Recv's lock.
+	keys   [SendSlots]uint64 // what the places for data are granted for; 0: nothing
+	taking bool              // some are being revoked
+	small  bool              // the last message was no large one: probably the next one is none, either
+}
+
+// way is the batches of a class, in both directions.
+type way struct {
+	*class
 
 	// As the sender, under Send's lock.
-	sent uint64 // batches
-	out  [outBatches]struct {
-		b     []byte
-		until uint64 // Endpoint.Sent that says that b is free again
-	}
+	sent   uint64 // batches
+	outs   [mostOut]outBatch
 	filled int // bytes of the batch that is being filled; 0: there is none
 
 	// As the receiver, under Recv's lock.
-	in     []byte
-	at     int               // in the first batch that is not taken
-	end    int               // of it; 0: it has not been looked into
-	next   uint64            // the number of the message there
-	keys   [SendSlots]uint64 // what the places for data are granted for; 0: nothing
-	taking bool              // some are being revoked
-	small  bool              // the last message was small: probably the next one is, too
+	in   []byte
+	at   int    // in the first batch that is not taken
+	end  int    // of it; 0: it has not been looked into
+	next uint64 // the number of the message there
 
 	taken atomic.Uint64 // batches
 	told  atomic.Uint64 // how many of them the peer has been told of with a batch
@@ -67,23 +96,40 @@ type far struct {
 	asked uint64        // as told, by puts for that; under Recv's lock
 }
 
+// outBatch is the memory of a batch to be sent.
+type outBatch struct {
+	b     []byte
+	until uint64 // Endpoint.Sent that says that b is free again
+}
+
 // newFar makes this rank's side of a pair, and lets the peer send its first batches.
 func newFar(x *hosts.Pair) any {
-	f := &far{pair: x, in: make([]byte, batchSlots*batchBytes)}
-	for b := range uint64(batchSlots) {
-		f.post(b + 1)
+	f := &far{pair: x}
+	for i := range f.ways {
+		w := &f.ways[i]
+		w.class = &batchClasses[i]
+		w.in = make([]byte, w.slots*w.bytes)
+		for b := range w.slots {
+			f.post(w, uint64(b+1))
+		}
 	}
 	return f
 }
 
-// batch is where a batch lands.
-func (f *far) batch(number uint64) []byte {
-	at := int(number%batchSlots) * batchBytes
-	return f.in[at : at+batchBytes]
+// placeOf is where a batch lands.
+func (w *way) placeOf(number uint64) int { return w.place + int(number%uint64(w.slots)) }
+
+// nextOut is the memory of the next batch that this rank sends.
+func (w *way) nextOut() *outBatch { return &w.outs[int(w.sent+1)%w.out] }
+
+// batch is the memory where it does.
+func (w *way) batch(number uint64) []byte {
+	at := int(number%uint64(w.slots)) * w.bytes
+	return w.in[at : at+w.bytes]
 }
 
-func (f *far) post(number uint64) {
-	f.pair.Post(int(number%batchSlots), number, unsafe.Pointer(&f.batch(number)[0]), batchBytes)
+func (f *far) post(w *way, number uint64) {
+	f.pair.Post(w.placeOf(number), number, unsafe.Pointer(&w.batch(number)[0]), w.bytes)
 }
 
 // A grant's sequence: the message's number 48 bits, how many places its data has less one 3, exactly 1, type 8.
@@ -117,7 +163,8 @@ func padded(n int) int { return recordHead + (n+7)&^7 }
 // record is a message in a batch.
 type record struct {
 	header
+	way  *way
 	data []byte // nil: it is an announcement
 }
 
-func (f *far) uint64At(b []byte, at int) uint64 { return binary.LittleEndian.Uint64(b[at:]) }
+func uint64At(b []byte, at int) uint64 { return binary.LittleEndian.Uint64(b[at:]) }

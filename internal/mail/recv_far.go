@@ -10,34 +10,44 @@ import (
 
 // arrivedFar returns the peer's next message, if that is in a batch that has come. The caller holds the lane.
 func (m *Mail) arrivedFar(b *Box) (r record, there bool, err error) {
-	f, seq := m.reach(b, true), b.Recv.Seq+1
-	number := f.taken.Load() + 1
-	if f.end == 0 {
-		if f.pair.Word(int(number%batchSlots)).Load() != number {
+	f := m.reach(b, true)
+	for i := range f.ways {
+		if r, there, err = m.inBatch(b, f, &f.ways[i]); there || err != nil {
+			break
+		}
+	}
+	return r, there, err
+}
+
+// inBatch is arrivedFar for the batches of a class.
+func (m *Mail) inBatch(b *Box, f *far, w *way) (r record, there bool, err error) {
+	seq, number := b.Recv.Seq+1, w.taken.Load()+1
+	if w.end == 0 {
+		if f.pair.Word(w.placeOf(number)).Load() != number {
 			return r, false, nil
 		}
-		in := f.batch(number)
-		n := f.pair.Landed(int(number % batchSlots))
+		in, n := w.batch(number), f.pair.Landed(w.placeOf(number))
 		if n < batchHead+recordHead {
 			return r, false, m.damagedFar(b, "size of a batch", uint64(n))
 		}
-		f.at, f.end, f.next = batchHead, n, f.uint64At(in, 8)
-		if f.next < seq {
-			return r, false, m.damagedFar(b, "number of a message", f.next)
+		w.at, w.end, w.next = batchHead, n, uint64At(in, 16)
+		if w.next < seq {
+			return r, false, m.damagedFar(b, "number of a message", w.next)
 		}
-		if free := f.uint64At(in, 0); free > f.free.Load() { // batches stay in order, their counts too
-			f.free.Store(free)
+		for i := range f.ways {
+			f.ways[i].learn(uint64At(in, 8*i))
 		}
 	}
-	if f.next != seq { // the data of the next one goes straight to its memory
+	if w.next != seq { // the next one is in a batch of the other class, or its data goes straight to its memory
 		return r, false, nil
 	}
-	v := f.uint64At(f.batch(number), f.at)
-	r.header = header{form: int(v >> 56), typ: dtype.Type(v >> 48), count: int(v & (1<<48 - 1))}
+	in := w.batch(number)
+	v := uint64At(in, w.at)
+	r.way, r.header = w, header{form: int(v >> 56), typ: dtype.Type(v >> 48), count: int(v & (1<<48 - 1))}
 	limit := 0
 	switch r.form {
 	case formEager:
-		limit = eagerFar
+		limit = mediumFar
 	case formLarge:
 		limit = maxBytes
 	}
@@ -46,28 +56,36 @@ func (m *Mail) arrivedFar(b *Box) (r record, there bool, err error) {
 	}
 	r.bytes = r.count * r.typ.Size()
 	if r.form == formEager {
-		if f.at+padded(r.bytes) > f.end {
+		if w.at+padded(r.bytes) > w.end {
 			return r, false, m.damagedFar(b, "message", v)
 		}
-		r.data = f.batch(number)[f.at+recordHead:][:r.bytes]
+		r.data = in[w.at+recordHead:][:r.bytes]
 	}
 	return r, true, nil
 }
 
+// learn notes how many batches the peer has taken. Batches of different classes may come in any order.
+func (w *way) learn(taken uint64) {
+	if taken > w.free.Load() { // only the receiver's lane writes it
+		w.free.Store(taken)
+	}
+}
+
 // takeFar goes on to the message after r, whose data is no longer needed.
 func (m *Mail) takeFar(f *far, r *record) {
-	f.next++
-	if f.at += padded(len(r.data)); f.at < f.end {
+	w := r.way
+	w.next++
+	if w.at += padded(len(r.data)); w.at < w.end {
 		return
 	}
-	f.end = 0
-	number := f.taken.Load() + 1
+	w.end = 0
+	number := w.taken.Load() + 1
 	f.mu.Lock()
-	f.post(number + batchSlots)
-	f.taken.Store(number)
-	if number-max(f.told.Load(), f.asked) >= tellEvery {
-		f.asked = number
-		f.pair.Put(takenPlace, number, nil, 0)
+	f.post(w, number+uint64(w.slots))
+	w.taken.Store(number)
+	if number-max(w.told.Load(), w.asked) >= uint64(w.tell) {
+		w.asked = number
+		f.pair.Put(w.takenAt, number, nil, 0)
 	}
 	f.mu.Unlock()
 }
@@ -174,7 +192,7 @@ func (m *Mail) offerFar(b *Box, f *far) {
 	}
 	seq := b.Recv.Seq + 1
 	for msg := b.Recv.waiting.Head; msg != nil && !msg.queued && seq <= b.Recv.Seq+SendSlots; msg = msg.next {
-		if msg.Bytes > eagerFar && !msg.offered && !f.offer(seq, msg, msg.Vec.Bytes()) {
+		if msg.Bytes > mediumFar && !msg.offered && !f.offer(seq, msg, msg.Vec.Bytes()) {
 			return
 		}
 		seq++

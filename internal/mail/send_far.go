@@ -9,71 +9,76 @@ import (
 )
 
 // roomFar reports whether a batch can be sent. The caller holds the lane.
-func (m *Mail) roomFar(b *Box, f *far) (bool, error) {
-	taken := max(f.free.Load(), f.pair.Word(takenPlace).Load())
-	if taken > f.sent {
+func (m *Mail) roomFar(b *Box, f *far, w *way) (bool, error) {
+	taken := max(w.free.Load(), f.pair.Word(w.takenAt).Load())
+	if taken > w.sent {
 		return false, m.damagedFar(b, "count of batches taken", taken)
 	}
-	o := &f.out[(f.sent+1)%outBatches]
-	return f.sent-taken < batchSlots && f.pair.Sent() >= o.until, nil
+	return w.sent-taken < uint64(w.slots) && f.pair.Sent() >= w.nextOut().until, nil
 }
 
 // record adds a message of n bytes to the batch that is being filled, which it begins if there is none. The caller fills
 // in the data.
-func (f *far) record(seq, head uint64, n int) (data unsafe.Pointer) {
-	o := &f.out[(f.sent+1)%outBatches]
-	if f.filled == 0 {
+func (w *way) record(seq, head uint64, n int) (data unsafe.Pointer) {
+	o := w.nextOut()
+	if w.filled == 0 {
 		if o.b == nil {
-			o.b = make([]byte, batchBytes)
+			o.b = make([]byte, w.bytes)
 		}
-		binary.LittleEndian.PutUint64(o.b[8:], seq)
-		f.filled = batchHead
+		binary.LittleEndian.PutUint64(o.b[16:], seq)
+		w.filled = batchHead
 	}
-	binary.LittleEndian.PutUint64(o.b[f.filled:], head)
-	data = unsafe.Pointer(&o.b[f.filled])
-	f.filled += padded(n)
-	return unsafe.Add(data, recordHead)
+	binary.LittleEndian.PutUint64(o.b[w.filled:], head)
+	data = unsafe.Pointer(&o.b[w.filled+recordHead])
+	w.filled += padded(n)
+	return data
 }
 
 // fits reports whether a message of n bytes fits into the batch that is being filled.
-func (f *far) fits(n int) bool { return f.filled+padded(n) < batchBytes }
+func (w *way) fits(n int) bool { return w.filled+padded(n) < w.bytes }
 
-// flush sends the batch that is being filled, if there is one.
-func (f *far) flush() {
-	if f.filled == 0 {
+// flush sends the batch of w that is being filled, if there is one.
+func (f *far) flush(w *way) {
+	if w.filled == 0 {
 		return
 	}
-	f.sent++
-	o := &f.out[f.sent%outBatches]
-	taken := f.taken.Load()
-	binary.LittleEndian.PutUint64(o.b, taken)
+	o := w.nextOut()
+	w.sent++
+	var taken [classes]uint64
+	for i := range f.ways {
+		taken[i] = f.ways[i].taken.Load()
+		binary.LittleEndian.PutUint64(o.b[8*i:], taken[i])
+	}
 	f.mu.Lock()
-	f.pair.Put(int(f.sent%batchSlots), f.sent, unsafe.Pointer(&o.b[0]), f.filled)
+	f.pair.Put(w.placeOf(w.sent), w.sent, unsafe.Pointer(&o.b[0]), w.filled)
 	o.until = f.pair.Queued()
 	f.mu.Unlock()
-	f.told.Store(taken)
-	f.filled = 0
+	for i := range f.ways {
+		f.ways[i].told.Store(taken[i])
+	}
+	w.filled = 0
 }
 
 // sendFar is sendHeld for a peer on another host.
 func (m *Mail) sendFar(b *Box, v *team.Vec, n int, note *team.MessageNote) (sent, free bool, err error) {
 	l, f := &b.Send, m.reach(b, false)
-	if free, err = m.roomFar(b, f); !free || err != nil || !l.idle() || !m.quick(v) {
+	w := &f.ways[small]
+	if free, err = m.roomFar(b, f, w); !free || err != nil || !l.idle() || !m.quick(v) {
 		return false, free && l.idle(), err
 	}
-	m.fillSmall(b, f, v, n)
-	f.flush()
+	m.fill(b, w, v, n)
+	f.flush(w)
 	if note != nil {
 		note.Kind, note.Seq, note.Bytes = team.KindSend, l.Seq, n
 	}
 	return true, true, nil
 }
 
-// fillSmall adds a small message to the batch that is being filled.
-func (m *Mail) fillSmall(b *Box, f *far, v *team.Vec, n int) {
+// fill adds a message to the batch of w that is being filled.
+func (m *Mail) fill(b *Box, w *way, v *team.Vec, n int) {
 	l := &b.Send
 	l.Seq++
-	cpu.Copy(f.record(l.Seq, head(formEager, v.Type, v.Len), n), v.Ptr, n, false)
+	cpu.Copy(w.record(l.Seq, head(formEager, v.Type, v.Len), n), v.Ptr, n, false)
 	m.c.NoteSmall(l.Seq, n)
 }
 
@@ -88,50 +93,72 @@ func (m *Mail) advanceSendFar(b *Box) (moved bool, err error) {
 		return moved, err
 	}
 	for msg := l.waiting.Head; msg != nil && !msg.queued; msg = l.waiting.Head {
-		large := msg.Bytes > m.between.eager
-		if err := tooLong(msg.Bytes); err != nil { // it takes no number
-			l.waiting.pop()
-			msg.Err = m.Error("send", b.Peer, "", err)
-			msg.finish()
-			moved = true
-			continue
+		posted, err := m.postFar(b, f, msg)
+		if err != nil || !posted {
+			f.flush(&f.ways[small])
+			return moved, err
 		}
-		if large && l.Open.Head != nil && l.Seq+1-l.Open.Head.seq >= SendSlots {
-			break // its places are another message's
+		moved = true
+	}
+	f.flush(&f.ways[small])
+	return moved, nil
+}
+
+// postFar sends the first waiting message, or announces it, or adds it to the small batch that is being filled. It
+// reports whether there was room.
+func (m *Mail) postFar(b *Box, f *far, msg *Message) (posted bool, err error) {
+	l, n := &b.Send, msg.Bytes
+	if err := tooLong(n); err != nil { // it takes no number
+		l.waiting.pop()
+		msg.Err = m.Error("send", b.Peer, "", err)
+		msg.finish()
+		return true, nil
+	}
+	w, announced := &f.ways[small], false
+	if n > m.between.eager {
+		if l.Open.Head != nil && l.Seq+1-l.Open.Head.seq >= SendSlots {
+			return false, nil // its places are another message's
 		}
-		if large {
-			if places := f.granted(l.Seq+1, msg); places > 0 {
-				f.flush()
-				m.open(b, msg)
-				m.putFar(b, f, msg, places)
-				moved = true
-				continue
+		if places := f.granted(l.Seq+1, msg); places > 0 {
+			f.flush(w)
+			m.open(b, msg)
+			m.putFar(b, f, msg, places)
+			return true, nil
+		}
+		free := false
+		if n <= mediumFar {
+			if free, err = m.roomFar(b, f, &f.ways[medium]); err != nil {
+				return false, err
 			}
 		}
-		n := msg.Bytes
-		if large {
+		if announced = !free; free {
+			f.flush(w) // which has the messages before
+			w = &f.ways[medium]
+		} else {
 			n = 0
 		}
-		if f.filled > 0 && !f.fits(n) {
-			f.flush()
-		}
-		if f.filled == 0 {
-			if free, err := m.roomFar(b, f); !free || err != nil {
-				return moved, err
-			}
-		}
-		if moved = true; large {
-			m.open(b, msg)
-			f.record(msg.seq, head(formLarge, msg.Vec.Type, msg.Vec.Len), 0)
-			continue
-		}
-		l.waiting.pop()
-		m.fillSmall(b, f, &msg.Vec, n)
-		msg.noteSmall(l.Seq)
-		msg.finish()
 	}
-	f.flush()
-	return moved, nil
+	if w.filled > 0 && !w.fits(n) {
+		f.flush(w)
+	}
+	if w.filled == 0 {
+		if free, err := m.roomFar(b, f, w); !free || err != nil {
+			return false, err
+		}
+	}
+	if announced {
+		m.open(b, msg)
+		w.record(msg.seq, head(formLarge, msg.Vec.Type, msg.Vec.Len), 0)
+		return true, nil
+	}
+	l.waiting.pop()
+	m.fill(b, w, &msg.Vec, n)
+	msg.noteSmall(l.Seq)
+	msg.finish()
+	if n > m.between.eager {
+		f.flush(w)
+	}
+	return true, nil
 }
 
 // open makes the first waiting message an open one.

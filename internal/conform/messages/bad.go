@@ -45,7 +45,7 @@ func bad(ctx context.Context, c *ubcoll.Comm) error {
 	if peer < 0 {
 		return nil
 	}
-	eager := (*inside.Comm)(c).View().Mail.EagerTo(peer) // smaller with many ranks
+	eager := (*inside.Comm)(c).View().Mail.CopiedTo(peer) // smaller with many ranks
 	for _, n := range []int{5, eager / 4, eager/4 + 1, 50000} {
 		src := make([]int32, n)
 		for i := range src {
@@ -89,7 +89,11 @@ func verdicts(ctx context.Context, c *ubcoll.Comm) error {
 		return nil
 	}
 	r := rand.New(rand.NewPCG(conform.Seed(), uint64(c.Rank()&peer)))
-	x := ubcoll.Of(make([]byte, 10000))
+	large := 4000 // more than is copied, and so little that the receiver alone copies
+	if c.Hostname(peer) != c.Hostname(c.Rank()) {
+		large = 40000
+	}
+	x := ubcoll.Of(make([]byte, large))
 	var g p2p.Exchange
 	g.Send(peer, x)
 	for range behind {
@@ -103,7 +107,7 @@ func verdicts(ctx context.Context, c *ubcoll.Comm) error {
 			}
 			continue
 		}
-		if _, err := p2p.Recv(ctx, c, peer, x.Slice(0, 10000-bad)); errors.Is(err, ubcoll.ErrMismatch) != (bad == 1) {
+		if _, err := p2p.Recv(ctx, c, peer, x.Slice(0, large-bad)); errors.Is(err, ubcoll.ErrMismatch) != (bad == 1) {
 			return conform.Fail(c, "round %d, bad %d: the receiver gets %v", round, bad, err)
 		}
 		for range behind {

@@ -51,6 +51,7 @@ type Conn struct {
 	at, have  int    // in[at:have] has not been handled yet
 	now       Header // the frame whose payload is being read
 	rest      int    // how much of it is missing; 0: no frame is being read
+	dry       bool   // the last call read less than it asked for
 	base      unsafe.Pointer
 	end       error
 	into      [2]iovec
@@ -72,7 +73,8 @@ type Conn struct {
 
 const (
 	together = 8         // puts that one call sends
-	most     = 512 << 10 // bytes of puts and payloads that one call moves: see the system calls
+	mostIn   = 512 << 10 // bytes of payloads that one call reads: see the system calls
+	mostOut  = 2 << 20   // bytes of puts that one call sends: in calls of 512 KiB, 2 MiB took 1.3 times as long
 )
 
 // New makes a connection of a non-blocking socket, and owns it from now on. want tells whether the connection wants
@@ -107,6 +109,9 @@ func (c *Conn) receive() (moved bool, err error) {
 		if c.fd < 0 {
 			return moved, nil
 		}
+		if c.dry && !readable(c.fd) {
+			return moved, nil
+		}
 		var n, asked int
 		var e syscall.Errno
 		switch {
@@ -114,11 +119,11 @@ func (c *Conn) receive() (moved bool, err error) {
 			asked = len(c.in) - c.have
 			n, e = receive(c.fd, unsafe.Pointer(&c.in[c.have]), asked)
 		case c.base == nil:
-			asked = min(c.rest, most)
+			asked = min(c.rest, mostIn)
 			n, e = skip(c.fd, asked)
 		default:
 			// Reads beyond the payload, too: usually that is the next header.
-			k := min(c.rest, most)
+			k := min(c.rest, mostIn)
 			c.into[0] = element(unsafe.Add(c.base, int(c.now.Length)-c.rest), k)
 			c.into[1] = element(unsafe.Pointer(&c.in[0]), HeaderSize+Short)
 			v := c.into[:]
@@ -130,6 +135,7 @@ func (c *Conn) receive() (moved bool, err error) {
 		}
 		switch {
 		case e == again:
+			c.dry = true
 			return moved, nil
 		case e == interrupted:
 			continue
@@ -144,6 +150,7 @@ func (c *Conn) receive() (moved bool, err error) {
 			left -= n
 			c.counts.received += uint64(n)
 			c.end = c.arrived(n)
+			c.dry = n < asked
 			if n < asked && c.end == nil {
 				return moved, nil
 			}

@@ -143,7 +143,7 @@ func (c *Conn) plan() (v []iovec, words, want int) {
 	}
 	frames, limit := together, MaxPayload
 	if len(c.turns) == 1 { // nobody waits for the end of this turn
-		limit = most
+		limit = mostOut
 	}
 	if x != nil && x.begun > 0 {
 		if len(c.words) > 0 {
@@ -163,7 +163,7 @@ func (c *Conn) plan() (v []iovec, words, want int) {
 	for i, size := 0, 0; x != nil && i < frames && size < limit; i++ {
 		h := x.frame(off)
 		n := int(h.Length)
-		if size += n; size > most {
+		if size += n; size > mostOut {
 			break
 		}
 		h.Encode(c.heads[i][:])
