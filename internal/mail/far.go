@@ -34,7 +34,9 @@ const (
 	batchPlace  = takenPlace + classes
 	placesFar   = batchPlace + smallBatches + mediumBatches
 
-	partBytes = 512 << 10 // about as long are the parts of a large message, but there are at most SendSlots
+	// About as long are the parts of a large message over several connections, but there are at most SendSlots. One sends
+	// the whole faster.
+	partBytes = 512 << 10
 )
 
 // The classes of batches.
@@ -151,8 +153,11 @@ func refusal(seq uint64) int { return refusePlace + int(seq%SendSlots) }
 
 const verdictBits = 2
 
-// parts returns the size of the parts in which n bytes of data travel, and their number.
-func parts(n int) (size, number int) {
+// parts returns the size of the parts in which n bytes of data travel over so many connections, and their number.
+func parts(n, connections int) (size, number int) {
+	if connections == 1 {
+		return n, 1
+	}
 	number = min(max((n+partBytes-1)/partBytes, 1), SendSlots)
 	return (n + number - 1) / number, number
 }

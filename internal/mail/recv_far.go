@@ -204,7 +204,7 @@ func (f *far) offer(seq uint64, msg *Message, n int) bool {
 	if f.taking && f.pair.Revoking() == 0 {
 		f.taking = false
 	}
-	size, places := parts(n)
+	size, places := parts(n, f.pair.Connections())
 	for i := range places {
 		if f.taking || f.keys[int(seq+uint64(i))%SendSlots] != 0 {
 			return false

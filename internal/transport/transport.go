@@ -99,6 +99,8 @@ type Endpoint interface {
 	// "tcp eth0, eth1"; "" before there is a wire.
 	Peer() int
 	Name() string
+	// Connections is how many connections for data the wire has, alike at both ends; 1 before there is a wire.
+	Connections() int
 	// Ready waits until the pair is made, which the peer's side has accepted, or ctx ends: then the pair is given up. The
 	// error is why it was not made; that of an endpoint that is lost later is Err's. If ctx's cause is a *fault.Error, it
 	// is that.

@@ -101,6 +101,14 @@ func (l *Link) Name() string {
 	return ""
 }
 
+// Connections implements transport.Endpoint.
+func (l *Link) Connections() int {
+	if w := l.wire.Load(); w != nil {
+		return len(w.data)
+	}
+	return 1
+}
+
 // make connects, and waits until the peer has made its side, or ctx ends.
 func (l *Link) make(ctx context.Context, expected bool) {
 	defer l.settle()

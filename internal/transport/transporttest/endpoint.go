@@ -75,6 +75,9 @@ func (e *endpoint) Name() string {
 	return transportName + " memory"
 }
 
+// Connections implements transport.Endpoint.
+func (e *endpoint) Connections() int { return 1 }
+
 // Ready implements transport.Endpoint.
 func (e *endpoint) Ready(ctx context.Context) error {
 	n := e.s.n
