@@ -10,7 +10,9 @@ import (
 
 	"github.com/ubcoll/ubcoll"
 	"github.com/ubcoll/ubcoll/bootstrap"
+	"github.com/ubcoll/ubcoll/internal/engine"
 	"github.com/ubcoll/ubcoll/internal/enginetest"
+	"github.com/ubcoll/ubcoll/internal/inside"
 	"github.com/ubcoll/ubcoll/internal/testkit"
 )
 
@@ -73,9 +75,23 @@ func (l Layout) String() string {
 
 // Run runs s on goroutine ranks that claim to be on the hosts of l.
 func (l Layout) Run(ctx context.Context, o ubcoll.Options, s Suite) error {
+	return l.run(ctx, func(b bootstrap.Bootstrap) (*ubcoll.Comm, error) { return ubcoll.Open(ctx, b, o) }, s)
+}
+
+// RunOver is Run over a network of the test's own.
+func (l Layout) RunOver(ctx context.Context, network engine.NewNode, s Suite) error {
+	providers := inside.Providers
+	providers.Network = network
+	return l.run(ctx, func(b bootstrap.Bootstrap) (*ubcoll.Comm, error) {
+		c, err := inside.OpenOn(ctx, b, engine.Options{Timeout: testkit.Limit}, nil, providers)
+		return (*ubcoll.Comm)(c), err
+	}, s)
+}
+
+func (l Layout) run(ctx context.Context, open func(b bootstrap.Bootstrap) (*ubcoll.Comm, error), s Suite) error {
 	bs := enginetest.Hosts(bootstrap.Local(len(l)), func(rank int) string { return fmt.Sprintf("host%c", 'a'+l[rank]) })
 	errs := testkit.Each(bs, func(b bootstrap.Bootstrap) error {
-		c, err := ubcoll.Open(ctx, b, o)
+		c, err := open(b)
 		if err != nil {
 			return errors.Join(err, b.Close())
 		}

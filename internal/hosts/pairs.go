@@ -137,7 +137,7 @@ func (p *Pairs) Lost(x *Pair) error {
 	switch {
 	case down == nil:
 		return nil
-	case down.Kind == transport.Refused, down.Kind == transport.Left && x.last.Load() != nil:
+	case down.Kind == transport.Refused, down.Kind == transport.Left:
 		return Closed(x.Rank)
 	case down.Kind == transport.Unreached:
 		return reason.About(x.Rank, fmt.Errorf("from host %s to rank %d of host %s: %w", p.Name(p.Team.Name(p.Team.Rank())), x.Rank,

@@ -21,27 +21,47 @@ func (m *Mail) arrivedFar(b *Box) (r record, there bool, err error) {
 
 // inBatch is arrivedFar for the batches of a class.
 func (m *Mail) inBatch(b *Box, f *far, w *way) (r record, there bool, err error) {
-	seq, number := b.Recv.Seq+1, w.taken.Load()+1
-	if w.end == 0 {
-		if f.pair.Word(w.placeOf(number)).Load() != number {
+	seq := b.Recv.Seq + 1
+	for {
+		if w.end == 0 {
+			if open, err := m.openBatch(b, f, w); !open || err != nil {
+				return r, false, err
+			}
+		}
+		if w.next > seq { // the next one is in a batch of the other class, or its data goes straight to its memory
 			return r, false, nil
 		}
-		in, n := w.batch(number), f.pair.Landed(w.placeOf(number))
-		if n < batchHead+recordHead {
-			return r, false, m.damagedFar(b, "size of a batch", uint64(n))
+		if r, err = m.record(b, w); err != nil || w.next == seq {
+			return r, err == nil, err
 		}
-		w.at, w.end, w.next = batchHead, n, uint64At(in, 16)
-		if w.next < seq {
+		if r.form != formLarge {
 			return r, false, m.damagedFar(b, "number of a message", w.next)
 		}
-		for i := range f.ways {
-			f.ways[i].learn(uint64At(in, 8*i))
-		}
+		m.takeFar(f, &r) // the data came before the announcement
 	}
-	if w.next != seq { // the next one is in a batch of the other class, or its data goes straight to its memory
-		return r, false, nil
+}
+
+// openBatch looks into the next batch of a class, if it is there.
+func (m *Mail) openBatch(b *Box, f *far, w *way) (open bool, err error) {
+	number := w.taken.Load() + 1
+	if f.pair.Word(w.placeOf(number)).Load() != number {
+		return false, nil
+	}
+	n := f.pair.Landed(w.placeOf(number))
+	if n < batchHead+recordHead {
+		return false, m.damagedFar(b, "size of a batch", uint64(n))
 	}
 	in := w.batch(number)
+	for i := range f.ways {
+		f.ways[i].learn(uint64At(in, 8*i))
+	}
+	w.at, w.end, w.next = batchHead, n, uint64At(in, 16)
+	return true, nil
+}
+
+// record reads the next message of a batch that has been opened.
+func (m *Mail) record(b *Box, w *way) (r record, err error) {
+	in := w.batch(w.taken.Load() + 1)
 	v := uint64At(in, w.at)
 	r.way, r.header = w, header{form: int(v >> 56), typ: dtype.Type(v >> 48), count: int(v & (1<<48 - 1))}
 	limit := 0
@@ -52,16 +72,16 @@ func (m *Mail) inBatch(b *Box, f *far, w *way) (r record, there bool, err error)
 		limit = maxBytes
 	}
 	if !r.typ.Valid() || r.count > team.MaxCount || r.count*r.typ.Size() > limit {
-		return r, false, m.damagedFar(b, "message", v)
+		return r, m.damagedFar(b, "message", v)
 	}
 	r.bytes = r.count * r.typ.Size()
 	if r.form == formEager {
 		if w.at+padded(r.bytes) > w.end {
-			return r, false, m.damagedFar(b, "message", v)
+			return r, m.damagedFar(b, "message", v)
 		}
 		r.data = in[w.at+recordHead:][:r.bytes]
 	}
-	return r, true, nil
+	return r, nil
 }
 
 // learn notes how many batches the peer has taken. Batches of different classes may come in any order.

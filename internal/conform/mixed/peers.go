@@ -46,10 +46,7 @@ func (p *program) transfers(t *siblings, src, dst int) (all [][]transfer) {
 
 // messages sends and receives, as a group or as a request, or shifts around the ring of ranks.
 func (p *program) messages() error {
-	t := p.drawWithin()
-	if t == nil {
-		return nil
-	}
+	t := p.drawSiblings()
 	src := p.all.IntN(numSlots)
 	dst := (src + 1 + p.all.IntN(numSlots-1)) % numSlots
 	switch p.all.IntN(6) {
