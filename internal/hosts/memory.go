@@ -133,6 +133,9 @@ const (
 	placeBytes = 128
 )
 
+// PairBytes is what the network has for a pair with a rank that no other pair has a connection to.
+func PairBytes(places int) int { return wireBytes + linkBytes + places*placeBytes }
+
 // partners is how many other hosts a host exchanges data with, at most: to agree, and by recursive doubling, which numbers
 // the hosts anew unless there are 2^k of them. Rings and broadcasts add what they need when they first do: those 1, 2, 4
 // and so on before and behind.

@@ -106,16 +106,31 @@ type outBatch struct {
 
 // newFar makes this rank's side of a pair, and lets the peer send its first batches.
 func newFar(x *hosts.Pair) any {
-	f := &far{pair: x}
+	f, memory := &far{pair: x}, make([]byte, batchMemory())
+	take := func(n int) (b []byte) {
+		b, memory = memory[:n:n], memory[n:]
+		return b
+	}
 	for i := range f.ways {
 		w := &f.ways[i]
 		w.class = &batchClasses[i]
-		w.in = make([]byte, w.slots*w.bytes)
+		for k := range w.out {
+			w.outs[k].b = take(w.bytes)
+		}
+		w.in = take(w.slots * w.bytes)
 		for b := range w.slots {
 			f.post(w, uint64(b+1))
 		}
 	}
 	return f
+}
+
+// batchMemory is how many bytes all batches of a pair have.
+func batchMemory() (n int) {
+	for _, c := range batchClasses {
+		n += (c.slots + c.out) * c.bytes
+	}
+	return n
 }
 
 // placeOf is where a batch lands.

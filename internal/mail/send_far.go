@@ -22,9 +22,6 @@ func (m *Mail) roomFar(b *Box, f *far, w *way) (bool, error) {
 func (w *way) record(seq, head uint64, n int) (data unsafe.Pointer) {
 	o := w.nextOut()
 	if w.filled == 0 {
-		if o.b == nil {
-			o.b = make([]byte, w.bytes)
-		}
 		binary.LittleEndian.PutUint64(o.b[16:], seq)
 		w.filled = batchHead
 	}

@@ -1,0 +1,78 @@
+package p2p_test
+
+import (
+	"context"
+	"math"
+	"runtime"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/ubcoll/ubcoll"
+	"github.com/ubcoll/ubcoll/coll"
+	"github.com/ubcoll/ubcoll/internal/conform"
+	"github.com/ubcoll/ubcoll/internal/hosts"
+	"github.com/ubcoll/ubcoll/internal/mail"
+	"github.com/ubcoll/ubcoll/internal/race"
+	"github.com/ubcoll/ubcoll/internal/testkit"
+	"github.com/ubcoll/ubcoll/p2p"
+)
+
+// inUse is how many bytes of Go's heap are in use, the least of several looks.
+func inUse() int {
+	least := uint64(math.MaxInt)
+	for range 5 {
+		var m runtime.MemStats
+		runtime.GC()
+		runtime.ReadMemStats(&m)
+		least = min(least, m.HeapAlloc)
+	}
+	return int(least)
+}
+
+// TestBetweenMemory: what a rank has for messages between hosts depends on whom it has talked to, not on how many there
+// are. docs/scale.md has what is computed for large jobs.
+func TestBetweenMemory(t *testing.T) {
+	if race.Enabled {
+		t.Skip("the race detector needs memory of its own")
+	}
+	const ranks = 9
+	var none, all int
+	require.NoError(t, conform.Block(1, 1, 1, 1, 1, 1, 1, 1, 1).Run(t.Context(), ubcoll.Options{Timeout: testkit.Limit}, func(ctx context.Context, c *ubcoll.Comm) error {
+		measure := func(into *int) error {
+			return testkit.InOrder(
+				func() error { return coll.Barrier(ctx, c) },
+				func() error {
+					if c.Rank() == 0 {
+						*into = inUse()
+					}
+					return nil
+				},
+				func() error { return coll.Barrier(ctx, c) })
+		}
+		if err := measure(&none); err != nil {
+			return err
+		}
+		for by := 1; by < ranks; by++ {
+			for _, n := range []int{8, 8, 8, 8, 20_000, 20_000, 100_000} { // all classes, and all of their memory
+				to, from := (c.Rank()+by)%ranks, (c.Rank()+ranks-by)%ranks
+				if _, err := p2p.SendRecv(ctx, c, from, ubcoll.Of(make([]byte, n)), to, ubcoll.Of(make([]byte, n))); err != nil {
+					return err
+				}
+			}
+		}
+		return measure(&all)
+	}))
+	// Barriers have made some connections before.
+	got, most := (all-none)/ranks, hosts.Sum(mail.MemoryBetween(ranks, ranks-1))
+	least := most - (ranks-1)*hosts.PairBytes(0)
+	t.Logf("%d pairs: %d bytes a rank; computed: %d", ranks-1, got, most)
+	require.Greater(t, float64(got), 0.9*float64(least))
+	require.Less(t, float64(got), 1.1*float64(most))
+	for _, n := range []int{64, 1024, 4095} {
+		for _, pairs := range []int{1, 16} {
+			t.Logf("%d ranks, %d pairs: %v", n, pairs, hosts.Sum(mail.MemoryBetween(n, pairs)))
+		}
+	}
+	require.Less(t, hosts.Sum(mail.MemoryBetween(4095, 16)), 8<<20)
+}
