@@ -256,7 +256,10 @@ func callErrors() []bad {
 			}
 			return coll.AllGatherV(ctx, c, f.Slice(0, 20+n), []int{10, n, 10}, f.Slice(50, 60))
 		}},
-		{"hosts: message", hosts, no, send(0, 1)},
+		{"hosts: message of another type", hosts, no, by(send(2, 100), nothing, recvInts(0, 100))},
+		{"hosts: large message of another type", hosts, no, by(send(2, 100000), nothing, recvInts(0, 100000))},
+		{"hosts: message from one that leaves", hosts, no, by(leave, nothing, recvInts(0, 100))},
+		{"hosts: large message to one that leaves", hosts, no, by(leave, nothing, send(0, 100000))},
 		{"hosts: window", hosts, no, window(func(ctx context.Context, c *ubcoll.Comm, w *ubcoll.Window) error { return nil })},
 		{"hosts: aborted", hosts, no, odd(abort, bar)},
 		{"hosts: closed", hosts, no, odd(leave, bar)},

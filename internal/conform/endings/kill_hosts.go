@@ -12,6 +12,7 @@ import (
 	"github.com/ubcoll/ubcoll/coll"
 	"github.com/ubcoll/ubcoll/internal/conform"
 	"github.com/ubcoll/ubcoll/internal/testkit"
+	"github.com/ubcoll/ubcoll/p2p"
 )
 
 // KillHosts is Kill across hosts, with everything that crosses them in turn. The test kills a rank or a host, or cuts a
@@ -29,7 +30,7 @@ func KillHosts(ctx context.Context, c *ubcoll.Comm) error {
 	n := c.Size()
 	other, counts := ubcoll.Of(make([]float32, 50000)), slices.Repeat([]int{50000 / n}, n)
 	for k := 0; err == nil; k++ {
-		switch from := some.Slice(0, 50000/n*n); k % 9 {
+		switch from := some.Slice(0, 50000/n*n); k % 11 {
 		case 0:
 			err = coll.AllReduce(ctx, c, many, many, ubcoll.Max)
 		case 1:
@@ -48,6 +49,10 @@ func KillHosts(ctx context.Context, c *ubcoll.Comm) error {
 			err = coll.AllToAllV(ctx, c, other.Slice(0, from.Len()), counts, from, counts)
 		case 8:
 			err = coll.Gather(ctx, c, other.Slice(0, 2*n), some.Slice(0, 2), k%n)
+		case 9: // around the ring of ranks, which crosses hosts from any of them
+			err = testkit.ErrOf(p2p.SendRecv(ctx, c, (c.Rank()+n-1)%n, other, (c.Rank()+1)%n, some))
+		case 10:
+			err = testkit.ErrOf(p2p.SendRecv(ctx, c, (c.Rank()+1)%n, other.Slice(0, 3), (c.Rank()+n-1)%n, few))
 		}
 	}
 	if werr := writeReport(c.Rank(), dir, err, time.Now()); werr != nil {

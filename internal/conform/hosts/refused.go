@@ -99,43 +99,10 @@ func ways(ctx context.Context, c *ubcoll.Comm) []way {
 	}
 }
 
-// others are messages and one-sided operations. They are not collective, but here all ranks call them.
+// others are one-sided operations. They are not collective, but here all ranks call them.
 func others(ctx context.Context, c *ubcoll.Comm, buf *ubcoll.Buffer[int32], reg *ubcoll.Registration) []operation {
-	next, last := conform.Ring(c)
-	src, dst := buf.Vec().Slice(0, 2), buf.Vec().Slice(2, 4)
-	exchange := func(messages bool) *p2p.Exchange {
-		x := new(p2p.Exchange)
-		if messages {
-			x.Send(next, src)
-			x.Recv(last, dst)
-		}
-		return x
-	}
-	request := func(r *p2p.Request, err error) error {
-		if err != nil {
-			return err
-		}
-		return r.Wait(ctx)
-	}
+	next, _ := conform.Ring(c)
 	return []operation{
-		{"send", "", func(c *ubcoll.Comm) error { return p2p.Send(ctx, c, next, src) }},
-		{"send to itself", "", func(c *ubcoll.Comm) error { return p2p.Send(ctx, c, c.Rank(), src) }},
-		{"recv", "", func(c *ubcoll.Comm) error {
-			_, err := p2p.Recv(ctx, c, last, dst)
-			return err
-		}},
-		{"send_recv", "", func(c *ubcoll.Comm) error {
-			_, err := p2p.SendRecv(ctx, c, last, dst, next, src)
-			return err
-		}},
-		{"isend", "", func(c *ubcoll.Comm) error { return request(p2p.ISend(ctx, c, next, src)) }},
-		{"irecv", "", func(c *ubcoll.Comm) error { return request(p2p.IRecv(ctx, c, last, dst)) }},
-		{"exchange", "", func(c *ubcoll.Comm) error { return exchange(true).Do(ctx, c) }},
-		{"exchange without messages", "", func(c *ubcoll.Comm) error { return exchange(false).Do(ctx, c) }},
-		{"exchange, started", "", func(c *ubcoll.Comm) error { return request(exchange(true).Start(ctx, c)) }},
-		{"group of messages", "", func(c *ubcoll.Comm) error {
-			return ubcoll.Group(ctx, c, func(g *ubcoll.Comm) error { return p2p.Send(ctx, g, next, src) })
-		}},
 		{"window", "in a graph", func(c *ubcoll.Comm) error {
 			_, err := c.RegisterWindow(ctx, buf.Vec(), ubcoll.WindowDefault)
 			return err

@@ -221,7 +221,7 @@ func TestHostsBootstrap(t *testing.T) {
 }
 
 // acrossSuites run across hosts, in each layout. "matrix" takes longest: it runs in only one layout, in two in full runs.
-var acrossSuites = []string{"random", "moves", "order", "bad", "imports", "family", "mixed", "hosts"}
+var acrossSuites = []string{"random", "moves", "order", "bad", "imports", "family", "mixed", "hosts", "p2p", "programs"}
 
 // TestHosts runs everything that works across hosts, without MPI.
 func TestHosts(t *testing.T) {
@@ -255,7 +255,7 @@ func TestMPIHosts(t *testing.T) {
 		t.Run(p.String(), func(t *testing.T) {
 			suites := acrossSuites
 			if i < len(all)-1 && !testkit.Full() { // the launcher places and starts the ranks; TestHosts has the rest without it
-				suites = []string{"order", "hosts"}
+				suites = []string{"order", "hosts", "p2p"}
 			}
 			h := across(t, len(p.ranks), append(p.options(), "-mpi", mpi), nil, append([]string{bin}, suites...)...)
 			said := func() bool {
