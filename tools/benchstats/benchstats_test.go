@@ -164,6 +164,32 @@ broadcast gloo 8x1 64 80
 	require.Equal(t, string(want), file)
 }
 
+// A page of messages says what their times are, and compares the smallest with two sockets.
+func TestHostsMessages(t *testing.T) {
+	const pair, window = "pingpong: half a round trip.\n", "mbw_mr: 64 messages in flight"
+	for _, c := range []struct {
+		name, samples, head string
+		with, without       []string
+	}{
+		{"messages", "pingpong ours 2x1 8 10 eager\nmbw_mr ours 2x4 8 1 eager\nhalf_trip sockets 2x1 8 5", "# Messages between hosts, ",
+			[]string{pair, window, "Microseconds, float32; medians", "Our pingpong of 8 bytes between 2 x 1 takes 2.00 times that."}, []string{"sum"}},
+		{"one", "mbw_mr ours 2x1 8 1 eager", "# mbw_mr between hosts, ", []string{window, "Microseconds, float32; medians"}, []string{pair, "sum"}},
+		{"both", "all_reduce ours 2x1 8 10 eager\npingpong ours 2x1 8 10 eager", "# Collectives and messages between hosts, ",
+			[]string{pair, "float32 (sum), out of place"}, []string{window}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			shown, _ := write(t, page{Samples: c.samples}, "hosts", "-rounds", "1")
+			require.Contains(t, shown, c.head)
+			for _, want := range c.with {
+				require.Contains(t, shown, want)
+			}
+			for _, other := range c.without {
+				require.NotContains(t, shown, other)
+			}
+		})
+	}
+}
+
 // A page has columns for those peers that were measured, and ratios for points that both have.
 func TestHostsPeers(t *testing.T) {
 	for _, c := range []struct {

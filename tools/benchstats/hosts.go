@@ -60,8 +60,16 @@ type versus struct {
 	time func(point) float64
 }
 
-// hostsTables writes the tables of collectives between hosts: geometric means by layout and operation, all points, and how
-// many of them are slower than a peer.
+// hostsMessages says what the time of an operation is that is no collective.
+var hostsMessages = map[string]string{
+	"pingpong": "pingpong: half a round trip.",
+	"sendrecv": "sendrecv: each rank sends to the next one and receives from the one before it.",
+	"mbw_mr": "mbw_mr: 64 messages in flight from each rank of the first half to one of the second, and an answer; the time is\n" +
+		"that of all divided by 64.",
+}
+
+// hostsTables writes the tables of collectives and messages between hosts: geometric means by layout and operation, all points,
+// and how many of them are slower than a peer.
 func hostsTables(w io.Writer, p *page) {
 	time := func(pt point, contender string) float64 {
 		return rows{all: p.times, op: pt.op, ranks: pt.ranks, hosts: pt.hosts}.median(contender, pt.bytes)
@@ -89,18 +97,31 @@ func hostsTables(w io.Writer, p *page) {
 	if mpis > 1 {
 		against = append(slices.Clip(peers), versus{"the best MPI", func(pt point) float64 { return least(time(pt, "openmpi"), time(pt, "mpich")) }})
 	}
-	what := "Collectives"
+	var messages []string
+	for _, op := range ops {
+		if how := hostsMessages[op]; how != "" {
+			messages = append(messages, how)
+		}
+	}
+	what, data := "Collectives", "float32 (sum), out of place"
+	switch {
+	case len(messages) == len(ops):
+		what, data = "Messages", "float32"
+	case len(messages) > 0:
+		what = "Collectives and messages"
+	}
+	hows = append(messages, hows...)
 	if len(ops) == 1 {
 		what = ops[0]
 	}
 	fmt.Fprintf(w, `# %s between hosts, %s
 
-Microseconds, float32 (sum), out of place; medians of %d alternating rounds of medians over calls; the slowest rank counts.
+Microseconds, %s; medians of %d alternating rounds of medians over calls; the slowest rank counts.
 Hosts are network namespaces on one machine, joined by veth links of MTU 1500, TCP with cubic. Ours: %s.
 %s
 Ratios are a peer's time / ours: above 1 means that we are faster.
 
-`, what, p.Date, p.Rounds, p.buffers(), strings.Join(hows, "\n"))
+`, what, p.Date, data, p.Rounds, p.buffers(), strings.Join(hows, "\n"))
 	means(w, p, points, ops, against)
 	fmt.Fprintln(w)
 	for _, a := range against {
@@ -118,8 +139,10 @@ Ratios are a peer's time / ours: above 1 means that we are faster.
 	const smallest = 8
 	if trip := stats.Median(p.times.of(halfTrip)); positive(trip) {
 		fmt.Fprintf(w, "\nHalf the round trip of 8 bytes between two polling sockets: %s us.", cell(trip))
-		if us := time(point{layout{2, 2}, "all_reduce", smallest}, "ours"); positive(us) {
-			fmt.Fprintf(w, " Our all_reduce of 8 bytes between 2 x 1 takes %s times that.", cell(us/trip))
+		for _, op := range []string{"all_reduce", "pingpong"} {
+			if us := time(point{layout{2, 2}, op, smallest}, "ours"); positive(us) {
+				fmt.Fprintf(w, " Our %s of 8 bytes between 2 x 1 takes %s times that.", op, cell(us/trip))
+			}
 		}
 		fmt.Fprintln(w)
 	}

@@ -1,4 +1,4 @@
-// peer measures one collective of an MPI on float32 by the protocol of protocol.h. It prints a line "bytes
+// peer measures one collective of an MPI, or messages, on float32 by the protocol of protocol.h. It prints a line "bytes
 // microseconds" for each size. Sizes are those of `ubcoll bench`: bytes of the larger of a rank's two buffers.
 //
 //	mpicc -O2 -o peer peer.c && mpirun -n 2 ./peer all_reduce 4 67108864 4 [calls]
@@ -17,7 +17,7 @@ struct buffers {
 struct operation {
 	const char *name;
 	int parts;                              // whether the larger buffer has one part for each rank
-	int root_in, root_out, all_in, all_out; // parts in rank 0's buffers and in the others'; -1: one for each rank
+	int root_in, root_out, all_in, all_out; // parts in the root's buffers and in the others'; -1: one for each rank
 	int (*call)(const struct buffers *);
 };
 
@@ -85,6 +85,22 @@ static int send_recv(const struct buffers *b) {
 		(rank + ranks - 1) % ranks, 0, MPI_COMM_WORLD, MPI_STATUS_IGNORE);
 }
 
+enum { WINDOW = 64 };
+
+// send_window is a call of osu_mbw_mr: rank i of the first half sends a window of messages to rank i of the second half,
+// all from one buffer and into one, and 4 bytes come back when all have arrived. The reported time is one message's.
+static int send_window(const struct buffers *b) {
+	MPI_Request window[WINDOW];
+	int half = ranks / 2, sends = rank < half, peer = (rank + half) % ranks, answer = 0;
+	for (int i = 0; i < WINDOW; i++) {
+		if (sends) MPI_Isend(b->src, b->n, MPI_FLOAT, peer, 0, MPI_COMM_WORLD, &window[i]);
+		else MPI_Irecv(b->dst, b->n, MPI_FLOAT, peer, 0, MPI_COMM_WORLD, &window[i]);
+	}
+	MPI_Waitall(WINDOW, window, MPI_STATUSES_IGNORE);
+	if (sends) return MPI_Recv(&answer, 1, MPI_INT, peer, 1, MPI_COMM_WORLD, MPI_STATUS_IGNORE);
+	return MPI_Send(&answer, 1, MPI_INT, peer, 1, MPI_COMM_WORLD);
+}
+
 static int barrier(const struct buffers *b) {
 	(void)b;
 	return MPI_Barrier(MPI_COMM_WORLD);
@@ -102,6 +118,7 @@ static const struct operation operations[] = {
 	{"alltoallv", 1, -1, -1, -1, -1, all_to_all_v},
 	{"pingpong", 0, 1, 1, 1, 1, ping_pong},
 	{"sendrecv", 0, 1, 1, 1, 1, send_recv},
+	{"mbw_mr", 0, 1, 0, 0, 1, send_window}, // roots are the first half
 	{"barrier", 0, 0, 0, 0, 0, barrier},
 };
 
@@ -135,21 +152,23 @@ int main(int argc, char **argv) {
 	size_t low = argc > 2 ? strtoul(argv[2], NULL, 10) : 0, high = argc > 3 ? strtoul(argv[3], NULL, 10) : 0;
 	size_t factor = argc > 4 ? strtoul(argv[4], NULL, 10) : 0;
 	int want = argc > 5 ? atoi(argv[5]) : 0;
-	if (!op || low == 0 || high < low || factor < 2) {
-		if (rank == 0) fprintf(stderr, "usage: peer OP MINBYTES MAXBYTES FACTOR [CALLS]\n");
+	if (!op || low == 0 || high < low || factor < 2 || (op->call == send_window && ranks % 2 == 1)) {
+		if (rank == 0) fprintf(stderr, "usage: peer OP MINBYTES MAXBYTES FACTOR [CALLS]; mbw_mr on an even number of ranks\n");
 		MPI_Abort(MPI_COMM_WORLD, 6);
 	}
 	sends = calloc(4 * ranks, sizeof *sends);
 	receives = sends + ranks, send_at = receives + ranks, receive_at = send_at + ranks;
 	struct buffers b = {memory(high), memory(high), 0, 0, 0};
+	int root = op->call == send_window ? rank < ranks / 2 : rank == 0;
+	int messages = op->call == send_window ? WINDOW : 1; // in a call
 	double clock = clock_cost(), *us = malloc(sizeof *us * (want > 2000 ? want : 2000));
 	for (size_t bytes = low; bytes <= high; bytes *= factor) {
 		b.n = bytes / sizeof(float) / (op->parts ? ranks : 1);
 		count(b.n);
 		size_t part = b.n * sizeof(float);
-		b.in = parts(rank == 0 ? op->root_in : op->all_in, part);
-		b.out = parts(rank == 0 ? op->root_out : op->all_out, part);
-		double m = measure(op, &b, calls(bytes, want), us, clock) / (op->call == ping_pong ? 2 : 1);
+		b.in = parts(root ? op->root_in : op->all_in, part);
+		b.out = parts(root ? op->root_out : op->all_out, part);
+		double m = measure(op, &b, calls(bytes * messages, want), us, clock) / (op->call == ping_pong ? 2 : messages);
 		if (rank == 0) {
 			printf("%zu %.3f\n", b.in > b.out ? b.in : b.out, m); // one of the root's buffers is the larger
 			fflush(stdout);
