@@ -1,6 +1,7 @@
 // Package p2p moves data between two ranks: single sends and receives, exchanges of several messages, and memory
-// channels with semaphores. On a communicator with ranks on several hosts nothing of it works yet: each call returns
-// [ubcoll.ErrNotSupported]. [ubcoll.Comm.Split] makes a communicator for each host's ranks, on which all works.
+// channels with semaphores. On a communicator with ranks on several hosts, messages of host memory work. All else
+// returns [ubcoll.ErrNotSupported] there: device memory, channels, semaphores. [ubcoll.Comm.Split] makes a communicator for
+// each host's ranks, on which all works.
 //
 // Within one communicator, messages from one rank to another arrive in the order in which they were sent. There are no
 // tags; Dup separates messages. A send and its receive name the same element type, and the receive has room for at
@@ -34,8 +35,9 @@
 //
 // All host memory works for messages. Small messages travel with their announcement. Larger registered memory is copied
 // once, by receiver and sender together. Other memory goes through staging memory, or is written straight to a
-// registered receive buffer. Memory of [ubcoll.Alloc] is registered at its first use if the policy allows. The memory
-// stays the caller's, who must not touch it until the call or the request is done. It may be freed meanwhile, and is
+// registered receive buffer. Memory of [ubcoll.Alloc] is registered at its first use if the policy allows. Between hosts
+// small messages are copied at both ends, and the kernel writes large ones straight to the receiver's memory, registered
+// or not. The memory stays the caller's, who must not touch it until the call or the request is done. It may be freed meanwhile, and is
 // gone when they are done.
 //
 // [ubcoll.ErrArgument], [ubcoll.ErrStale], [ubcoll.ErrLimit] and a context that had ended before the call are local:

@@ -74,7 +74,7 @@ type far struct {
 	// As the receiver of large messages, under Recv's lock.
 	keys   [SendSlots]uint64 // what the places for data are granted for; 0: nothing
 	taking bool              // some are being revoked
-	small  bool              // the last message was no large one: probably the next one is none, either
+	small  bool              // the last message was a small one: probably the next one is, too
 }
 
 // way is the batches of a class, in both directions.

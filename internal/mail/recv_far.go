@@ -121,7 +121,7 @@ func (m *Mail) copyFar(b *Box, f *far, r *record, v *team.Vec, exact bool) (n in
 	} else {
 		err = m.Error("recv", b.Peer, "", err)
 	}
-	f.small = true
+	f.small = r.way == &f.ways[small]
 	b.Recv.Seq++
 	m.takeFar(f, r)
 	return n, err
@@ -204,15 +204,19 @@ func (m *Mail) matchFar(b *Box, f *far, msg *Message, r *record) (moved bool, er
 	return true, nil
 }
 
-// offerFar grants the memory of receives that are next in turn, if their messages may be large. Each keeps its places
-// until its message is there, so one is granted only after all before it.
+// offerFar grants the memory of receives that are next in turn, if their messages may be large, or medium and so many
+// that they have not enough places. Each keeps its own until its message is there, so one is granted only after all
+// before it.
 func (m *Mail) offerFar(b *Box, f *far) {
 	if f.small {
 		return
 	}
-	seq := b.Recv.Seq + 1
+	seq, least := b.Recv.Seq+1, mediumFar
+	if b.Recv.waiting.Head.next != nil {
+		least = eagerFar
+	}
 	for msg := b.Recv.waiting.Head; msg != nil && !msg.queued && seq <= b.Recv.Seq+SendSlots; msg = msg.next {
-		if msg.Bytes > mediumFar && !msg.offered && !f.offer(seq, msg, msg.Vec.Bytes()) {
+		if msg.Bytes > least && !msg.offered && !f.offer(seq, msg, msg.Vec.Bytes()) {
 			return
 		}
 		seq++

@@ -20,6 +20,8 @@ type iovec struct {
 
 func element(p unsafe.Pointer, n int) iovec { return iovec{p, n} }
 
+func readable(int) bool { return true }
+
 func receive(int, unsafe.Pointer, int) (int, syscall.Errno) { return 0, syscall.ENOTSUP }
 
 func skip(int, int) (int, syscall.Errno) { return 0, syscall.ENOTSUP }
