@@ -15,6 +15,7 @@ import (
 	"github.com/ubcoll/ubcoll/internal/env"
 	"github.com/ubcoll/ubcoll/internal/gpu"
 	"github.com/ubcoll/ubcoll/internal/gpu/kernels"
+	"github.com/ubcoll/ubcoll/internal/hosts"
 	"github.com/ubcoll/ubcoll/internal/inside"
 	"github.com/ubcoll/ubcoll/internal/mail"
 	"github.com/ubcoll/ubcoll/internal/team"
@@ -38,6 +39,9 @@ func TestNumbers(t *testing.T) {
 	}
 	box := func(ranks int) float64 { return float64(mail.AreaBytes(ranks)/ranks) / kib }
 	limits := tuning.MessageRoom()
+	perPair := func(ranks int) []any {
+		return []any{float64(hosts.Sum(mail.MemoryBetween(ranks, 1))) / kib, float64(hosts.Sum(mail.MemoryBetween(ranks, 16))) / kib}
+	}
 	many := tuning.DefaultGPU().OneShotMany / kib
 	timeout, err := time.ParseDuration(env.Timeout.Default)
 	require.NoError(t, err)
@@ -48,6 +52,15 @@ func TestNumbers(t *testing.T) {
 	}{
 		{"p2p/sendrecv.go", "at most %d KiB (less for more than 16 ranks) is copied and does not wait for its Recv, unless " +
 			"%d such messages", []any{eager / kib, mail.SendSlots}},
+		{"p2p/sendrecv.go", "To another host up to %d KiB are copied, and up to %d KiB if", []any{mail.EagerFar / kib, mail.MediumFar / kib}},
+		{"docs/from-mpi.md", "to another host up to %d KiB", []any{mail.EagerFar / kib}},
+		{"docs/errors.md", "longer than %d KiB, and perhaps from %d KiB on", []any{mail.MediumFar / kib, mail.EagerFar / kib}},
+		{"docs/architecture/hosts.md", "up to %d KiB, travel in *batches*", []any{mail.EagerFar / kib}},
+		{"docs/architecture/hosts.md", "up to %d KiB, travel alone in batches", []any{mail.MediumFar / kib}},
+		{"docs/clusters.md", "Messages cost a rank %.0f KiB for each rank of another host", []any{float64(hosts.Sum(mail.MemoryBetween(0, 1))) / kib}},
+		{"docs/architecture/hosts.md", "| 64 | %.0f KiB | %.0f KiB |", perPair(64)},
+		{"docs/architecture/hosts.md", "| 1024 | %.0f KiB | %.0f KiB |", perPair(1024)},
+		{"docs/architecture/hosts.md", "| 4095 | %.0f KiB | %.0f KiB |", perPair(4095)},
 		{"p2p/sendrecv.go", "For device memory the limits are %d KiB", []any{kernels.EagerBytes / kib}},
 		{"docs/from-mpi.md", "up to %d KiB of host memory (less with more than 16 ranks), and %d of them to a rank",
 			[]any{eager / kib, mail.SendSlots}},

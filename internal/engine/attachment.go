@@ -96,7 +96,7 @@ func (c *Comm) span(id uint64) error {
 
 // domainAdvancers returns what moves on the domain's work: c's or, if it lacks attachments, other communicators'.
 func (c *Comm) domainAdvancers() []Advancer {
-	if !c.SpansHosts() {
+	if c.attached != nil && !c.SpansHosts() {
 		return c.advancers
 	}
 	c.dom.mu.Lock()

@@ -6,16 +6,23 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/ubcoll/ubcoll/fault"
+	"github.com/ubcoll/ubcoll/internal/hosts"
 	"github.com/ubcoll/ubcoll/internal/team"
 )
 
 // spread is rank 4 of seven, on two hosts; ranks 1, 4 and 6 are on one.
 func spread() *Comm {
 	c := &Comm{rank: 4, size: 7, dom: &Domain{hosts: []string{"a", "b", "a", "a", "b", "a", "b"}}}
-	c.providers.Attachments = []NewAttachment{func(*Comm, Attachment) Attachment { panic("an attachment between hosts") }}
+	c.providers.Attachments = []NewAttachment{func(*Comm, Attachment) Attachment { return &attached{} },
+		func(*Comm, Attachment) Attachment { return &spanning{} }}
 	c.team.Init(c, team.Ranks{Rank: 4, Size: 7, Local: []int{1, 4, 6}})
 	return c
 }
+
+// spanning is an attachment that reaches other hosts.
+type spanning struct{ attached }
+
+func (*spanning) Span(hosts.PairsConfig) error { return nil }
 
 func TestPlacesOnHosts(t *testing.T) {
 	c := spread()
@@ -29,7 +36,7 @@ func TestPlacesOnHosts(t *testing.T) {
 		"makes communicators that have it): not supported")
 	require.ErrorContains(t, c.BetweenHosts(""), "it is not supported between hosts yet")
 	c.attach()
-	require.Empty(t, c.Attachments())
+	require.Equal(t, []Attachment{&spanning{}}, c.Attachments(), "those that reach other hosts, alone")
 	require.False(t, NoView.Comm.SpansHosts())
 
 	one := &Comm{rank: 1, size: 3}

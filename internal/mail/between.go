@@ -26,7 +26,7 @@ type between struct {
 }
 
 func newBetween(c *engine.Comm) *between {
-	w := &between{eager: eagerFar, local: make([]int32, c.Size()), boxes: make([]atomic.Pointer[Box], c.Size())}
+	w := &between{eager: EagerFar, local: make([]int32, c.Size()), boxes: make([]atomic.Pointer[Box], c.Size())}
 	for r := range w.local {
 		w.local[r] = int32(c.Team().Index(r))
 	}

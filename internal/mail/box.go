@@ -23,7 +23,7 @@ func (m *Mail) EagerLimit() int { return m.eager }
 // CopiedTo is the size of the largest message to a peer that may go without waiting for its Recv.
 func (m *Mail) CopiedTo(peer int) int {
 	if m.Box(peer).local < 0 {
-		return mediumFar
+		return MediumFar
 	}
 	return m.eager
 }

@@ -22,8 +22,8 @@ import (
 // small batch, and its data follow the grant; or the receiver refuses it. So a receiver that expects a large message
 // grants before it comes. Medium messages for which there is no free place are announced, too.
 const (
-	eagerFar  = 8 << 10  // the largest small message
-	mediumFar = 32 << 10 // the largest medium one: copying it takes about as long as a grant
+	EagerFar  = 8 << 10  // the largest small message
+	MediumFar = 32 << 10 // the largest medium one: copying it takes about as long as a grant
 
 	batchHead  = 24 // how many small and medium batches are taken, and the number of the first message
 	recordHead = 8
@@ -62,8 +62,8 @@ type class struct {
 
 // The bytes have 8 more than a batch, so that no record's data begins at the end.
 var batchClasses = [classes]class{
-	{batchPlace, takenPlace, smallBatches, batchHead + recordHead + eagerFar + 8, 4, 4},
-	{batchPlace + smallBatches, takenPlace + 1, mediumBatches, batchHead + recordHead + mediumFar + 8, 2, 2}}
+	{batchPlace, takenPlace, smallBatches, batchHead + recordHead + EagerFar + 8, 4, 4},
+	{batchPlace + smallBatches, takenPlace + 1, mediumBatches, batchHead + recordHead + MediumFar + 8, 2, 2}}
 
 // far is one rank's side of the messages with a rank of another host.
 type far struct {

@@ -47,7 +47,7 @@ func (e *fakeEnd) land(place int, seq uint64, b []byte) {
 // fakeFar is the messages of rank 0 with rank 1 of another host, which is the test.
 func fakeFar() (m *Mail, b *Box, e *fakeEnd) {
 	e = &fakeEnd{}
-	m = &Mail{c: &engine.Comm{}, between: &between{eager: eagerFar}}
+	m = &Mail{c: &engine.Comm{}, between: &between{eager: EagerFar}}
 	b = &Box{Peer: 1, local: -1}
 	x := &hosts.Pair{Endpoint: e, Rank: 1}
 	b.far.Store(newFar(x).(*far))
@@ -125,7 +125,7 @@ func TestDamagedBatches(t *testing.T) {
 		"an unknown form":   number(batchOf(1, 5), batchHead, head(9, dtype.Uint8, 5)),
 		"an unknown type":   number(batchOf(1, 5), batchHead, head(formEager, 200, 5)),
 		"longer than it is": number(batchOf(1, 5), batchHead, head(formEager, dtype.Uint8, 4000)),
-		"longer than any":   number(batchOf(1, 5), batchHead, head(formEager, dtype.Float64, mediumFar)),
+		"longer than any":   number(batchOf(1, 5), batchHead, head(formEager, dtype.Float64, MediumFar)),
 		"an endless one":    number(batchOf(1, 5), batchHead, head(formLarge, dtype.Float64, maxBytes)),
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -168,7 +168,7 @@ func FuzzBatch(f *testing.F) {
 				return
 			}
 			require.Less(t, at, w.bytes/recordHead)
-			require.LessOrEqual(t, len(r.data), mediumFar)
+			require.LessOrEqual(t, len(r.data), MediumFar)
 			for _, c := range r.data {
 				_ = c
 			}
@@ -181,7 +181,7 @@ func FuzzBatch(f *testing.F) {
 // Parts cover a message, and there are as many as places at most.
 func TestParts(t *testing.T) {
 	for _, connections := range []int{1, 2, 8} {
-		for _, n := range []int{0, 1, mediumFar + 1, partBytes, partBytes + 1, SendSlots*partBytes - 1, SendSlots*partBytes + 1, 1 << 30} {
+		for _, n := range []int{0, 1, MediumFar + 1, partBytes, partBytes + 1, SendSlots*partBytes - 1, SendSlots*partBytes + 1, 1 << 30} {
 			size, number := parts(n, connections)
 			require.LessOrEqual(t, number, SendSlots)
 			require.GreaterOrEqual(t, size*number, n)

@@ -67,7 +67,7 @@ func (m *Mail) record(b *Box, w *way) (r record, err error) {
 	limit := 0
 	switch r.form {
 	case formEager:
-		limit = mediumFar
+		limit = MediumFar
 	case formLarge:
 		limit = maxBytes
 	}
@@ -211,9 +211,9 @@ func (m *Mail) offerFar(b *Box, f *far) {
 	if f.small {
 		return
 	}
-	seq, least := b.Recv.Seq+1, mediumFar
+	seq, least := b.Recv.Seq+1, MediumFar
 	if b.Recv.waiting.Head.next != nil {
-		least = eagerFar
+		least = EagerFar
 	}
 	for msg := b.Recv.waiting.Head; msg != nil && !msg.queued && seq <= b.Recv.Seq+SendSlots; msg = msg.next {
 		if msg.Bytes > least && !msg.offered && !f.offer(seq, msg, msg.Vec.Bytes()) {

@@ -123,7 +123,7 @@ func (m *Mail) postFar(b *Box, f *far, msg *Message) (posted bool, err error) {
 			return true, nil
 		}
 		free := false
-		if n <= mediumFar {
+		if n <= MediumFar {
 			if free, err = m.roomFar(b, f, &f.ways[medium]); err != nil {
 				return false, err
 			}

@@ -311,13 +311,13 @@ func TestCallLength(t *testing.T) {
 			2*HeaderSize + 8 + MaxPayload},
 		{"a turn of several puts", []Header{frame(1, 0, 1, 100<<10), frame(1, 1, 1, 100<<10), frame(1, 2, 1, 100<<10), frame(1, 3, 1, 100<<10),
 			frame(2, 0, 1, 5000)}, 0, 3 * (HeaderSize + 100<<10)},
-		{"puts that nobody waits for", slices.Repeat([]Header{frame(1, 0, 1, 100<<10)}, 7), 0, 5 * (HeaderSize + 100<<10)},
-		{"frames that nobody waits for", []Header{frame(1, 0, 1, 3*MaxPayload)}, 0, 2 * (HeaderSize + MaxPayload)},
+		{"puts that nobody waits for", slices.Repeat([]Header{frame(1, 0, 1, 100<<10)}, together+1), 0, together * (HeaderSize + 100<<10)},
+		{"frames that nobody waits for", []Header{frame(1, 0, 1, mostOut+MaxPayload)}, 0, mostOut/MaxPayload*HeaderSize + mostOut},
 		{"many words", append(slices.Repeat([]Header{frame(2, 0, 1, Short)}, MaxPayload/Short), frame(1, 0, 1, 5000)), MaxPayload, MaxPayload},
 	} {
 		t.Run(k.name, func(t *testing.T) {
 			c, _, _ := full(t)
-			b := make([]byte, 3*MaxPayload)
+			b := make([]byte, mostOut+MaxPayload)
 			for _, h := range k.puts {
 				c.enqueue(h, unsafe.Pointer(&b[0]), nil)
 			}

@@ -31,8 +31,8 @@ func element(p unsafe.Pointer, n int) iovec {
 }
 
 func readable(fd int) bool {
-	p := unix.PollFd{Fd: int32(fd), Events: unix.POLLIN}
-	n, _, _ := syscall.RawSyscall(syscall.SYS_POLL, uintptr(unsafe.Pointer(&p)), 1, 0)
+	p, now := unix.PollFd{Fd: int32(fd), Events: unix.POLLIN}, unix.Timespec{}
+	n, _, _ := syscall.RawSyscall6(syscall.SYS_PPOLL, uintptr(unsafe.Pointer(&p)), 1, uintptr(unsafe.Pointer(&now)), 0, 0, 0)
 	return n == 1
 }
 
