@@ -39,7 +39,7 @@ type example struct {
 var examples = []example{
 	{name: "01-hello", hosts: true},
 	{name: "02-registered"},
-	{name: "03-halo"},
+	{name: "03-halo", hosts: true},
 	{name: "04-samplesort", hosts: true},
 	{name: "05-window"},
 	{name: "06-channel"},

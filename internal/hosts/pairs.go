@@ -2,11 +2,13 @@ package hosts
 
 import (
 	"cmp"
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"time"
 
 	"github.com/ubcoll/ubcoll/fault"
@@ -133,17 +135,20 @@ func (p *Pairs) Idle(waited time.Duration, others bool) {
 // Lost returns why the peer will do nothing more, or nil. What it did before has landed then, but for what it has put
 // before it closed its communicator: see Last.
 func (p *Pairs) Lost(x *Pair) error {
-	down := x.Err()
+	down, here := x.Err(), p.Name(p.Team.Name(p.Team.Rank()))
 	switch {
 	case down == nil:
 		return nil
 	case down.Kind == transport.Refused, down.Kind == transport.Left:
 		return Closed(x.Rank)
-	case down.Kind == transport.Unreached:
-		return reason.About(x.Rank, fmt.Errorf("from host %s to rank %d of host %s: %w", p.Name(p.Team.Name(p.Team.Rank())), x.Rank,
-			p.Name(x.Rank), down))
+	case down.Kind != transport.Unreached:
+		return lostText(x.Rank, here, p.Name(x.Rank), down)
+	case errors.Is(down, syscall.ECONNREFUSED): // the pair was first wanted after that
+		return lostText(x.Rank, here, p.Name(x.Rank), &transport.Down{Kind: transport.Died, Err: down.Err})
+	case errors.Is(down, fault.ErrPeerLost):
+		return lostText(x.Rank, here, p.Name(x.Rank), &transport.Down{Kind: transport.Cut, Err: down.Err})
 	}
-	return lostText(x.Rank, p.Name(p.Team.Name(p.Team.Rank())), p.Name(x.Rank), down)
+	return reason.About(x.Rank, fmt.Errorf("from host %s to rank %d of host %s: %w", here, x.Rank, p.Name(x.Rank), down.Err))
 }
 
 // Closed is the error about a rank that has closed its communicator.

@@ -34,9 +34,10 @@ const (
 	batchPlace  = takenPlace + classes
 	placesFar   = batchPlace + smallBatches + mediumBatches
 
-	// About as long are the parts of a large message over several connections, but there are at most SendSlots. One sends
-	// the whole faster.
-	partBytes = 512 << 10
+	// About as long are the parts of a large message, but there are at most SendSlots. Each that is there shows a wait that
+	// something moves. Over several connections parts go side by side.
+	partBytes     = 64 << 20
+	sidePartBytes = 512 << 10
 )
 
 // The classes of batches.
@@ -74,7 +75,7 @@ type far struct {
 	// As the receiver of large messages, under Recv's lock.
 	keys   [SendSlots]uint64 // what the places for data are granted for; 0: nothing
 	taking bool              // some are being revoked
-	small  bool              // the last message was a small one: probably the next one is, too
+	brief  bool              // the last message was a small one: probably the next one is, too
 }
 
 // way is the batches of a class, in both directions.
@@ -170,10 +171,11 @@ const verdictBits = 2
 
 // parts returns the size of the parts in which n bytes of data travel over so many connections, and their number.
 func parts(n, connections int) (size, number int) {
-	if connections == 1 {
-		return n, 1
+	size = partBytes
+	if connections > 1 {
+		size = sidePartBytes
 	}
-	number = min(max((n+partBytes-1)/partBytes, 1), SendSlots)
+	number = min(max((n+size-1)/size, 1), SendSlots)
 	return (n + number - 1) / number, number
 }
 

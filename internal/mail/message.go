@@ -36,6 +36,7 @@ type Message struct {
 	offered  bool
 	landing  int    // places that were granted for it, between hosts
 	until    uint64 // Endpoint.Sent that says that its data is sent
+	left     int    // puts before that
 	started  bool
 	answered bool
 	ending   bool

@@ -121,7 +121,7 @@ func (m *Mail) copyFar(b *Box, f *far, r *record, v *team.Vec, exact bool) (n in
 	} else {
 		err = m.Error("recv", b.Peer, "", err)
 	}
-	f.small = r.way == &f.ways[small]
+	f.brief = r.way == &f.ways[small]
 	b.Recv.Seq++
 	m.takeFar(f, r)
 	return n, err
@@ -167,7 +167,7 @@ func (m *Mail) advanceRecvFar(b *Box) (moved bool, err error) {
 		return m.matchFar(b, f, msg, &r)
 	}
 	m.offerFar(b, f)
-	if msg.offered && f.landed(msg) {
+	if msg.offered && f.landed(msg) > 0 {
 		msg.started = true
 		return m.landFar(b, f, msg)
 	}
@@ -208,7 +208,7 @@ func (m *Mail) matchFar(b *Box, f *far, msg *Message, r *record) (moved bool, er
 // that they have not enough places. Each keeps its own until its message is there, so one is granted only after all
 // before it.
 func (m *Mail) offerFar(b *Box, f *far) {
-	if f.small {
+	if f.brief {
 		return
 	}
 	seq, least := b.Recv.Seq+1, MediumFar
@@ -260,20 +260,22 @@ func (f *far) takeBack(msg *Message) {
 	f.taking = true
 }
 
-// landed reports whether all data of a message is there that was granted memory.
-func (f *far) landed(msg *Message) bool {
+// landed is how many parts are there of a message that was granted memory.
+func (f *far) landed(msg *Message) (parts int) {
 	for i := range msg.landing {
-		if f.pair.Word(grant(msg.seq, i)).Load() != f.keys[int(msg.seq+uint64(i))%SendSlots] {
-			return false
+		if f.pair.Word(grant(msg.seq, i)).Load() == f.keys[int(msg.seq+uint64(i))%SendSlots] {
+			parts++
 		}
 	}
-	return true
+	return parts
 }
 
 // landFar ends a message whose data goes straight to its memory, once it is there.
 func (m *Mail) landFar(b *Box, f *far, msg *Message) (moved bool, err error) {
-	if !f.landed(msg) {
-		return false, nil
+	if parts := f.landed(msg); parts < msg.landing {
+		moved = parts > msg.moved
+		msg.moved = parts
+		return moved, nil
 	}
 	n := 0
 	for i := range msg.landing {
@@ -285,7 +287,7 @@ func (m *Mail) landFar(b *Box, f *far, msg *Message) (moved bool, err error) {
 	}
 	msg.Got, msg.Bytes, msg.Buf.Why = n/msg.Vec.Type.Size(), n, copiedFar
 	b.Recv.Seq++
-	f.small = false
+	f.brief = false
 	b.Recv.waiting.pop()
 	m.note(msg, false)
 	msg.finish()

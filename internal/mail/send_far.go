@@ -203,7 +203,7 @@ func (m *Mail) putFar(b *Box, f *far, msg *Message, places int) {
 		f.pair.Put(at, k, unsafe.Add(msg.Vec.Ptr, off), n)
 		off += n
 	}
-	msg.until = f.pair.Queued()
+	msg.until, msg.left = f.pair.Queued(), places
 	f.mu.Unlock()
 	msg.started = true
 	m.note(msg, false)
@@ -214,11 +214,13 @@ func (m *Mail) advanceOpenFar(b *Box, f *far) (moved bool, err error) {
 	for msg := b.Send.Open.Head; msg != nil; {
 		next := msg.next
 		switch refused := f.pair.Word(refusal(msg.seq)).Load(); {
-		case msg.started && f.pair.Sent() >= msg.until:
-			b.Send.Open.remove(msg)
-			msg.finish()
-			moved = true
 		case msg.started:
+			left := int(max(msg.until, f.pair.Sent()) - f.pair.Sent())
+			moved = moved || left < msg.left
+			if msg.left = left; left == 0 {
+				b.Send.Open.remove(msg)
+				msg.finish()
+			}
 		case refused>>verdictBits == msg.seq:
 			b.Send.Open.remove(msg)
 			msg.Err = m.Error("send", b.Peer, "", verdictError(uint8(refused&(1<<verdictBits-1)), &msg.Vec))

@@ -18,6 +18,12 @@ import (
 // KillHosts is Kill across hosts, with everything that crosses them in turn. The test kills a rank or a host, or cuts a
 // link, reads the files that survivors write, and says when it has seen enough.
 func KillHosts(ctx context.Context, c *ubcoll.Comm) error {
+	n := c.Size()
+	right, left := (c.Rank()+1)%n, (c.Rank()+n-1)%n
+	// The ring's connections are there before anything ends.
+	if _, err := p2p.SendRecv(ctx, c, left, ubcoll.Of(make([]int32, 1)), right, ubcoll.Of(make([]int32, 1))); err != nil {
+		return err
+	}
 	dir, err := ready(c)
 	if err != nil {
 		return err
@@ -27,7 +33,6 @@ func KillHosts(ctx context.Context, c *ubcoll.Comm) error {
 		return err
 	}
 	few, some, many := ubcoll.Of(make([]float32, 3)), ubcoll.Of(make([]float32, 50000)), b.Vec()
-	n := c.Size()
 	other, counts := ubcoll.Of(make([]float32, 50000)), slices.Repeat([]int{50000 / n}, n)
 	for k := 0; err == nil; k++ {
 		switch from := some.Slice(0, 50000/n*n); k % 11 {
@@ -50,9 +55,9 @@ func KillHosts(ctx context.Context, c *ubcoll.Comm) error {
 		case 8:
 			err = coll.Gather(ctx, c, other.Slice(0, 2*n), some.Slice(0, 2), k%n)
 		case 9: // around the ring of ranks, which crosses hosts from any of them
-			err = testkit.ErrOf(p2p.SendRecv(ctx, c, (c.Rank()+n-1)%n, other, (c.Rank()+1)%n, some))
+			err = testkit.ErrOf(p2p.SendRecv(ctx, c, left, other, right, some))
 		case 10:
-			err = testkit.ErrOf(p2p.SendRecv(ctx, c, (c.Rank()+1)%n, other.Slice(0, 3), (c.Rank()+n-1)%n, few))
+			err = testkit.ErrOf(p2p.SendRecv(ctx, c, right, other.Slice(0, 3), left, few))
 		}
 	}
 	if werr := writeReport(c.Rank(), dir, err, time.Now()); werr != nil {
