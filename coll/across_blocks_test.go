@@ -192,16 +192,16 @@ func TestAcrossBlocks(t *testing.T) {
 	if testkit.Daily() {
 		layouts = layouts[1:]
 	}
-	networks := append(wires[:0:0], wires[3], wires[0])
+	networks := []transporttest.Options{transporttest.Kinds[3], transporttest.Kinds[0]}
 	for k, hosts := range layouts {
-		for i, name := range []string{"tcp", networks[0].name, networks[1].name} {
+		for i, name := range []string{"tcp", networks[0].String(), networks[1].String()} {
 			if !testkit.Full() && i == 1+k%2 { // one of the others
 				continue
 			}
 			t.Run(hosts+"/"+name, func(t *testing.T) {
 				network := inside.Providers.Network
 				if i > 0 {
-					network = transporttest.New(t, networks[i-1].o).Node
+					network = transporttest.New(t, networks[i-1]).Node
 				}
 				requireAll(t, onHostsOver(t, hosts, network, func(c *ubcoll.Comm) error {
 					for turn := range turns {
@@ -290,7 +290,7 @@ func TestAcrossBlocksMismatches(t *testing.T) {
 		t.Logf("%d calls of seed %d", count, seed)
 		for i, hosts := range []string{"ab", "abcdabcc", "ababb", "abc"} {
 			blockMismatches(t, hosts, inside.Providers.Network, seed, max(count/8, 1))
-			blockMismatches(t, hosts, transporttest.New(t, wires[i].o).Node, seed+uint64(i), max(count/8, 1))
+			blockMismatches(t, hosts, transporttest.New(t, transporttest.Kinds[i]).Node, seed+uint64(i), max(count/8, 1))
 		}
 	}
 }

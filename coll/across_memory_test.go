@@ -4,9 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math"
 	"math/bits"
-	"runtime"
 	"sync"
 	"testing"
 
@@ -23,19 +21,6 @@ import (
 	"github.com/ubcoll/ubcoll/internal/testkit"
 	"github.com/ubcoll/ubcoll/internal/transport"
 )
-
-// allocated is how many bytes of Go's heap are in use: the least of several looks, since the networks' goroutines run on,
-// and make garbage.
-func allocated() int {
-	least := uint64(math.MaxInt)
-	for range 5 {
-		var m runtime.MemStats
-		runtime.GC()
-		runtime.ReadMemStats(&m)
-		least = min(least, m.HeapAlloc)
-	}
-	return int(least)
-}
 
 // patient is a node that leaves dialling to the lower rank of a pair. Otherwise both dial if the machine is slow, and
 // 256 hosts of one process run out of descriptors.
@@ -124,7 +109,7 @@ func TestHostsMemory(t *testing.T) {
 			}
 			ctx, providers := context.Background(), inside.Providers
 			providers.Network = patientNode
-			empty := allocated()
+			empty := testkit.HeapInUse()
 			each(func(r int) error {
 				in, err := inside.OpenOn(ctx, bs[r], engine.Options{}, nil, providers)
 				comms[r] = (*ubcoll.Comm)(in)
@@ -151,17 +136,17 @@ func TestHostsMemory(t *testing.T) {
 				dst := make([]float32, len(v))
 				return coll.AllReduce(ctx, comms[r], ubcoll.Of(dst), ubcoll.Of(v), ubcoll.Max) // what lands is combined
 			})
-			opened := allocated()
+			opened := testkit.HeapInUse()
 			each(func(r int) (err error) {
 				alone[r], err = comms[r].Split(ctx, r, 0) // what a communicator takes without other hosts
 				return err
 			})
-			split := allocated()
+			split := testkit.HeapInUse()
 			each(func(r int) (err error) {
 				dups[r], err = comms[r].Dup(ctx)
 				return err
 			})
-			dupped := allocated()
+			dupped := testkit.HeapInUse()
 			rank, comm := hosts.PerRank(n, n), hosts.PerComm(n, n)
 			for _, x := range append(rank, comm...) {
 				t.Logf("%8d bytes for %s", x.Bytes, x.What)

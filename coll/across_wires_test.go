@@ -16,17 +16,6 @@ import (
 	"github.com/ubcoll/ubcoll/internal/transport/transporttest"
 )
 
-// wires are networks that do what TCP on this machine never does, and check what is asked of them.
-var wires = []struct {
-	name string
-	o    transporttest.Options
-}{
-	{"plain", transporttest.Options{}},
-	{"delays", transporttest.Options{Delays: true}},
-	{"two-sided", transporttest.Options{TwoSided: true}},
-	{"two-sided, delays", transporttest.Options{TwoSided: true, Delays: true}},
-}
-
 // Results are right whatever the network delays and reorders, and where nothing moves without the ranks.
 func TestAcrossWires(t *testing.T) {
 	layouts, sizes, turns := []string{"ab", "abc", "aabbc", "abcde"}, []int{0, 1, 5, 1000, 30000, 300000, 1<<20 + 3}, 4
@@ -36,10 +25,10 @@ func TestAcrossWires(t *testing.T) {
 	if testkit.Daily() {
 		turns = 1
 	}
-	for _, w := range wires {
+	for _, w := range transporttest.Kinds {
 		for _, hosts := range layouts {
-			t.Run(w.name+"/"+hosts, func(t *testing.T) {
-				requireAll(t, onHostsOver(t, hosts, transporttest.New(t, w.o).Node, func(c *ubcoll.Comm) error {
+			t.Run(w.String()+"/"+hosts, func(t *testing.T) {
+				requireAll(t, onHostsOver(t, hosts, transporttest.New(t, w).Node, func(c *ubcoll.Comm) error {
 					for turn := range turns {
 						if err := coll.Barrier(context.Background(), c); err != nil {
 							return err
@@ -63,11 +52,11 @@ func TestAcrossWires(t *testing.T) {
 
 // Errors are the same on all ranks, and the next call works: what a refused call had granted is revoked first.
 func TestAcrossWiresMismatches(t *testing.T) {
-	for _, w := range wires {
-		t.Run(w.name, func(t *testing.T) {
+	for _, w := range transporttest.Kinds {
+		t.Run(w.String(), func(t *testing.T) {
 			for _, seed := range testkit.Seeds(t) {
 				for _, hosts := range mismatching {
-					mismatches(t, hosts, transporttest.New(t, w.o).Node, seed, testkit.Often(100)/len(mismatching), 20000)
+					mismatches(t, hosts, transporttest.New(t, w).Node, seed, testkit.Often(100)/len(mismatching), 20000)
 				}
 			}
 		})
@@ -78,15 +67,15 @@ func TestAcrossWiresMismatches(t *testing.T) {
 // hosts.
 func TestAcrossWiresEnds(t *testing.T) {
 	const hosts = "aabbc"
-	for _, w := range wires {
+	for _, w := range transporttest.Kinds {
 		for _, cut := range []bool{false, true} {
 			name := "death"
 			if cut {
 				name = "cut"
 			}
-			t.Run(w.name+"/"+name, func(t *testing.T) {
+			t.Run(w.String()+"/"+name, func(t *testing.T) {
 				for _, n := range []int{10, 100000} {
-					f := transporttest.New(t, w.o)
+					f := transporttest.New(t, w)
 					var begun sync.WaitGroup
 					begun.Add(len(hosts))
 					requireAll(t, onHostsOver(t, hosts, f.Node, func(c *ubcoll.Comm) error {

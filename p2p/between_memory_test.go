@@ -2,8 +2,6 @@ package p2p_test
 
 import (
 	"context"
-	"math"
-	"runtime"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -17,18 +15,6 @@ import (
 	"github.com/ubcoll/ubcoll/internal/testkit"
 	"github.com/ubcoll/ubcoll/p2p"
 )
-
-// inUse is how many bytes of Go's heap are in use, the least of several looks.
-func inUse() int {
-	least := uint64(math.MaxInt)
-	for range 5 {
-		var m runtime.MemStats
-		runtime.GC()
-		runtime.ReadMemStats(&m)
-		least = min(least, m.HeapAlloc)
-	}
-	return int(least)
-}
 
 // TestBetweenMemory: what a rank has for messages between hosts depends on whom it has talked to, not on how many there
 // are. docs/scale.md has what is computed for large jobs.
@@ -44,7 +30,7 @@ func TestBetweenMemory(t *testing.T) {
 				func() error { return coll.Barrier(ctx, c) },
 				func() error {
 					if c.Rank() == 0 {
-						*into = inUse()
+						*into = testkit.HeapInUse()
 					}
 					return nil
 				},

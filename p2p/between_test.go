@@ -34,15 +34,7 @@ func twoHosts(t *testing.T, f conform.Suite) {
 // TestBetweenWires sends messages over networks that do what TCP on this machine never does, and check what is asked of
 // them.
 func TestBetweenWires(t *testing.T) {
-	for k, w := range []struct {
-		name string
-		o    transporttest.Options
-	}{
-		{"plain", transporttest.Options{}},
-		{"delays", transporttest.Options{Delays: true}},
-		{"two-sided", transporttest.Options{TwoSided: true}},
-		{"two-sided, delays", transporttest.Options{TwoSided: true, Delays: true}},
-	} {
+	for k, w := range transporttest.Kinds {
 		for i, l := range []conform.Layout{conform.Block(1, 1), conform.Cyclic(2, 1, 1)} {
 			if !testkit.Full() {
 				t.Setenv("CONFORM_PROGRAMS", "40")
@@ -50,11 +42,11 @@ func TestBetweenWires(t *testing.T) {
 					continue
 				}
 			}
-			t.Run(w.name+"/"+l.String(), func(t *testing.T) {
+			t.Run(w.String()+"/"+l.String(), func(t *testing.T) {
 				suite := func(ctx context.Context, c *ubcoll.Comm) error {
 					return conform.Each(ctx, c, messages.P2P, messages.Programs)
 				}
-				require.NoError(t, l.RunOver(t.Context(), transporttest.New(t, w.o).Node, suite))
+				require.NoError(t, l.RunOver(t.Context(), transporttest.New(t, w).Node, suite))
 			})
 		}
 	}

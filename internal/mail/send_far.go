@@ -17,9 +17,9 @@ func (m *Mail) roomFar(b *Box, f *far, w *way) (bool, error) {
 	return w.sent-taken < uint64(w.slots) && f.pair.Sent() >= w.nextOut().until, nil
 }
 
-// record adds a message of n bytes to the batch that is being filled, which it begins if there is none. The caller fills
+// add adds a message of n bytes to the batch that is being filled, which it begins if there is none. The caller fills
 // in the data.
-func (w *way) record(seq, head uint64, n int) (data unsafe.Pointer) {
+func (w *way) add(seq, head uint64, n int) (data unsafe.Pointer) {
 	o := w.nextOut()
 	if w.filled == 0 {
 		binary.LittleEndian.PutUint64(o.b[16:], seq)
@@ -75,7 +75,7 @@ func (m *Mail) sendFar(b *Box, v *team.Vec, n int, note *team.MessageNote) (sent
 func (m *Mail) fill(b *Box, w *way, v *team.Vec, n int) {
 	l := &b.Send
 	l.Seq++
-	cpu.Copy(w.record(l.Seq, head(formEager, v.Type, v.Len), n), v.Ptr, n, false)
+	cpu.Copy(w.add(l.Seq, head(formEager, v.Type, v.Len), n), v.Ptr, n, false)
 	m.c.NoteSmall(l.Seq, n)
 }
 
@@ -145,7 +145,7 @@ func (m *Mail) postFar(b *Box, f *far, msg *Message) (posted bool, err error) {
 	}
 	if announced {
 		m.open(b, msg)
-		w.record(msg.seq, head(formLarge, msg.Vec.Type, msg.Vec.Len), 0)
+		w.add(msg.seq, head(formLarge, msg.Vec.Type, msg.Vec.Len), 0)
 		return true, nil
 	}
 	l.waiting.pop()

@@ -28,6 +28,22 @@ type Options struct {
 	TwoSided bool
 }
 
+// Kinds are all kinds of networks.
+var Kinds = []Options{{}, {Delays: true}, {TwoSided: true}, {TwoSided: true, Delays: true}}
+
+// String names the kind.
+func (o Options) String() string {
+	switch {
+	case o.TwoSided && o.Delays:
+		return "two-sided, delays"
+	case o.TwoSided:
+		return "two-sided"
+	case o.Delays:
+		return "delays"
+	}
+	return "plain"
+}
+
 // most is how many sends of an endpoint are outstanding, and how many receives. If all requests could be receives, no
 // send might be left for what the peer waits for.
 const most = 16

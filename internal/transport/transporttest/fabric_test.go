@@ -16,17 +16,6 @@ import (
 	"github.com/ubcoll/ubcoll/internal/transport"
 )
 
-// kinds are all kinds of fabrics.
-var kinds = []struct {
-	name string
-	o    Options
-}{
-	{"plain", Options{}},
-	{"delays", Options{Delays: true}},
-	{"two-sided", Options{TwoSided: true}},
-	{"two-sided, delays", Options{Delays: true, TwoSided: true}},
-}
-
 // network makes a network of a fabric.
 func network(t testing.TB, f *Fabric, configs []transport.Config) Network {
 	n := Network{Background: !f.o.TwoSided, Kill: f.Kill, Cut: f.Cut, Pairs: f.Pairs}
@@ -40,9 +29,9 @@ func network(t testing.TB, f *Fabric, configs []transport.Config) Network {
 
 // Every kind of fabric is a transport.
 func TestSuite(t *testing.T) {
-	for _, k := range kinds {
-		t.Run(k.name, func(t *testing.T) {
-			Suite(t, func(t testing.TB, configs []transport.Config) Network { return network(t, New(t, k.o), configs) })
+	for _, k := range Kinds {
+		t.Run(k.String(), func(t *testing.T) {
+			Suite(t, func(t testing.TB, configs []transport.Config) Network { return network(t, New(t, k), configs) })
 		})
 	}
 }
@@ -162,9 +151,9 @@ func TestViolations(t *testing.T) {
 				require.ErrorIs(j.t, j.Nodes[0].Join(transport.Comm{ID: 1}), fault.ErrClosed)
 			}},
 	} {
-		for _, k := range testkit.Sample(3, kinds) {
-			t.Run(c.name+", "+k.name, func(t *testing.T) {
-				j, _, to := fabricJob(t, k.o)
+		for _, k := range testkit.Sample(3, Kinds) {
+			t.Run(c.name+", "+k.String(), func(t *testing.T) {
+				j, _, to := fabricJob(t, k)
 				a, b := j.pair(comm, 2)
 				c.run(j, a, b)
 				j.must("it is reported", func() bool { return len(to.all()) > 0 }, j.open()...)
