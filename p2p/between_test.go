@@ -129,7 +129,8 @@ func TestBetweenSlots(t *testing.T) {
 	})
 }
 
-// A rank that closes its communicator has not taken large messages, and sends none.
+// A rank that closes its communicator has not taken large messages, and sends none. Its process goes on, with another
+// communicator.
 func TestBetweenCloses(t *testing.T) {
 	for name, call := range map[string]func(ctx context.Context, c *ubcoll.Comm, x ubcoll.Vec) error{
 		"send": func(ctx context.Context, c *ubcoll.Comm, x ubcoll.Vec) error { return p2p.Send(ctx, c, 0, x) },
@@ -148,6 +149,11 @@ func TestBetweenCloses(t *testing.T) {
 			t.Run(name, func(t *testing.T) {
 				twoHosts(t, func(ctx context.Context, c *ubcoll.Comm) error {
 					x := ubcoll.Of(make([]byte, 100_000))
+					parent := c
+					c, err := parent.Dup(ctx)
+					if err != nil {
+						return err
+					}
 					if talked {
 						y := ubcoll.Of(make([]byte, 100_000))
 						if _, err := p2p.SendRecv(ctx, c, 1-c.Rank(), y, 1-c.Rank(), x); err != nil {
@@ -155,15 +161,15 @@ func TestBetweenCloses(t *testing.T) {
 						}
 					}
 					if c.Rank() == 0 {
-						return nil
+						return testkit.InOrder(c.Close, func() error { return coll.Barrier(ctx, parent) })
 					}
-					err := call(ctx, c, x)
+					err = call(ctx, c, x)
 					var e *ubcoll.Error
 					if !errors.Is(err, ubcoll.ErrPeerLost) || !errors.As(err, &e) || e.Peer != 0 ||
 						!strings.Contains(err.Error(), "rank 0 closed its communicator") {
 						return conform.Fail(c, "%v", err)
 					}
-					return nil
+					return testkit.InOrder(c.Close, func() error { return coll.Barrier(ctx, parent) })
 				})
 			})
 		}
