@@ -297,9 +297,9 @@ func (s *Stage) lay() {
 }
 
 // made posts the slots of the first two operations, and of the first report, to a peer that sends to them.
-func (s *Stage) made(e transport.Endpoint) {
+func (s *Stage) made(e transport.Endpoint) transport.Server {
 	if !s.leads {
-		return
+		return nil
 	}
 	post := func(d transfer) { // its peers are there from the beginning
 		if s.peers[d.host].world == e.Peer() {
@@ -317,6 +317,7 @@ func (s *Stage) made(e transport.Endpoint) {
 	if s.me != 0 {
 		post(a.reported(a.parent(), 1))
 	}
+	return nil
 }
 
 // Size is the number of hosts. Implements team.Hosts.

@@ -23,7 +23,7 @@ type PairsConfig struct {
 	ID     uint64 // the same on all ranks, and of nothing else
 	Places int    // of each pair
 	// Made is called for each pair, once, before the peer can put anything, by any goroutine. It may Post, and returns
-	// what Pair.Mine is to be. It must not wait.
+	// what Pair.Mine is to be: a transport.Server, if the peer may write and call. It must not wait.
 	Made func(x *Pair) any
 	// Last returns what a peer is told when this rank closes: see Pair.Last. Only Close calls it.
 	Last func(p *Pair) Last
@@ -74,12 +74,13 @@ func OpenPairs(c PairsConfig) (*Pairs, error) {
 }
 
 // made adds the pair of an endpoint.
-func (p *Pairs) made(e transport.Endpoint) {
+func (p *Pairs) made(e transport.Endpoint) transport.Server {
 	rank := p.Rank(e.Peer())
 	if rank < 0 { // it is no rank of this communicator: it can put nothing
-		return
+		return nil
 	}
-	p.add(&Pair{Endpoint: e, Rank: rank})
+	s, _ := p.add(&Pair{Endpoint: e, Rank: rank}).Mine.(transport.Server)
+	return s
 }
 
 func (p *Pairs) add(x *Pair) *Pair {

@@ -7,6 +7,7 @@
 //
 //   - Every byte has its place before it is sent: the receiver has granted it. Bytes without a grant are written
 //     nowhere.
+//   - What a peer writes to memory that it was told of lands where this rank's Server says, when it comes.
 //   - A place's word is raised once all bytes of a put have landed, and is never lowered. Puts to one place land in
 //     order; puts to different places may land in any order.
 //   - What came before a peer's death lands before the endpoint's Err says so.
@@ -84,8 +85,33 @@ func (t *Traffic) Add(u Traffic) {
 type Comm struct {
 	ID     uint64
 	Places int // that each endpoint has, numbered from 0
-	// Made is called for each endpoint, once, before the peer can put anything: it may Post, and call nothing else.
-	Made func(e Endpoint)
+	// Made is called for each endpoint, once, before the peer can put anything: it may Post, and call nothing else. It
+	// returns what serves the peer's writes and calls; nil: there are none.
+	Made func(e Endpoint) Server
+}
+
+// Target is memory of a peer, as its owner names it.
+type Target struct {
+	Key    uint64 // at least 1
+	Slot   uint32
+	Offset uint64 // in bytes; less than MaxOffset
+}
+
+// MaxOffset is above the largest offset of a Target, and MaxCall is the most bytes of a Call.
+const (
+	MaxOffset = 1 << 44
+	MaxCall   = 4 << 10
+)
+
+// Server serves a peer's writes and calls at one endpoint, in the order in which the peer made them. Its methods are
+// called from any progress, one at a time for each endpoint, until the endpoint is closed or lost. They must neither wait
+// nor make progress; they may use the endpoint's Write, Call and Withdraw, and Write and Call of others.
+type Server interface {
+	// Reach returns where n bytes of a write go, or nil: then they are read and dropped. A long write comes in pieces, and
+	// is asked for each.
+	Reach(t Target, n int) unsafe.Pointer
+	// Called takes the bytes of a call, which are good until it returns. What was written before has landed.
+	Called(b []byte)
 }
 
 // Endpoint is a peer rank as one communicator reaches it, over a wire that all communicators share. Only one goroutine
@@ -129,6 +155,20 @@ type Endpoint interface {
 	// or Err is not nil. With n = 0 it needs no grant and only raises the word. After Close, or if the peer has revoked
 	// the sequence, nothing is sent, and the put counts as sent.
 	Put(place int, seq uint64, p unsafe.Pointer, n int)
+	// Write sends n bytes at p, at least one, to the peer's memory, if its Server says where that is. Whether it does, this
+	// rank does not learn. The memory at p is in use as that of a put is, and Queued and Sent count it as one. The peer
+	// serves writes and calls in order; between these and puts there is none. more says that the caller writes or calls
+	// again at once: then they may leave together.
+	Write(t Target, p unsafe.Pointer, n int, more bool)
+	// Call sends 1 to MaxCall bytes to the peer's Server. b may be changed when it returns. Queued and Sent count it as a put.
+	Call(b []byte)
+	// Withdraw takes back this rank's writes to a key (Target.Offset does not matter). Once it returns, their memory is not
+	// read any more, and they count as sent. The peer may have all, some or none of their bytes.
+	Withdraw(t Target)
+	// Refuse stops what the peer writes to a key: Server.Reach must refuse it already. Once it returns, no more of it
+	// lands. It may wait for what other goroutines receive just now, but for no peer. No method of the Server may call it.
+	Refuse(t Target)
+
 	// Queued counts the puts so far, Sent those whose memory is free again, in order.
 	Queued() uint64
 	Sent() uint64

@@ -32,6 +32,7 @@ type Link struct {
 
 	node     *Node
 	comm     *comm
+	server   transport.Server // nil: the peer writes and calls nothing
 	peer     int
 	made     chan struct{} // closed once the link is up or down
 	settle   func()        // closes it
@@ -85,7 +86,7 @@ func (c *comm) link(n *Node, peer int) *Link {
 	l.cancel = func(error) {}
 	c.links[peer] = l
 	if c.Made != nil {
-		c.Made(l)
+		l.server = c.Made(l)
 	}
 	return l
 }
@@ -313,6 +314,18 @@ func (l *Link) Put(place int, seq uint64, p unsafe.Pointer, n int) {
 	}
 	l.putting.Unlock()
 }
+
+// Write implements transport.Endpoint.
+func (l *Link) Write(t transport.Target, p unsafe.Pointer, n int, more bool) { panic("TODO") }
+
+// Call implements transport.Endpoint.
+func (l *Link) Call(b []byte) { panic("TODO") }
+
+// Withdraw implements transport.Endpoint.
+func (l *Link) Withdraw(t transport.Target) { panic("TODO") }
+
+// Refuse implements transport.Endpoint.
+func (l *Link) Refuse(t transport.Target) { panic("TODO") }
 
 // Queued implements transport.Endpoint.
 func (l *Link) Queued() uint64 { return l.queued.Load() }

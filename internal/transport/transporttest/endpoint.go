@@ -17,6 +17,7 @@ import (
 type endpoint struct {
 	s        *side
 	comm     transport.Comm
+	server   transport.Server // nil: the peer writes and calls nothing
 	places   []*place
 	making   chan struct{} // closed when Comm.Made has returned
 	using    atomic.Bool   // a goroutine posts, grants, puts or revokes
@@ -259,6 +260,18 @@ func (e *endpoint) Put(place int, seq uint64, p unsafe.Pointer, n int) {
 		}
 	}
 }
+
+// Write implements transport.Endpoint.
+func (e *endpoint) Write(t transport.Target, p unsafe.Pointer, n int, more bool) { panic("TODO") }
+
+// Call implements transport.Endpoint.
+func (e *endpoint) Call(b []byte) { panic("TODO") }
+
+// Withdraw implements transport.Endpoint.
+func (e *endpoint) Withdraw(t transport.Target) { panic("TODO") }
+
+// Refuse implements transport.Endpoint.
+func (e *endpoint) Refuse(t transport.Target) { panic("TODO") }
 
 // Queued implements transport.Endpoint.
 func (e *endpoint) Queued() uint64 { return e.queued.Load() }

@@ -149,7 +149,7 @@ func (n *node) add(e *endpoint) {
 	e.inMade = true
 	n.f.mu.Unlock()
 	if e.comm.Made != nil {
-		e.comm.Made(e)
+		e.server = e.comm.Made(e)
 	}
 	n.f.mu.Lock()
 	e.inMade = false

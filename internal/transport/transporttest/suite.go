@@ -307,10 +307,11 @@ func (j *job) join(comm uint64, places int, made func(rank int, e transport.Endp
 }
 
 func member(comm uint64, places, rank int, made func(rank int, e transport.Endpoint)) transport.Comm {
-	return transport.Comm{ID: comm, Places: places, Made: func(e transport.Endpoint) {
+	return transport.Comm{ID: comm, Places: places, Made: func(e transport.Endpoint) transport.Server {
 		if made != nil {
 			made(rank, e)
 		}
+		return nil
 	}}
 }
 
