@@ -161,11 +161,8 @@ func (ch *Channel) copyNow(ctx context.Context, t transfer) error {
 			return ch.end.Error(t.op, err)
 		}
 	}
-	if err := ch.end.Copy(t.remote, mine, t.n, t.put); err != nil {
+	if err := ch.end.Copy(ctx, t.remote, mine, t.n, t.put, t.signal); err != nil {
 		return ch.end.Error(t.op, err)
-	}
-	if t.signal {
-		ch.end.Signal()
 	}
 	return nil
 }
@@ -231,7 +228,11 @@ func (ch *Channel) flush(ctx context.Context) error {
 	if err := ch.end.Begin(ctx); err != nil {
 		return ch.end.Error("flush", err)
 	}
+	err := ch.end.Flush(ctx)
 	ch.end.End()
+	if err != nil {
+		return ch.end.Error("flush", err)
+	}
 	return nil
 }
 

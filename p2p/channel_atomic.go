@@ -42,7 +42,7 @@ func (ch *Channel) atomic(ctx context.Context, off int, op *onesided.AtomicOp) (
 	if err := ch.end.Begin(ctx); err != nil {
 		return 0, ch.end.Error(op.Name, err)
 	}
-	was, err := ch.end.Atomic(off, op)
+	was, err := ch.end.Atomic(ctx, off, op)
 	ch.end.End()
 	if err != nil {
 		return 0, ch.end.Error(op.Name, err)

@@ -41,10 +41,7 @@ func flag(w PacketWidth, salt, k uint64) uint64 {
 }
 
 // size is how many bytes n bytes of data take as packets.
-func (w PacketWidth) size(n int) int {
-	half := int(w) / 2
-	return (n + half - 1) / half * int(w)
-}
+func (w PacketWidth) size(n int) int { return onesided.PacketBytes(int(w), n) }
 
 func (w PacketWidth) check(n int, p unsafe.Pointer) error {
 	switch {
@@ -92,6 +89,13 @@ func (ch *Channel) putPackets(ctx context.Context, dstOff, srcOff, n int, w Pack
 		return ch.end.Error(op, err)
 	}
 	defer claim.Release()
+	if ch.end.Far() {
+		if err := ch.end.PutPackets(ctx, dstOff, src, n, int(w), flag(w, ch.packets.saltOut, ch.packets.out+1)); err != nil {
+			return ch.end.Error(op, err)
+		}
+		ch.packets.out++
+		return nil
+	}
 	dst, err := ch.end.Reach(dstOff, w.size(n))
 	if err != nil {
 		return ch.end.Error(op, err)
@@ -101,7 +105,7 @@ func (ch *Channel) putPackets(ctx context.Context, dstOff, srcOff, n int, w Pack
 		f := flag(w, ch.packets.saltOut, ch.packets.out)
 		for done := 0; done < n && err == nil; {
 			piece := min(packPiece, n-done)
-			pack(w, unsafe.Add(dst, w.size(done)), unsafe.Add(src, done), piece, f)
+			onesided.Pack(int(w), unsafe.Add(dst, w.size(done)), unsafe.Add(src, done), piece, f)
 			if done += piece; done < n { // after the last packet the peer may close at once
 				err = ch.end.Live() // a peer that takes its memory back waits for this
 			}
@@ -167,27 +171,8 @@ func (ch *Channel) getPackets(ctx context.Context, dstOff, srcOff, n int, w Pack
 	return nil
 }
 
-// packPiece is how many bytes pack writes between two checks of the peer's grant.
+// packPiece is how many bytes PutPackets writes between two checks of the peer's grant.
 const packPiece = 1 << 20
-
-// pack writes n bytes as packets. It writes a flag together with its data, or after it.
-func pack(w PacketWidth, dst, src unsafe.Pointer, n int, f uint64) {
-	half := int(w) / 2
-	for ; n >= half; n -= half {
-		if w == Packet8 {
-			storeWord((*uint64)(dst), uint64(*(*uint32)(src))|f<<32)
-		} else {
-			*(*uint64)(dst) = *(*uint64)(src)
-			storeWord((*uint64)(unsafe.Add(dst, 8)), f)
-		}
-		dst, src = unsafe.Add(dst, w), unsafe.Add(src, half)
-	}
-	if n > 0 {
-		var last [8]byte
-		copy(last[:], unsafe.Slice((*byte)(src), n))
-		pack(w, dst, unsafe.Pointer(&last), half, f)
-	}
-}
 
 // unpack reads n bytes that arrive as packets.
 func unpack(ctx context.Context, end *onesided.Channel, w PacketWidth, dst, src unsafe.Pointer, n int, f uint64) error {

@@ -86,7 +86,7 @@ func (c *Comm) span(id uint64) error {
 	for i, a := range c.attached {
 		of := sha256.Sum256(binary.LittleEndian.AppendUint64(fmt.Appendf(nil, "attachment %d", i), id))
 		err := a.(Spanner).Span(hosts.PairsConfig{ID: binary.LittleEndian.Uint64(of[:]), Team: &c.team, Network: c.dom.network,
-			World: c.inJob, Rank: c.ofJob, Name: c.Hostname, Break: c.breakBy})
+			World: c.InJob, Rank: c.OfJob, Name: c.Hostname, Break: c.breakBy})
 		if err != nil {
 			return err
 		}

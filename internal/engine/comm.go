@@ -112,7 +112,7 @@ func (c *Comm) Hostname(rank int) string {
 	case rank < 0 || rank >= c.size:
 		return ""
 	case c.dom != nil && c.dom.hosts != nil:
-		return c.dom.hosts[c.inJob(rank)]
+		return c.dom.hosts[c.InJob(rank)]
 	}
 	return c.team.Peers[c.team.Rank()].Host
 }
@@ -239,7 +239,7 @@ func (c *Comm) Close() error {
 	}
 	err = c.within("close", c.end)
 	if _, ok := errors.AsType[*fault.Error](err); err != nil && !ok {
-		err = &fault.Error{Op: "close", Rank: c.rank, Peer: c.ofJob(reason.Blamed(err, -1)), Host: c.Hostname(c.rank), Err: err}
+		err = &fault.Error{Op: "close", Rank: c.rank, Peer: c.OfJob(reason.Blamed(err, -1)), Host: c.Hostname(c.rank), Err: err}
 	}
 	if left := c.unreported.left(); left != nil && c.broken.Load() == nil { // if it is broken, Err says why
 		err = errors.Join(err, c.LocalError("close", left))

@@ -38,6 +38,7 @@ type Domain struct {
 
 	id       roster.Identity // identifies this rank in handles
 	copiers  copiers
+	served   served
 	rank     int           // in its first communicator
 	log      *slog.Logger  // the first communicator's
 	failures atomic.Uint64 // see Failed

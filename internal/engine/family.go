@@ -118,7 +118,7 @@ func (s *splitting) create(ctx context.Context) ([]byte, error) {
 			in.Local, ranks, s.here = append(in.Local, r), append(ranks, local), append(s.here, m)
 		}
 		if c.world != nil {
-			c.world[r] = int32(p.inJob(m.rank))
+			c.world[r] = int32(p.InJob(m.rank))
 		}
 	}
 	c.team.Part(c, in, &p.team, ranks, s.opts.Algorithm)

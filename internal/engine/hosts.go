@@ -67,7 +67,7 @@ func (c *Comm) openStage(ctx context.Context, id uint64, on [][]int, mine int) (
 	defer cancel()
 	c.stage, err = hosts.Open(ctx, hosts.Config{ID: id, Team: &c.team, Hosts: on, Mine: mine,
 		Name:    func(h int) string { return c.Hostname(on[h][0]) },
-		Network: c.dom.network, World: c.inJob, Break: c.breakBy})
+		Network: c.dom.network, World: c.InJob, Break: c.breakBy})
 	if err == nil {
 		c.team.Hosts = c.stage
 		c.stage.Begin()
@@ -84,16 +84,16 @@ func (c *Comm) disconnectHosts() {
 	c.stage.Sever()
 }
 
-// inJob is a rank's number in the job.
-func (c *Comm) inJob(rank int) int {
+// InJob is a rank's number in the job.
+func (c *Comm) InJob(rank int) int {
 	if c.world == nil {
 		return rank
 	}
 	return int(c.world[rank])
 }
 
-// ofJob is inJob's inverse; -1 for ranks that the communicator does not have.
-func (c *Comm) ofJob(rank int) int {
+// OfJob is InJob's inverse; -1 for ranks that the communicator does not have.
+func (c *Comm) OfJob(rank int) int {
 	if c.world == nil {
 		return rank
 	}

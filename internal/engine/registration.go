@@ -120,6 +120,7 @@ func (r *Registration) Export() (Export, error) {
 		if r.grant, err = r.c.dom.Heap.Grant(); err != nil {
 			return Export{}, err
 		}
+		r.c.dom.served.all.Store(r.grant.Generation, r)
 	}
 	return Export{At: at, Bytes: claim.Len(), Grant: r.grant, GPU: !claim.Memory().Device.IsHost(), Access: r.access,
 		Transports: r.transports}, nil
@@ -188,6 +189,7 @@ func (r *Registration) End() error {
 	}
 	var errs []error
 	if g, granted := r.Revoke(); granted {
+		r.c.dom.served.stop(g)
 		over, err := r.c.dom.awaitCopies(g)
 		if !over {
 			r.alloc.Quarantine()
@@ -208,6 +210,7 @@ func (r *Registration) Revoke() (g mem.Location, granted bool) {
 	r.mu.Unlock()
 	if granted {
 		r.c.dom.Heap.Revoke(r.grant)
+		r.c.dom.served.all.Delete(r.grant.Generation)
 	}
 	return r.grant, granted
 }

@@ -8,7 +8,6 @@ import (
 
 	"github.com/ubcoll/ubcoll/dtype"
 	"github.com/ubcoll/ubcoll/fault"
-	"github.com/ubcoll/ubcoll/hw/cpu"
 	"github.com/ubcoll/ubcoll/internal/engine"
 	"github.com/ubcoll/ubcoll/internal/team"
 )
@@ -51,7 +50,10 @@ func unaligned(p unsafe.Pointer, off, size int) error {
 var errAtomicOnDevice = fmt.Errorf("atomics on memory of devices: %w", fault.ErrNotSupported)
 
 // Atomic does op to the word at offset off of the other end's memory, which is on the host. Call it within a use.
-func (ch *Channel) Atomic(off int, op *AtomicOp) (was uint64, err error) {
+func (ch *Channel) Atomic(ctx context.Context, off int, op *AtomicOp) (was uint64, err error) {
+	if ch.far != nil {
+		return ch.far.atomic(ctx, ch, ch.remote, off, op)
+	}
 	p, err := ch.remote.begin(&ch.words.copying, off, 8, engine.RemoteAtomic)
 	if err != nil {
 		return 0, err
@@ -76,6 +78,16 @@ func (w *Window) Atomic(ctx context.Context, s *engine.Stream, peer, off int, op
 	if s != nil {
 		return 0, w.wrap(op.Name, peer, fmt.Errorf("it returns a value, so it cannot be queued on a stream: %w",
 			fault.ErrArgument))
+	}
+	if k.far != nil {
+		m, err := k.remote()
+		if err == nil {
+			err = w.allows(engine.RemoteAtomic)
+		}
+		if err == nil {
+			was, err = k.far.atomic(ctx, w, m, off, op)
+		}
+		return was, w.wrap(op.Name, peer, err)
 	}
 	err = w.update(k, off, 8, 8, func(p unsafe.Pointer, _, _ int) { was = op.apply(p) })
 	return was, w.wrap(op.Name, peer, err)
@@ -107,19 +119,33 @@ func (w *Window) Accumulate(ctx context.Context, s *engine.Stream, peer, off int
 		}
 		defer a.Release()
 	}
+	if k.far != nil {
+		err = w.accumulateFar(ctx, k, off, &v, red)
+		return w.wrap(op, peer, err)
+	}
 	size := v.Type.Size()
 	err = w.update(k, off, v.Bytes(), size, func(p unsafe.Pointer, at, n int) {
-		src := unsafe.Add(v.Ptr, at)
-		if red == team.Replace {
-			cpu.AtomicCopy(v.Type, p, src, n/size)
-		} else {
-			cpu.AtomicReduce(v.Type, red.Op(), p, src, n/size)
-		}
+		accumulate(v.Type, red, p, unsafe.Add(v.Ptr, at), n/size)
 	})
 	if err == nil {
 		w.count(true, v.Bytes())
 	}
 	return w.wrap(op, peer, err)
+}
+
+// accumulateFar is Accumulate for a rank of another host.
+func (w *Window) accumulateFar(ctx context.Context, k *windowRank, off int, v *team.Vec, red team.Reduction) error {
+	m, err := k.remote()
+	if err == nil {
+		err = w.allows(engine.RemoteAtomic)
+	}
+	if err == nil {
+		err = k.far.accumulate(ctx, w, m, off, v, red)
+	}
+	if err == nil {
+		w.count(true, v.Bytes())
+	}
+	return err
 }
 
 // queueAccumulate queues Accumulate. It is a separate function, so that an Accumulate at once allocates no closure.
@@ -161,7 +187,7 @@ func (w *Window) update(k *windowRank, off, n, size int, f func(p unsafe.Pointer
 		f(p, 0, n)
 		return nil
 	}
-	copies := &w.mine.to(k.Rank).copying
+	copies := &w.mine.to(w.sp.local(k.Rank)).copying
 	p, err := k.begin(copies, off, n, engine.RemoteAtomic)
 	if err != nil {
 		return err

@@ -20,14 +20,60 @@ type Channel struct {
 	number uint64     // among the channels made over it, from 1; 0 without it
 }
 
-// Copy copies n bytes from local to offset off of the other end's memory, or the other way. If the peer has taken the
-// memory back, it returns an error, and the bytes read are undefined. Call it within a use.
-func (ch *Channel) Copy(off int, local unsafe.Pointer, n int, put bool) error {
-	err := ch.remote.copy(&ch.words.copying, off, local, n, put)
+// Copy copies n bytes from local to offset off of the other end's memory, and then signals if that is set; or copies the
+// other way. If the peer has taken the memory back, it returns an error, and the bytes read are undefined. Call it within
+// a use.
+func (ch *Channel) Copy(ctx context.Context, off int, local unsafe.Pointer, n int, put, signal bool) error {
+	if ch.far != nil {
+		return ch.copyFar(ctx, off, local, n, put, signal)
+	}
+	if err := ch.remote.copy(&ch.words.copying, off, local, n, put); err != nil {
+		return err
+	}
+	ch.countExclusive(put, n)
+	if signal {
+		ch.Signal()
+	}
+	return nil
+}
+
+// copyFar is Copy for a peer on another host.
+func (ch *Channel) copyFar(ctx context.Context, off int, local unsafe.Pointer, n int, put, signal bool) (err error) {
+	switch {
+	case !put:
+		err = ch.far.get(ctx, "get", ch, ch.remote, off, local, n)
+	case signal:
+		err = ch.far.put(ctx, "put_with_signal", ch, ch.remote, off, local, n, ch.Signal)
+	default:
+		err = ch.far.put(ctx, "put", ch, ch.remote, off, local, n, nil)
+	}
 	if err == nil {
 		ch.countExclusive(put, n)
 	}
 	return err
+}
+
+// PutPackets writes n bytes as packets to offset off of the memory of a peer on another host. Call it within a use.
+func (ch *Channel) PutPackets(ctx context.Context, off int, local unsafe.Pointer, n, width int, flag uint64) error {
+	err := ch.far.packets(ctx, ch, ch.remote, off, local, n, width, flag)
+	if err == nil {
+		ch.countExclusive(true, n)
+	}
+	return err
+}
+
+// Far reports whether the peer is on another host: then Reach is not for ch.
+func (ch *Channel) Far() bool { return ch.far != nil }
+
+// Flush waits until what this rank has put is in the peer's memory. Call it within a use.
+func (ch *Channel) Flush(ctx context.Context) error {
+	if ch.far == nil {
+		return nil
+	}
+	if err := ch.far.flush(ctx, ch); err != nil {
+		return err
+	}
+	return ch.far.live(ch.remote.Grant)
 }
 
 // Count counts a put of n bytes that used Reach.
@@ -84,6 +130,7 @@ func (ch *Channel) giveUp(quick bool) error {
 	}
 	if ch.over == nil {
 		ch.mine.state.Store(team.StateClosed)
+		ch.tell(callClosed)
 		ch.sp.remove(ch)
 		return err
 	}

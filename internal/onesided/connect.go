@@ -15,7 +15,7 @@ import (
 func (sp *Space) Connect(ctx context.Context, peer int, r *engine.Registration, remote *Remote) (*Channel, error) {
 	const op = "connect"
 	ctx = engine.Context(ctx)
-	if err := sp.checkPeer(op, "a channel", peer); err != nil {
+	if err := sp.checkPeer(op, peer); err != nil {
 		return nil, err
 	}
 	ch := &Channel{}
@@ -42,14 +42,12 @@ func (sp *Space) Connect(ctx context.Context, peer int, r *engine.Registration, 
 	return ch, nil
 }
 
-// checkPeer returns why this rank cannot make what with a peer, or nil.
-func (sp *Space) checkPeer(op, what string, peer int) error {
+// checkPeer returns why this rank can make nothing with a peer, or nil.
+func (sp *Space) checkPeer(op string, peer int) error {
 	c := sp.c
 	switch {
 	case c.Err() != nil:
 		return c.Err()
-	case c.SpansHosts():
-		return c.LocalError(op, c.BetweenHosts(what))
 	case peer < 0 || peer >= c.Size() || peer == c.Rank():
 		return c.LocalError(op, fmt.Errorf("rank %d of %d ranks is no peer: %w", peer, c.Size(), fault.ErrArgument))
 	}
@@ -71,7 +69,11 @@ func (sp *Space) exportFor(r *engine.Registration, remote *Remote, peer int) (en
 		}
 	}
 	e, err := r.Export()
-	if err == nil {
+	switch {
+	case err != nil:
+	case sp.local(peer) < 0:
+		err = e.ReachableFar()
+	default:
 		err = e.Reachable()
 	}
 	if err == nil && e.GPU {
@@ -88,7 +90,7 @@ func (sp *Space) checkMemory(r *engine.Registration, remote *Remote, peer int) e
 		return fmt.Errorf("nil registration: %w", fault.ErrArgument)
 	case r.Comm().Domain() != c.Domain():
 		return fmt.Errorf("the registration is another rank's: %w", fault.ErrArgument)
-	case remote != nil && (remote.c.Domain() != c.Domain() || remote.Memory != c.Team().Peers[peer].Mem):
+	case remote != nil && (remote.c.Domain() != c.Domain() || remote.c.InJob(remote.Rank) != c.InJob(peer)):
 		return fmt.Errorf("the remote memory is not that of rank %d: %w", peer, fault.ErrArgument)
 	}
 	return nil
@@ -130,11 +132,14 @@ func (e *Side) meet(ctx context.Context, op string, complete func(theirs *channe
 	if err := complete(theirs, slot); err != nil {
 		return err
 	}
-	if err := e.sp.watchCopies(e.peer); err != nil {
-		return err
+	if e.far == nil {
+		if err := e.sp.watchCopies(e.peer); err != nil {
+			return err
+		}
 	}
 	e.mine.met.Store(1)
 	e.mine.state.Store(endMet)
+	e.tell(callMet)
 	// This rank may copy only after the other end has done the same, because until then the peer does not wait for
 	// copies.
 	if err := e.wait(ctx, op, "the other end is complete", func() bool {
@@ -142,7 +147,7 @@ func (e *Side) meet(ctx context.Context, op string, complete func(theirs *channe
 	}); err != nil {
 		return err
 	}
-	if theirs.met.Load() == 0 || theirs.key.Load() != e.otherKey() {
+	if theirs.met.Load() == 0 || e.far == nil && theirs.key.Load() != e.otherKey() {
 		return e.givenUp()
 	}
 	return nil

@@ -20,13 +20,13 @@ func (sp *Space) watchCopies(peer int) error {
 	sp.mu.Lock()
 	defer sp.mu.Unlock()
 	if sp.watched == nil {
-		sp.watched = make([]bool, sp.c.Size())
+		sp.watched = make([]bool, sp.c.Team().Size())
 	}
-	if sp.watched[peer] {
+	if sp.watched[sp.local(peer)] {
 		return nil
 	}
-	sp.watched[peer] = true
-	side := team.Reader{State: &t.state, Mem: sp.c.Team().Peers[peer].Mem, At: sp.places[peer].At.Location()}
+	sp.watched[sp.local(peer)] = true
+	side := team.Reader{State: &t.state, Mem: sp.peer(peer).Mem, At: sp.places[sp.local(peer)].At.Location()}
 	rank := sp.c.Rank()
 	sp.c.Domain().WatchCopies(side, peer, func(g mem.Location) bool { return t.copying(rank, g) })
 	return nil

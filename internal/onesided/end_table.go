@@ -143,7 +143,7 @@ func copiesKey(to int) uint64 { return uint64(to+1) << 32 }
 // keyTo returns the rank that a key is for.
 func keyTo(key uint64) int { return int(key>>32) - 1 }
 
-// endTable is a rank's ends. Behind it follow, for each rank, the numbers of ends made.
+// endTable is a rank's ends. Behind it follow, for each rank of its team, the numbers of ends made.
 type endTable struct {
 	ends  [tableEnds]channelEnd
 	most  atomic.Uint64 // slots from this one on have never been used
@@ -153,7 +153,7 @@ type endTable struct {
 
 func tableBytes(ranks int) int { return int(unsafe.Sizeof(endTable{})) + 8*ranks }
 
-// made returns the number of ends made with a rank so far, including those whose slots are free again.
+// made returns the number of ends made with a rank of the team so far, including those whose slots are free again.
 func (t *endTable) made(to int) *atomic.Uint64 {
 	return (*atomic.Uint64)(unsafe.Add(unsafe.Pointer(t), int(unsafe.Sizeof(*t))+8*to))
 }
@@ -170,23 +170,23 @@ func (sp *Space) makeTable() error {
 	if sp.table != nil {
 		return nil
 	}
-	a, err := c.Domain().Heap.Alloc(tableBytes(c.Size()))
+	a, err := c.Domain().Heap.Alloc(tableBytes(c.Team().Size()))
 	if err != nil {
 		return fmt.Errorf("channel table: %w", err)
 	}
 	c.RetireAtClose(a)
 	sp.table = (*endTable)(a.Ptr)
-	sp.places[c.Rank()].At = team.WordOf(a.At)
-	sp.places[c.Rank()].Ready.Store(1)
+	sp.places[c.Team().Rank()].At = team.WordOf(a.At)
+	sp.places[c.Team().Rank()].Ready.Store(1)
 	return nil
 }
 
 // tableOf returns a peer's table, or nil if the peer has none yet.
 func (sp *Space) tableOf(peer int) (*endTable, error) {
-	if sp.places[peer].Ready.Load() == 0 {
+	if sp.places[sp.local(peer)].Ready.Load() == 0 {
 		return nil, nil
 	}
-	ptr, err := sp.c.Team().Peers[peer].Mem.Resolve(sp.places[peer].At.Location(), tableBytes(sp.c.Size()))
+	ptr, err := sp.peer(peer).Mem.Resolve(sp.places[sp.local(peer)].At.Location(), tableBytes(sp.c.Team().Size()))
 	if err != nil {
 		return nil, fmt.Errorf("channel table of rank %d: %w", peer, err)
 	}

@@ -36,8 +36,8 @@ func (w *Window) Live(peer int) error { return w.ranks[peer].Live() }
 // WaitPolls waits until the housekeeping that would notice that the peer has closed its end. looks is how often it has
 // called ready, which is once after each housekeeping.
 func (ch *Channel) WaitPolls() (looks int, err error) {
-	w := waiting{team.WaitState{Op: "wait", Ctx: context.Background(), Peer: ch.peer, Step: "polls"}, ch.c, ch,
-		&ch.theirs.state}
+	w := waiting{WaitState: team.WaitState{Op: "wait", Ctx: context.Background(), Peer: ch.peer, Step: "polls"}, c: ch.c, of: ch,
+		theirs: &ch.theirs.state, sp: ch.sp}
 	err = w.until(1, func() bool { looks++; return w.Polls >= team.PollsPerClock })
 	return looks, err
 }

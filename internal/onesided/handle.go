@@ -17,14 +17,14 @@ import (
 // little endian.
 const (
 	handleMagic   = "ubrh"
-	handleVersion = 3
-	handleBytes   = 112
+	handleVersion = 4
+	handleBytes   = 120
 
 	codeBytes = 16
 )
 
-// marshal returns the handle of e.
-func marshal(d *roster.Identity, domain uint64, e engine.Export) []byte {
+// marshal returns the handle of e, which a rank of the job has made.
+func marshal(d *roster.Identity, domain uint64, rank int, e engine.Export) []byte {
 	le := binary.LittleEndian
 	b := make([]byte, 0, handleBytes)
 	b = append(b, handleMagic...)
@@ -48,6 +48,7 @@ func marshal(d *roster.Identity, domain uint64, e engine.Export) []byte {
 	}
 	b = append(b, gpu, uint8(e.Access), uint8(e.Transports), 0)
 	b = le.AppendUint64(b, e.Grant.Generation)
+	b = le.AppendUint64(b, uint64(rank))
 	return append(b, code(d, b)...)
 }
 
@@ -57,11 +58,20 @@ func code(d *roster.Identity, b []byte) []byte {
 	return m.Sum(nil)[:codeBytes]
 }
 
-// unmarshal returns the export and the domain that a handle names. It does all the checks that need no peer.
-func unmarshal(d *roster.Identity, b []byte) (e engine.Export, domain uint64, p shm.Process, err error) {
+// handle is what a handle says.
+type handle struct {
+	engine.Export
+	host    uint64
+	process shm.Process
+	domain  uint64
+	rank    int // of its maker, in the job
+}
+
+// unmarshal reads a handle. It does all the checks that need no peer.
+func unmarshal(d *roster.Identity, b []byte) (h handle, err error) {
 	le := binary.LittleEndian
-	bad := func(format string, args ...any) (engine.Export, uint64, shm.Process, error) {
-		return engine.Export{}, 0, shm.Process{}, fmt.Errorf("handle: "+format, args...)
+	bad := func(format string, args ...any) (handle, error) {
+		return handle{}, fmt.Errorf("handle: "+format, args...)
 	}
 	switch {
 	case len(b) < 8:
@@ -77,19 +87,19 @@ func unmarshal(d *roster.Identity, b []byte) (e engine.Export, domain uint64, p 
 		return bad("it was made in another job: %w", fault.ErrStale)
 	case !hmac.Equal(code(d, b[:handleBytes-codeBytes]), b[handleBytes-codeBytes:]):
 		return bad("its bytes were changed on the way: %w", fault.ErrArgument)
-	case le.Uint64(b[16:]) != d.Host:
-		return bad("it was made on another host: %w", fault.ErrNotSupported)
-	case b[84] > 1 || b[87] != 0:
+	case b[84] > 1 || b[87] != 0 || le.Uint64(b[96:]) >= 1<<31:
 		return bad("it is of an unknown kind of memory: %w", fault.ErrNotSupported)
 	}
-	e.GPU, e.Access, e.Transports = b[84] == 1, engine.Access(b[85]), engine.Transports(b[86])
-	p = shm.Process{PID: int(le.Uint32(b[24:])), Namespace: le.Uint32(b[28:]), Start: le.Uint64(b[32:])}
-	domain = le.Uint64(b[40:])
-	e.At = mem.Location{Arena: le.Uint32(b[48:]), Slot: le.Uint32(b[52:]), Generation: le.Uint64(b[56:]),
+	h.host = le.Uint64(b[16:])
+	h.process = shm.Process{PID: int(le.Uint32(b[24:])), Namespace: le.Uint32(b[28:]), Start: le.Uint64(b[32:])}
+	h.domain = le.Uint64(b[40:])
+	h.At = mem.Location{Arena: le.Uint32(b[48:]), Slot: le.Uint32(b[52:]), Generation: le.Uint64(b[56:]),
 		Offset: le.Uint64(b[64:])}
-	e.Bytes = int(le.Uint64(b[72:]))
-	e.Grant = mem.Location{Slot: le.Uint32(b[80:]), Generation: le.Uint64(b[88:])}
-	return e, domain, p, nil
+	h.Bytes = int(le.Uint64(b[72:]))
+	h.Grant = mem.Location{Slot: le.Uint32(b[80:]), Generation: le.Uint64(b[88:])}
+	h.GPU, h.Access, h.Transports = b[84] == 1, engine.Access(b[85]), engine.Transports(b[86])
+	h.rank = int(le.Uint64(b[96:]))
+	return h, nil
 }
 
 // MarshalHandle returns a handle of r, for Import on a peer.
@@ -102,6 +112,7 @@ func MarshalHandle(r *engine.Registration) ([]byte, error) {
 	if err != nil {
 		return nil, r.Comm().LocalError("marshal", err)
 	}
-	d := r.Comm().Domain()
-	return marshal(d.Identity(), d.Heap.Domain, e), nil
+	c := r.Comm()
+	d := c.Domain()
+	return marshal(d.Identity(), d.Heap.Domain, c.InJob(c.Rank()), e), nil
 }

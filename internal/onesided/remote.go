@@ -1,6 +1,7 @@
 package onesided
 
 import (
+	"context"
 	"fmt"
 	"sync/atomic"
 	"unsafe"
@@ -15,6 +16,7 @@ type Remote struct {
 	engine.Import
 	c   *engine.Comm   // which imported it
 	ptr unsafe.Pointer // nil on a device, which has the memory mapped for each end
+	far *far           // of a rank of another host; else nil
 }
 
 // Import returns the memory that a handle names. The caller closes it.
@@ -23,43 +25,68 @@ func (sp *Space) Import(handle []byte) (*Remote, error) {
 	if err := c.Usable("import"); err != nil {
 		return nil, err
 	}
-	e, domain, p, err := unmarshal(c.Domain().Identity(), handle)
-	if err == nil {
-		err = c.BetweenHosts("")
-	}
+	h, err := unmarshal(c.Domain().Identity(), handle)
 	if err != nil {
 		return nil, c.LocalError("import", err)
+	}
+	rank := c.OfJob(h.rank)
+	if rank >= 0 && rank < c.Size() && sp.local(rank) < 0 && h.host != c.Domain().Identity().Host {
+		return sp.importFar(rank, h.Export)
 	}
 	defer c.Polls.Leave()
 	if !c.Polls.Enter() {
 		return nil, c.LocalError("import", engine.ErrCommClosed)
 	}
-	for r := range c.Team().Peers {
-		if c.Team().Peers[r].Domain != domain {
+	for i := range c.Team().Peers {
+		r := c.Team().Name(i)
+		if c.Team().Peers[i].Domain != h.domain {
 			continue
 		}
 		if r == c.Rank() {
 			return nil, peerError(c, "import", r, fmt.Errorf("handle: it is this rank's own: %w", fault.ErrArgument))
 		}
-		if c.Team().Peers[r].Proc != p {
+		if c.Team().Peers[i].Proc != h.process {
 			break
 		}
-		m, err := sp.reach(r, e)
+		m, err := sp.reach(r, h.Export)
 		if err != nil {
 			return nil, peerError(c, "import", r, err)
 		}
 		return m, nil
 	}
-	return nil, c.LocalError("import", fmt.Errorf("handle: its maker, %v, is not among the ranks: %w", p, fault.ErrStale))
+	return nil, c.LocalError("import", fmt.Errorf("handle: its maker, %v, is not among the ranks: %w", h.process, fault.ErrStale))
+}
+
+// importFar is Import for a rank of another host, which it asks.
+func (sp *Space) importFar(rank int, e engine.Export) (*Remote, error) {
+	c := sp.c
+	if !sp.asking.Enter() {
+		sp.asking.Leave()
+		return nil, c.LocalError("import", engine.ErrCommClosed)
+	}
+	defer sp.asking.Leave()
+	m, err := sp.reach(rank, e)
+	if err == nil {
+		err = m.checkFar(context.Background(), "import")
+	}
+	if err != nil {
+		return nil, peerError(c, "import", rank, err)
+	}
+	return m, nil
 }
 
 // reach returns another rank's export as memory in this process.
 func (sp *Space) reach(rank int, e engine.Export) (*Remote, error) {
 	c := sp.c
-	m := &Remote{c: c, Import: engine.Import{Export: e, Rank: rank, Memory: c.Team().Peers[rank].Mem}}
+	m := &Remote{c: c, Import: engine.Import{Export: e, Rank: rank}}
 	if e.Bytes <= 0 {
 		return nil, fmt.Errorf("%d bytes: %w", e.Bytes, fault.ErrArgument)
 	}
+	if m.far = sp.far(rank, false); m.far != nil {
+		m.Memory = farMemory{m.far}
+		return m, e.ReachableFar()
+	}
+	m.Memory = sp.peer(rank).Mem
 	if err := m.Live(); err != nil {
 		return nil, err
 	}
@@ -81,6 +108,17 @@ func (sp *Space) reach(rank int, e engine.Export) (*Remote, error) {
 func (m *Remote) Close() error {
 	if first := m.End(); !first {
 		return peerError(m.c, "close", m.Rank, fmt.Errorf("remote memory: %w", fault.ErrClosed))
+	}
+	return nil
+}
+
+// check returns what is wrong with a call about n bytes at off that needs a right, or nil.
+func (m *Remote) check(off, n int, need engine.Access) error {
+	if err := m.Needs(need); err != nil {
+		return err
+	}
+	if off < 0 || n < 0 || off > m.Bytes || n > m.Bytes-off {
+		return engine.OutsideError(off, n, m.Bytes, fmt.Sprintf("rank %d's memory", m.Rank))
 	}
 	return nil
 }
@@ -117,11 +155,8 @@ func (m *Remote) copy(copies *atomic.Uint64, off int, local unsafe.Pointer, n in
 // begin starts a copy from or to n bytes at off, which needs a right. It raises the count, which keeps the peer from giving the memory to
 // somebody else, and only then checks the grant. The caller lowers the count after the copy.
 func (m *Remote) begin(copies *atomic.Uint64, off, n int, need engine.Access) (unsafe.Pointer, error) {
-	if err := m.Needs(need); err != nil {
+	if err := m.check(off, n, need); err != nil {
 		return nil, err
-	}
-	if off < 0 || n < 0 || off > m.Bytes || n > m.Bytes-off {
-		return nil, engine.OutsideError(off, n, m.Bytes, fmt.Sprintf("rank %d's memory", m.Rank))
 	}
 	copies.Add(1)
 	if err := m.Live(); err != nil {

@@ -23,12 +23,12 @@ type Semaphore struct {
 func (sp *Space) NewSemaphore(ctx context.Context, peer int, dev hw.Device) (*Semaphore, error) {
 	const op = "new_semaphore"
 	ctx = engine.Context(ctx)
-	if err := sp.checkPeer(op, "a semaphore", peer); err != nil {
+	if err := sp.checkPeer(op, peer); err != nil {
 		return nil, err
 	}
 	s := &Semaphore{}
 	s.Side = newSide(sp, peer, s)
-	err := s.match(ctx, op, semaphoreWords(!dev.IsHost()), sp.checkPlace(dev), func(_ *channelEnd, slot int) error {
+	err := s.match(ctx, op, semaphoreWords(!dev.IsHost()), sp.checkPlace(dev, peer), func(_ *channelEnd, slot int) error {
 		if dev.IsHost() {
 			return nil
 		}
@@ -40,10 +40,13 @@ func (sp *Space) NewSemaphore(ctx context.Context, peer int, dev hw.Device) (*Se
 	return s, nil
 }
 
-// checkPlace returns why this rank can have no semaphore on dev, or nil.
-func (sp *Space) checkPlace(dev hw.Device) error {
-	if dev.IsHost() {
+// checkPlace returns why this rank can have no semaphore with a peer on dev, or nil.
+func (sp *Space) checkPlace(dev hw.Device, peer int) error {
+	switch {
+	case dev.IsHost():
 		return nil
+	case sp.local(peer) < 0:
+		return fmt.Errorf("a semaphore on %v, between hosts: %w", dev, fault.ErrNotSupported)
 	}
 	if err := sp.c.CheckDevice(dev); err != nil {
 		return err
@@ -114,16 +117,26 @@ func (s *Semaphore) add(ch *Channel) error {
 	case s.Closed():
 		return closedError(s)
 	}
-	slot, err := sp.take(ch, false) // it needs no place on the device
-	if err != nil {
-		if slot >= 0 {
-			sp.used[slot] = nil
+	var slot int
+	var err error
+	if s.far != nil {
+		if slot = sp.freeSlot(false); slot < 0 || slot >= maxEnds {
+			return errNoEnd
 		}
-		return err
+		sp.used[slot] = ch
+		ch.words = new(channelEnd)
+	} else {
+		slot, err = sp.take(ch, false) // it needs no place on the device
+		if err != nil {
+			if slot >= 0 {
+				sp.used[slot] = nil
+			}
+			return err
+		}
+		ch.words = &sp.table.ends[slot]
 	}
 	s.made++ // if the device refuses ch, its number is not used again
 	ch.number = s.made
-	ch.words = &sp.table.ends[slot]
 	ch.words.grant.Store(ch.remote.Grant.Generation)
 	ch.words.key.Store(copiesKey(s.peer))
 	if s.channels == nil {
@@ -180,6 +193,7 @@ func (s *Semaphore) giveUp(quick bool) error {
 		err = s.device.Close(quick)
 	}
 	s.mine.state.Store(team.StateClosed)
+	s.tell(callClosed)
 	s.sp.remove(s)
 	return err
 }

@@ -19,7 +19,7 @@ type Side struct {
 }
 
 func newSide(sp *Space, peer int, self closable) Side {
-	return Side{signals: &signals{sp: sp, c: sp.c, peer: peer, slot: -1}, self: self}
+	return Side{signals: &signals{sp: sp, c: sp.c, peer: peer, slot: -1, far: sp.far(peer, true)}, self: self}
 }
 
 // Begin begins a use; End ends it.
@@ -50,8 +50,23 @@ func (e *Side) End() {
 // Wait waits for a signal. Call it within a use.
 func (e *Side) Wait(ctx context.Context) error {
 	next := e.awaited + 1
-	if err := waitSignal(ctx, e.c, e.self, &e.theirs.state, e.peer, e.in, next); err != nil {
+	if e.far != nil {
+		return e.waitFar(ctx, next)
+	}
+	if err := waitSignal(ctx, e.sp, e.self, &e.theirs.state, e.peer, e.in, next); err != nil {
 		return err
+	}
+	e.awaited = next
+	return nil
+}
+
+// waitFar is Wait for a peer on another host.
+func (e *Side) waitFar(ctx context.Context, next uint64) error {
+	ready := func() bool { return team.Reached(e.in.Load(), next) }
+	if !e.far.look(looksFar, ready) {
+		if err := waitSignal(ctx, e.sp, e.self, &e.theirs.state, e.peer, e.in, next); err != nil {
+			return err
+		}
 	}
 	e.awaited = next
 	return nil
@@ -63,7 +78,7 @@ func (e *Side) wait(ctx context.Context, op, step string, ready func() bool) err
 	if within(looks, ready) {
 		return nil
 	}
-	w := waiting{team.WaitState{Op: op, Ctx: ctx, Peer: e.peer, Step: step}, e.c, e.self, nil}
+	w := waiting{WaitState: team.WaitState{Op: op, Ctx: ctx, Peer: e.peer, Step: step}, c: e.c, of: e.self, sp: e.sp}
 	if e.theirs != nil {
 		w.theirs = &e.theirs.state
 	}

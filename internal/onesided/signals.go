@@ -21,6 +21,9 @@ type signals struct {
 	key    uint64
 	mine   *channelEnd
 	theirs *channelEnd // nil until the other end has been found
+	far    *far        // the peer is on another host; else nil
+	number uint64      // among the ends made with that peer
+	late   atomic.Bool // signals were not sent, for want of room
 
 	out, in       *atomic.Uint64 // counters of signals
 	sent, awaited uint64
@@ -31,11 +34,26 @@ type signals struct {
 func (s *signals) Signal() {
 	s.sent++
 	spin.Release(s.out, s.sent)
+	if s.far != nil {
+		s.signalFar()
+	}
+}
+
+// signalFar tells a peer on another host. Without room for that, it learns of it with a later mark.
+func (s *signals) signalFar() {
+	if s.late.Load() || !s.far.paced(0) {
+		s.far.later(s)
+		return
+	}
+	s.far.send(&call{Kind: callSignal, ID: s.number, A: s.sent}, nil)
 }
 
 // Poll takes a signal if there is one. Call it within a use.
 func (s *signals) Poll() bool {
 	next := s.awaited + 1
+	if s.far != nil {
+		s.far.pair.Poll()
+	}
 	if !team.Reached(s.in.Load(), next) {
 		return false
 	}
@@ -52,6 +70,9 @@ func (s *signals) open(of closable, what exportWords, refused error) (opened boo
 	if c.Closing() {
 		return false, engine.ErrCommClosed
 	}
+	if s.far != nil {
+		return s.openFar(of, what, refused)
+	}
 	if err := sp.makeTable(); err != nil {
 		return false, err
 	}
@@ -61,7 +82,7 @@ func (s *signals) open(of closable, what exportWords, refused error) (opened boo
 	if s.slot < 0 {
 		return false, refused
 	}
-	made := sp.table.made(s.peer)
+	made := sp.table.made(sp.local(s.peer))
 	n := made.Load()
 	s.key = channelKey(s.peer, uint32(n))
 	s.mine = &sp.table.ends[s.slot]
@@ -79,17 +100,51 @@ func (s *signals) open(of closable, what exportWords, refused error) (opened boo
 	return true, refused
 }
 
+// openFar is open for a peer on another host. The slot only counts.
+func (s *signals) openFar(of closable, what exportWords, refused error) (opened bool, err error) {
+	f, sp := s.far, s.sp
+	slot := sp.freeSlot(false)
+	if slot < 0 {
+		return false, errNoEnd
+	}
+	if slot >= maxEnds && refused == nil {
+		refused = errNoEnd
+	}
+	s.slot = slot
+	sp.used[slot] = s
+	if refused != nil {
+		what = exportWords{slot: uint64(reason.Code(refused))}
+	}
+	f.mu.Lock()
+	f.made++
+	s.number = f.made
+	end := f.end(s.number)
+	f.mu.Unlock()
+	s.mine = &end.mine
+	s.out = &s.mine.signals[0].Uint64
+	s.mine.state.Store(team.StateOpen)
+	s.mine.export = what
+	s.key = channelKey(s.peer, uint32(s.number-1))
+	sp.put(of)
+	of.use().Enter()
+	f.send(&call{Kind: callEnd, ID: s.number, A: what.bytes, B: what.slot, C: what.generation, D: what.at.Offset}, nil)
+	return true, refused
+}
+
 func (s *signals) otherKey() uint64 { return channelKey(s.c.Rank(), uint32(s.key)-1) }
 
 // otherEnd finds the other end's words and its slot. They are nil if the end does not exist yet, or, with gone, any
 // more.
 func (s *signals) otherEnd() (e *channelEnd, slot int, gone bool, err error) {
+	if s.far != nil {
+		return s.far.otherEnd(s.number), 0, false, nil
+	}
 	t, err := s.sp.tableOf(s.peer)
 	if t == nil {
 		return nil, 0, false, err
 	}
 	key := s.otherKey()
-	gone = t.made(s.c.Rank()).Load() > uint64(uint32(key)-1) // loaded before the slots are searched
+	gone = t.made(s.c.Team().Rank()).Load() > uint64(uint32(key)-1) // loaded before the slots are searched
 	for i := range t.ends {
 		if t.ends[i].key.Load() == key {
 			return &t.ends[i], i, false, nil
@@ -98,10 +153,17 @@ func (s *signals) otherEnd() (e *channelEnd, slot int, gone bool, err error) {
 	return nil, 0, gone, nil
 }
 
+// tell tells a peer on another host what has become of this end.
+func (s *signals) tell(kind callKind) {
+	if s.far != nil {
+		s.far.send(&call{Kind: kind, ID: s.number}, nil)
+	}
+}
+
 // found keeps where the other end is.
 func (s *signals) found(theirs *channelEnd) {
 	s.sp.mu.Lock()
-	s.theirs, s.in = theirs, theirs.word(s.peer > s.c.Rank())
+	s.theirs, s.in = theirs, theirs.word(s.far == nil && s.peer > s.c.Rank())
 	s.sp.mu.Unlock()
 }
 
@@ -112,6 +174,9 @@ func (s *signals) givenUp() error {
 
 // theirsClosed reports whether the other end, which has been found, is closed.
 func (s *signals) theirsClosed() bool {
+	if s.far != nil {
+		return s.theirs.state.Load() == team.StateClosed
+	}
 	return s.theirs.key.Load() == s.otherKey() && s.theirs.state.Load() == team.StateClosed
 }
 
@@ -121,11 +186,14 @@ func (s *signals) left() bool {
 	if s.mine.state.Load() != team.StateClosed {
 		return false
 	}
+	if s.far != nil {
+		return s.far.leave(s.number)
+	}
 	gone := false
 	if s.theirs == nil {
 		s.theirs, _, gone, _ = s.otherEnd()
 	}
-	p := &s.c.Team().Peers[s.peer]
+	p := s.sp.peer(s.peer)
 	reader := team.Reader{State: &p.Area.State, Mem: p.Mem, At: p.At}
 	gone = gone || s.theirs != nil && (s.theirs.key.Load() != s.otherKey() || s.theirs.state.Load() == team.StateClosed)
 	if !gone && !reader.Done() {

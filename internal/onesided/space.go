@@ -6,12 +6,14 @@ import (
 	"errors"
 	"fmt"
 	"sync"
+	"sync/atomic"
 	"time"
 	"unsafe"
 
 	"github.com/ubcoll/ubcoll/fault"
 	"github.com/ubcoll/ubcoll/internal/engine"
 	"github.com/ubcoll/ubcoll/internal/gpuend"
+	"github.com/ubcoll/ubcoll/internal/hosts"
 	"github.com/ubcoll/ubcoll/internal/team"
 )
 
@@ -23,17 +25,24 @@ type Space struct {
 	open    map[closable]bool
 	closed  counters // of what is no longer open
 	table   *endTable
-	watched []bool              // by rank: this rank watches its table
+	watched []bool              // by the team's rank: this rank watches its table
 	used    [tableEnds]occupant // slots of the table: open, or closed here and not yet at the peer
-	places  []*team.Place       // where the ranks' tables are
+	places  []*team.Place       // where the tables of the team's ranks are
 	device  *gpuend.Table       // nil if there was never a device
+
+	// Of communicators of several hosts.
+	index   []int32 // by rank: its rank in the team, or -1
+	fars    []atomic.Pointer[far]
+	pairs   *hosts.Pairs // nil before Span
+	unhook  func()
+	asking  team.Gate          // counts calls that wait for a rank of another host and use nothing that closes
+	windows map[uint64]*Window // by Window.id; guarded by mu
 }
 
 // NewSpace makes c's Space.
 func NewSpace(c *engine.Comm, _ engine.Attachment) engine.Attachment { return &Space{c: c} }
 
-// SpaceOf returns c's Space. If c has none, because it has no ranks or they are on several hosts, it returns one whose
-// calls say why.
+// SpaceOf returns c's Space. If c has none, because it has no ranks, it returns one whose calls say why.
 func SpaceOf(c *engine.Comm) *Space {
 	if sp, ok := engine.Attached[*Space](c); ok {
 		return sp
@@ -47,7 +56,7 @@ func (sp *Space) AreaBytes() int { return int(unsafe.Sizeof(team.Place{})) }
 // Lay sets where a rank publishes its table. It implements engine.Attachment.
 func (sp *Space) Lay(rank int, at unsafe.Pointer) {
 	if sp.places == nil {
-		sp.places = make([]*team.Place, sp.c.Size())
+		sp.places = make([]*team.Place, sp.c.Team().Size())
 	}
 	sp.places[rank] = (*team.Place)(at)
 }
@@ -80,6 +89,8 @@ func (sp *Space) Reopen() {}
 // Close implements engine.Attachment.
 func (sp *Space) Close() error {
 	err := sp.closeAll(false)
+	sp.asking.Close()
+	err = errors.Join(err, sp.closeFar())
 	sp.mu.Lock()
 	defer sp.mu.Unlock()
 	if sp.table != nil {

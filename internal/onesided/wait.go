@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"sync/atomic"
+	"time"
 
 	"github.com/ubcoll/ubcoll/fault"
 	"github.com/ubcoll/ubcoll/internal/engine"
@@ -16,14 +17,20 @@ import (
 type waiting struct {
 	team.WaitState
 	c      *engine.Comm
-	of     closable
+	of     closable       // nil: nothing that closes
 	theirs *atomic.Uint64 // the state of the peer's side, or nil while that is unknown
+	sp     *Space
+	start  time.Time // of a wait for another host
 }
 
 // until waits until ready returns true. Its caller has already called ready. It does housekeeping first, and again
 // after every `looks` calls of ready.
 func (w *waiting) until(looks int, ready func() bool) error {
 	defer w.c.Team().EndWait(&w.WaitState)
+	if f := w.sp.far(w.Peer, true); f != nil {
+		return w.untilFar(f, ready)
+	}
+	w.Peer = w.sp.local(w.Peer)
 	for {
 		if err := w.poll(); err != nil {
 			if ready() {
@@ -32,6 +39,27 @@ func (w *waiting) until(looks int, ready func() bool) error {
 			return w.lost(err)
 		}
 		if within(looks, ready) {
+			return nil
+		}
+	}
+}
+
+// untilFar is until for a peer on another host.
+func (w *waiting) untilFar(f *far, ready func() bool) error {
+	w.start, w.Far, w.Peer = time.Now(), w.Peer+1, w.c.Team().Rank()
+	for {
+		err := w.polled(w.c.Team().Check(&w.WaitState), f.pair.Rank)
+		if err == nil {
+			err = f.lost()
+		}
+		if err != nil {
+			if f.look(1, ready) {
+				return nil
+			}
+			return w.lost(err)
+		}
+		f.idle(w.start)
+		if f.look(looksFar, ready) {
 			return nil
 		}
 	}
@@ -50,14 +78,22 @@ func within(looks int, ready func() bool) bool {
 // poll does the housekeeping, and also notices if the peer has closed its side. Its errors do not break the
 // communicator: see lost. If a peer's communicator broke, that error takes precedence over the closed side.
 func (w *waiting) poll() error {
-	if err := w.c.Team().Poll(&w.WaitState); err != nil {
+	return w.polled(w.c.Team().Poll(&w.WaitState), w.c.Team().Name(w.Peer))
+}
+
+// polled is poll once the team has been polled, for a wait for a rank.
+func (w *waiting) polled(err *fault.Error, rank int) error {
+	switch {
+	case err != nil:
 		return err
+	case w.of == nil:
+		return nil
 	}
 	if err := w.of.Err(); err != nil {
 		return err
 	}
-	if w.theirs != nil && w.theirs.Load() == team.StateClosed && w.c.Team().Peers[w.Peer].Lost() == 0 {
-		return fmt.Errorf("rank %d has closed its side of %s: %w", w.Peer, w.of.name(), fault.ErrClosed)
+	if w.theirs != nil && w.theirs.Load() == team.StateClosed && (w.Far != 0 || w.c.Team().Peers[w.Peer].Lost() == 0) {
+		return fmt.Errorf("rank %d has closed its side of %s: %w", rank, w.of.name(), fault.ErrClosed)
 	}
 	return nil
 }
@@ -78,14 +114,15 @@ func (w *waiting) lost(err error) error {
 }
 
 // waitSignal waits until word, the peer's count of signals, has reached next.
-func waitSignal(ctx context.Context, c *engine.Comm, of closable, theirs *atomic.Uint64, peer int, word *atomic.Uint64,
+func waitSignal(ctx context.Context, sp *Space, of closable, theirs *atomic.Uint64, peer int, word *atomic.Uint64,
 	next uint64) error {
+	c := sp.c
 	looks := c.Team().Looks()
 	for i := 0; i < looks; i++ {
 		if team.Reached(word.Load(), next) {
 			return nil
 		}
 	}
-	w := waiting{team.WaitState{Op: "wait", Ctx: ctx, Peer: peer, Step: "signal"}, c, of, theirs}
+	w := waiting{WaitState: team.WaitState{Op: "wait", Ctx: ctx, Peer: peer, Step: "signal"}, c: c, of: of, theirs: theirs, sp: sp}
 	return w.until(looks, func() bool { return team.Reached(word.Load(), next) })
 }

@@ -78,12 +78,15 @@ type Window struct {
 	slots  []int          // on devices: of the ends, by rank
 	block  *mem.Allocation
 	mine   *windowBlock
-	ranks  []windowRank
-	filled atomic.Bool // the window is complete
-	making sync.Mutex  // guards the two fields below
-	begun  bool        // whoever runs its group is making it
-	given  bool        // closed before it was complete
-	ended  atomic.Bool // this rank no longer accesses other parts
+	ranks  []windowRank  // by the team's rank
+	id     uint64        // between hosts: the same on all ranks, and of no other window
+	export engine.Export // of this rank's part
+	record []byte        // for the ranks of this host
+	filled atomic.Bool   // the window is complete
+	making sync.Mutex    // guards the two fields below
+	begun  bool          // whoever runs its group is making it
+	given  bool          // closed before it was complete
+	ended  atomic.Bool   // this rank no longer accesses other parts
 
 	viewing sync.Mutex
 }
@@ -96,9 +99,10 @@ type windowRank struct {
 	at      mem.Location // where block is
 	slot    int          // on devices: of that rank's end towards this one
 	signals *atomic.Uint64
-	sent    uint64 // signals to that rank
-	awaited uint64 // signals from that rank
-	view    view   // of that rank's part, if it was made; guarded by Window.viewing
+	sent    uint64   // signals to that rank
+	awaited uint64   // signals from that rank
+	view    view     // of that rank's part, if it was made; guarded by Window.viewing
+	far     *farRank // of a rank of another host: then all above are empty but the signals
 }
 
 // windowBlock is one rank's words, which it alone writes. windowWords for each rank follow.
@@ -117,12 +121,12 @@ type windowWords struct {
 	_       [112]byte
 }
 
-// windowBytes returns the size of a rank's words.
+// windowBytes returns the size of a rank's words, for the ranks of its host.
 func windowBytes(ranks int) int {
 	return int(unsafe.Sizeof(windowBlock{})) + ranks*int(unsafe.Sizeof(windowWords{}))
 }
 
-// to returns the words for rank r.
+// to returns the words for the team's rank r.
 func (b *windowBlock) to(r int) *windowWords {
 	return (*windowWords)(unsafe.Add(unsafe.Pointer(b),
 		int(unsafe.Sizeof(*b))+r*int(unsafe.Sizeof(windowWords{}))))
@@ -147,11 +151,20 @@ func (w *Window) begin(ctx context.Context, op string, peer int) (*windowRank, e
 	case peer < 0 || peer >= c.Size():
 		err = c.LocalError(op, fmt.Errorf("rank %d of %d: %w", peer, c.Size(), fault.ErrArgument))
 	}
+	if err == nil {
+		if f := w.sp.far(peer, true); f != nil {
+			var k *windowRank
+			if k, err = w.farRank(ctx, op, f); err == nil {
+				return k, nil
+			}
+			err = peerError(c, op, peer, err)
+		}
+	}
 	if err != nil {
 		end(w)
 		return nil, err
 	}
-	return &w.ranks[peer], nil
+	return &w.ranks[w.sp.local(peer)], nil
 }
 
 // allows returns why the window's flags do not allow what a call needs, or nil.
@@ -216,7 +229,11 @@ func (w *Window) Copy(ctx context.Context, s *engine.Stream, op string, peer, of
 		w.count(put, n)
 		return nil
 	}
-	err = k.Remote.copy(&w.mine.to(peer).copying, off, v.Ptr, n, put)
+	if k.far != nil {
+		err = w.copyFar(ctx, op, k, off, v.Ptr, n, put)
+	} else {
+		err = k.Remote.copy(&w.mine.to(w.sp.local(peer)).copying, off, v.Ptr, n, put)
+	}
 	if err == nil {
 		w.count(put, n)
 	}
@@ -260,19 +277,23 @@ func (w *Window) signal(ctx context.Context, s *engine.Stream, peer int, kind gp
 	switch {
 	case w.device != nil:
 		err = w.device.Signal(ctx, s, peer, kind)
+	case k.far != nil && kind == gpuend.StepSignal:
+		err = w.signalFar(ctx, k)
+	case k.far != nil:
+		err = w.waitFar(ctx, k)
 	case kind == gpuend.StepSignal:
 		k.sent++
-		spin.Release(&w.mine.to(peer).signals, k.sent)
+		spin.Release(&w.mine.to(w.sp.local(peer)).signals, k.sent)
 	default:
 		next := k.awaited + 1
-		if err = waitSignal(ctx, w.c, w, &k.block.state, peer, k.signals, next); err == nil {
+		if err = waitSignal(ctx, w.sp, w, &k.block.state, peer, k.signals, next); err == nil {
 			k.awaited = next
 		}
 	}
 	return w.wrap(op, peer, err)
 }
 
-// Flush completes this rank's puts and gets. On the host they are already complete when they return.
+// Flush completes this rank's puts and gets. On one host they are already complete when they return.
 func (w *Window) Flush(ctx context.Context, s *engine.Stream) error {
 	const op = "flush"
 	if w.queues(s) {
@@ -285,7 +306,8 @@ func (w *Window) Flush(ctx context.Context, s *engine.Stream) error {
 	if w.device != nil {
 		return w.wrap(op, -1, w.device.Flush(ctx, s))
 	}
-	return nil
+	about, err := w.flushFar(ctx)
+	return w.wrap(op, about, err)
 }
 
 // Flags returns the flags that the window was made with.
@@ -326,7 +348,7 @@ func (w *Window) Err() error {
 	return nil
 }
 
-// reader returns a rank's side of the window, as a reader of this rank's memory.
+// reader returns the side of a rank of the team of the window, as a reader of this rank's memory.
 func (w *Window) reader(r int) team.Reader {
 	k := &w.ranks[r]
 	return team.Reader{State: &k.block.state, Mem: k.Memory, At: k.at}
@@ -336,7 +358,7 @@ func (w *Window) reader(r int) team.Reader {
 func (w *Window) giveUp(quick bool) error {
 	var readers []team.Reader
 	for r := range w.ranks {
-		if r != w.c.Rank() {
+		if r != w.c.Team().Rank() {
 			readers = append(readers, w.reader(r))
 		}
 	}
@@ -349,6 +371,7 @@ func (w *Window) giveUp(quick bool) error {
 	}
 	w.endViews()
 	err = errors.Join(err, w.deregister())
+	w.leaveFar()
 	w.ended.Store(true)
 	w.mine.state.Store(team.StateClosed)
 	w.c.Domain().Retire([]*mem.Allocation{w.block}, readers)

@@ -18,7 +18,7 @@ func (s windowSlot) left() bool {
 	if !s.w.ended.Load() || s.rank == s.w.c.Rank() {
 		return s.w.ended.Load()
 	}
-	reader := s.w.reader(s.rank)
+	reader := s.w.reader(s.w.sp.local(s.rank))
 	return reader.Done()
 }
 

@@ -58,19 +58,16 @@ func readWindowRecord(b []byte, ranks, mine int) (x windowRecord, slot uint32, e
 // calls have run. The caller closes the window.
 func (sp *Space) RegisterWindow(ctx context.Context, v *engine.View, vec team.Vec, flags WindowFlags) (*Window, error) {
 	w := &Window{sp: sp, c: sp.c, flags: flags, vec: vec}
-	agree := &engine.Gathering{Kind: team.KindWindow, Before: w.offer, Check: w.compare, Failed: w.unmade}
-	meet := &engine.Gathering{Kind: team.KindWindow, Before: func() ([]byte, error) { return nil, w.meet(ctx) },
-		After:  w.complete,
-		Failed: w.unmade}
+	steps := w.steps(ctx)
 	if v.Recorder == nil {
-		err := v.Comm.Gather(ctx, agree, meet)
+		err := v.Comm.Gather(ctx, steps...)
 		if err != nil {
 			return nil, engine.WithCleanup(err, w.discard())
 		}
 		return w, nil
 	}
-	meet.Step = 1
-	for _, g := range []*engine.Gathering{agree, meet} {
+	for i, g := range steps {
+		g.Step = i
 		recorded := v.Recorder.Begin()
 		*recorded = g.Work()
 		if err := v.Recorder.Record(v.Comm, recorded); err != nil {
@@ -78,6 +75,76 @@ func (sp *Space) RegisterWindow(ctx context.Context, v *engine.View, vec team.Ve
 		}
 	}
 	return w, nil
+}
+
+// steps are the exchanges that make a window. Between hosts, ranks first agree on what they have, and then those of each
+// host tell each other where that is.
+func (w *Window) steps(ctx context.Context) []*engine.Gathering {
+	kind := team.KindWindow
+	agree := &engine.Gathering{Kind: kind, Before: w.offer, Check: w.compare, Failed: w.unmade}
+	meet := &engine.Gathering{Kind: kind, Before: func() ([]byte, error) { return nil, w.meet(ctx) }, After: w.complete,
+		Failed: w.unmade}
+	if !w.c.SpansHosts() {
+		return []*engine.Gathering{agree, meet}
+	}
+	return []*engine.Gathering{{Kind: kind, Before: w.offerFar, Check: w.compareFar, Failed: w.unmade},
+		{Kind: kind, Before: func() ([]byte, error) { return w.record, nil }, Check: w.compare, Failed: w.unmade, HostOnly: true}, meet}
+}
+
+// offerFar is offer for ranks of several hosts, which get what they have to agree on.
+func (w *Window) offerFar() (b []byte, err error) {
+	if w.record, err = w.offer(); err != nil {
+		return nil, err
+	}
+	var x windowRecord
+	if _, err := binary.Decode(w.record, binary.LittleEndian, &x); err != nil {
+		return nil, err
+	}
+	return binary.Append(nil, binary.LittleEndian, x.far())
+}
+
+// compareFar checks that the ranks of all hosts agree, and lets peers ask for this rank's part.
+func (w *Window) compareFar(all [][]byte) (int, error) {
+	var first windowRecord
+	for r, b := range all {
+		var x farRecord
+		if _, err := binary.Decode(b, binary.LittleEndian, &x); err != nil {
+			return r, fmt.Errorf("record of rank %d: %w: %w", r, err, fault.ErrMismatch)
+		}
+		of := x.window()
+		if r == 0 {
+			first = of
+		}
+		if err := of.differs(&first, 0, r); err != nil {
+			return r, err
+		}
+	}
+	w.id = w.c.Team().Seq
+	w.sp.mu.Lock()
+	defer w.sp.mu.Unlock()
+	if w.sp.windows == nil {
+		w.sp.windows = map[uint64]*Window{}
+	}
+	w.sp.windows[w.id] = w
+	return -1, nil
+}
+
+// differs returns how the record x of rank r and the one of rank `from` differ.
+func (x *windowRecord) differs(first *windowRecord, from, r int) error {
+	differ := func(what string, a, b any) error {
+		return fmt.Errorf("%s is %v on rank %d and %v on rank %d: %w", what, a, from, b, r, fault.ErrMismatch)
+	}
+	switch {
+	case x.Device != first.Device:
+		return differ("the window's memory", whereIs[first.Device], whereIs[x.Device])
+	case x.Flags != first.Flags:
+		return differ("the window's flags", WindowFlags(first.Flags), WindowFlags(x.Flags))
+	case x.Bytes != first.Bytes:
+		return differ("the window's size in bytes", first.Bytes, x.Bytes)
+	case WindowFlags(x.Flags)&WindowCollSymmetric != 0 && x.Distance != first.Distance:
+		return differ("the symmetric window's offset in its allocation", first.Distance, x.Distance)
+	}
+	return nil
 }
 
 // offer registers this rank's part, and returns its record.
@@ -90,8 +157,6 @@ func (w *Window) offer() ([]byte, error) {
 	switch {
 	case given:
 		return nil, fmt.Errorf("the window was closed before its group ended: %w", fault.ErrClosed)
-	case c.SpansHosts():
-		return nil, c.BetweenHosts("")
 	case w.flags&^allWindowFlags != 0:
 		return nil, fmt.Errorf("window flags %v: %w", w.flags, fault.ErrArgument)
 	case w.flags&WindowReadOnly != 0 && w.flags&WindowAtomic != 0:
@@ -104,6 +169,9 @@ func (w *Window) offer() ([]byte, error) {
 	}
 	var err error
 	if !w.vec.Dev.IsHost() {
+		if c.SpansHosts() {
+			return nil, c.BetweenHosts(fmt.Sprintf("a window on %v", w.vec.Dev))
+		}
 		if err = c.CheckDevice(w.vec.Dev); err != nil {
 			return nil, err
 		}
@@ -115,7 +183,8 @@ func (w *Window) offer() ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	if w.block, err = c.Domain().Heap.Alloc(windowBytes(c.Size())); err != nil {
+	w.export = e
+	if w.block, err = c.Domain().Heap.Alloc(windowBytes(c.Team().Size())); err != nil {
 		return nil, fmt.Errorf("window's words: %w", err)
 	}
 	w.mine = (*windowBlock)(w.block.Ptr)
@@ -132,36 +201,30 @@ func (w *Window) offer() ([]byte, error) {
 	return x.bytes(w.slots)
 }
 
-// compare checks that the ranks agree, and keeps their records.
+// compare checks that the ranks of this host agree, and keeps their records.
 func (w *Window) compare(all [][]byte) (int, error) {
 	var first windowRecord
-	w.ranks = make([]windowRank, w.c.Size())
-	for r, b := range all {
-		x, slot, err := readWindowRecord(b, w.c.Size(), w.c.Rank())
+	t := w.c.Team()
+	w.ranks = make([]windowRank, t.Size())
+	for i := range w.ranks {
+		r := t.Name(i)
+		x, slot, err := readWindowRecord(all[r], w.c.Size(), w.c.Rank())
 		if err != nil {
 			return r, fmt.Errorf("record of rank %d: %w: %w", r, err, fault.ErrMismatch)
 		}
-		if r == 0 {
+		if i == 0 {
 			first = x
 		}
-		differ := func(what string, a, b any) (int, error) {
-			return r, fmt.Errorf("%s is %v on rank 0 and %v on rank %d: %w", what, a, b, r, fault.ErrMismatch)
+		err = x.differs(&first, t.Name(0), r)
+		if err == nil && x.Device && int(slot) >= w.sp.deviceSlots() {
+			err = fmt.Errorf("record of rank %d: bad end: %w", r, fault.ErrMismatch)
 		}
-		switch {
-		case x.Device != first.Device:
-			return differ("the window's memory", whereIs[first.Device], whereIs[x.Device])
-		case x.Device && int(slot) >= w.sp.deviceSlots():
-			return r, fmt.Errorf("record of rank %d: bad end: %w", r, fault.ErrMismatch)
-		case x.Flags != first.Flags:
-			return differ("the window's flags", WindowFlags(first.Flags), WindowFlags(x.Flags))
-		case x.Bytes != first.Bytes:
-			return differ("the window's size in bytes", first.Bytes, x.Bytes)
-		case WindowFlags(x.Flags)&WindowCollSymmetric != 0 && x.Distance != first.Distance:
-			return differ("the symmetric window's offset in its allocation", first.Distance, x.Distance)
+		if err != nil {
+			return r, err
 		}
-		k := &w.ranks[r]
+		k := &w.ranks[i]
 		k.at, k.base = x.Block, x.At
-		k.Remote = &Remote{c: w.c, Import: engine.Import{Rank: r, Memory: w.c.Team().Peers[r].Mem,
+		k.Remote = &Remote{c: w.c, Import: engine.Import{Rank: r, Memory: t.Peers[i].Mem,
 			Export: engine.Export{At: x.At, Bytes: int(x.Bytes), Grant: x.Grant, GPU: x.Device,
 				Access: WindowFlags(x.Flags).access()}}}
 		k.slot = int(slot)
@@ -171,31 +234,32 @@ func (w *Window) compare(all [][]byte) (int, error) {
 
 var whereIs = map[bool]string{false: "the host's", true: "a device's"}
 
-// meet maps the other ranks' parts.
+// meet maps the parts of the other ranks of this host.
 func (w *Window) meet(ctx context.Context) error {
 	if w.ranks == nil || w.mine == nil {
 		return fmt.Errorf("its ranks did not agree: %w", fault.ErrMismatch)
 	}
-	for r := range w.ranks {
-		k := &w.ranks[r]
-		if r == w.c.Rank() {
+	me := w.c.Team().Rank()
+	for i := range w.ranks {
+		k := &w.ranks[i]
+		if i == me {
 			k.block, k.ptr = w.mine, w.vec.Ptr
-			k.signals = &w.mine.to(r).signals
+			k.signals = &w.mine.to(i).signals
 		} else {
-			block, err := k.Memory.Resolve(k.at, windowBytes(w.c.Size()))
+			block, err := k.Memory.Resolve(k.at, windowBytes(len(w.ranks)))
 			if err != nil {
-				return fmt.Errorf("map the words of rank %d's window: %w", r, err)
+				return fmt.Errorf("map the words of rank %d's window: %w", k.Rank, err)
 			}
 			k.block = (*windowBlock)(block)
-			k.signals = &k.block.to(w.c.Rank()).signals
-			w.mine.to(r).grant.Store(k.Grant.Generation)
+			k.signals = &k.block.to(me).signals
+			w.mine.to(i).grant.Store(k.Grant.Generation)
 		}
 		var err error
 		if w.device != nil {
-			err = w.openEnd(ctx, r)
-		} else if r != w.c.Rank() {
+			err = w.openEnd(ctx, i)
+		} else if i != me {
 			if k.ptr, err = k.Memory.Resolve(k.base, k.Bytes); err != nil {
-				err = fmt.Errorf("map the window of rank %d: %w", r, err)
+				err = fmt.Errorf("map the window of rank %d: %w", k.Rank, err)
 			}
 		}
 		if err != nil {
@@ -207,10 +271,11 @@ func (w *Window) meet(ctx context.Context) error {
 
 // complete makes the window usable. Either all ranks call it, or none.
 func (w *Window) complete([][]byte) {
-	for r := range w.ranks {
-		if r != w.c.Rank() {
-			words := w.ranks[r].block.to(w.c.Rank())
-			w.c.Domain().WatchCopies(w.reader(r), r, engine.CopyWords(&words.copying, &words.grant))
+	me := w.c.Team().Rank()
+	for i := range w.ranks {
+		if i != me {
+			words := w.ranks[i].block.to(me)
+			w.c.Domain().WatchCopies(w.reader(i), w.ranks[i].Rank, engine.CopyWords(&words.copying, &words.grant))
 		}
 	}
 	w.sp.add(w)
@@ -235,6 +300,7 @@ func (w *Window) unmade(error) {
 
 // discard releases the parts of a window that was not completed.
 func (w *Window) discard() error {
+	w.leaveFar()
 	errs := []error{w.discardEnds()}
 	if w.reg != nil {
 		errs = append(errs, w.deregister())

@@ -20,6 +20,9 @@ func (w *Window) Peer(rank int) (team.Vec, error) {
 	if rank == w.c.Rank() {
 		return w.vec, nil
 	}
+	if k.far != nil {
+		return team.Vec{}, peerError(w.c, "peer", rank, errNotHere)
+	}
 	v := team.Vec{Ptr: k.ptr, Len: k.Bytes / w.vec.Type.Size(), Type: w.vec.Type}
 	if err = k.Live(); err == nil && w.flags&WindowReadOnly != 0 {
 		v.Alloc, err = w.readOnly(k)

@@ -1,6 +1,6 @@
 //go:build !race
 
-package p2p
+package onesided
 
 // storeWord stores v after all earlier stores. On amd64 plain stores keep this order; an atomic store would wait for
 // each.

@@ -1,6 +1,6 @@
 //go:build !amd64 || race
 
-package p2p
+package onesided
 
 import "sync/atomic"
 

@@ -1,0 +1,325 @@
+package onesided
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync/atomic"
+	"unsafe"
+
+	"github.com/ubcoll/ubcoll/fault"
+	"github.com/ubcoll/ubcoll/internal/engine"
+	"github.com/ubcoll/ubcoll/internal/reason"
+	"github.com/ubcoll/ubcoll/internal/team"
+	"github.com/ubcoll/ubcoll/internal/transport"
+)
+
+// What this rank does with the memory of a rank of another host.
+
+const (
+	// answerSlot is the slot of targets for answers to gets; the key is the request's number. No heap has so many slots.
+	answerSlot = 1<<32 - 1
+	getPiece   = 1 << 20 // bytes that one request asks for
+	getPieces  = 4       // requests of one get that are under way
+
+	// What this rank sends without waiting until the kernel has taken it, so much of it that the peer has not served is
+	// under way at most, by marks of markBytes each. Then calls wait, and signals are sent later.
+	markBytes = 256 << 10
+	mostMarks = 8
+	callBytes = 64 // what a call or a short write costs besides its data, about
+)
+
+// request is a call that the peer answers.
+type request struct {
+	to   unsafe.Pointer // where the data of an answer go
+	n    int            // bytes
+	came int            // of them
+	k    call           // the answer
+	over atomic.Bool
+}
+
+// ask begins a request.
+func (f *far) ask(k *call, r *request) {
+	f.mu.Lock()
+	f.number++
+	k.ID = f.number
+	f.asked[k.ID] = r
+	f.mu.Unlock()
+	f.send(k, nil)
+}
+
+// forget ends a request that is not answered. Afterwards nothing is written to its memory.
+func (f *far) forget(id uint64) {
+	f.mu.Lock()
+	delete(f.asked, id)
+	f.mu.Unlock()
+	f.pair.Refuse(transport.Target{Slot: answerSlot, Key: id})
+}
+
+// answer returns where n bytes of an answer go.
+func (f *far) answer(t transport.Target, n int) unsafe.Pointer {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	r := f.asked[t.Key]
+	if r == nil || n > r.n || t.Offset > uint64(r.n-n) {
+		return nil
+	}
+	r.came += n
+	return unsafe.Add(r.to, int(t.Offset))
+}
+
+// answered takes an answer.
+func (f *far) answered(k *call) {
+	f.mu.Lock()
+	r := f.asked[k.ID]
+	delete(f.asked, k.ID)
+	f.mu.Unlock()
+	if r == nil {
+		return // its call has given up
+	}
+	r.k = *k
+	r.over.Store(true)
+}
+
+// result asks the peer, waits for the answer, and returns it.
+func (f *far) result(ctx context.Context, op string, of closable, k *call) (call, error) {
+	r := &request{}
+	f.ask(k, r)
+	if err := f.wait(ctx, op, "answer", of, r.over.Load); err != nil {
+		f.forget(k.ID)
+		return call{}, err
+	}
+	return r.k, f.errorOf(int(min(r.k.A, 1<<16)))
+}
+
+// flush waits until the peer has served all that this rank has written and called.
+func (f *far) flush(ctx context.Context, of closable) error {
+	_, err := f.result(ctx, "flush", of, &call{Kind: callFlush})
+	return err
+}
+
+// paced counts n bytes that are sent without a wait, and reports whether there is room for more.
+func (f *far) paced(n int) (room bool) {
+	f.pacing.Lock()
+	defer f.pacing.Unlock()
+	if f.since += n + callBytes; f.since >= markBytes {
+		f.since = 0
+		f.marked++
+		f.send(&call{Kind: callMark, ID: f.marked}, nil)
+	}
+	return f.marked-f.marks.Load() <= mostMarks
+}
+
+// pace is paced for a call that waits for room.
+func (f *far) pace(ctx context.Context, op string, of closable, n int) error {
+	if f.paced(n) {
+		return nil
+	}
+	return f.wait(ctx, op, "the data before", of, func() bool {
+		f.pacing.Lock()
+		defer f.pacing.Unlock()
+		return f.marked-f.marks.Load() <= mostMarks
+	})
+}
+
+// later makes the signals of s, which are not sent yet, leave with the next mark.
+func (f *far) later(s *signals) {
+	f.mu.Lock()
+	s.late.Store(true)
+	f.late = append(f.late, s)
+	f.mu.Unlock()
+	f.pacing.Lock()
+	none := f.marked == f.marks.Load()
+	f.pacing.Unlock()
+	if none { // there is none: the last one has come meanwhile
+		f.catchUp()
+	}
+}
+
+// catchUp sends the signals that were not sent.
+func (f *far) catchUp() {
+	f.mu.Lock()
+	late := f.late
+	f.late = nil
+	f.mu.Unlock()
+	for _, s := range late {
+		if s.late.Swap(false) {
+			f.send(&call{Kind: callSignal, ID: s.number, A: s.out.Load()}, nil)
+		}
+	}
+}
+
+// at names n bytes of the remote memory, for a call that needs a right. Another communicator may have imported it.
+func (f *far) at(m *Remote, off, n int, need engine.Access) (transport.Target, error) {
+	t := transport.Target{Slot: m.Grant.Slot, Key: m.Grant.Generation, Offset: uint64(off)}
+	if err := m.check(off, n, need); err != nil {
+		return t, err
+	}
+	return t, f.good(m)
+}
+
+// good returns why the remote memory must not be used any more, or nil.
+func (f *far) good(m *Remote) error {
+	if err := m.Live(); err != nil || m.far == f {
+		return err
+	}
+	return f.live(m.Grant)
+}
+
+// callAt is a call about n bytes of the remote memory.
+func (f *far) callAt(kind callKind, m *Remote, off, n int, need engine.Access) (*call, error) {
+	t, err := f.at(m, off, n, need)
+	return &call{Kind: kind, Slot: uint64(t.Slot), Generation: t.Key, Offset: t.Offset}, err
+}
+
+// put writes n bytes. When it returns, the source may be changed. more says that the caller sends something else at once.
+func (f *far) put(ctx context.Context, op string, of closable, m *Remote, off int, local unsafe.Pointer, n int, more func()) error {
+	t, err := f.at(m, off, n, engine.RemoteWrite)
+	if err != nil {
+		return err
+	}
+	if n > 0 {
+		f.pair.Write(t, local, n, more != nil)
+	}
+	if more != nil {
+		more()
+	}
+	if n <= transport.MaxCall {
+		if n == 0 {
+			return nil
+		}
+		return f.pace(ctx, op, of, n)
+	}
+	queued := f.pair.Queued()
+	if f.pair.Sent() >= queued {
+		return nil
+	}
+	if err := f.wait(ctx, op, "its kernel takes the data", of, func() bool { return f.pair.Sent() >= queued }); err != nil {
+		f.pair.Withdraw(t)
+		return err
+	}
+	return nil
+}
+
+// get reads n bytes.
+func (f *far) get(ctx context.Context, op string, of closable, m *Remote, off int, local unsafe.Pointer, n int) error {
+	if _, err := f.at(m, off, n, engine.RemoteRead); err != nil {
+		return err
+	}
+	var open [getPieces]struct {
+		id uint64
+		r  *request
+	}
+	begun, ended := 0, 0
+	var err error
+	for done := 0; err == nil && (done < n || ended < begun); {
+		if done < n && begun-ended < getPieces {
+			k, e := f.callAt(callGet, m, off+done, min(getPiece, n-done), engine.RemoteRead)
+			if err = e; err == nil {
+				r := &request{to: unsafe.Add(local, done), n: min(getPiece, n-done)}
+				k.A = uint64(r.n)
+				f.ask(k, r)
+				open[begun%getPieces].id, open[begun%getPieces].r = k.ID, r
+				begun++
+				done += r.n
+			}
+			continue
+		}
+		r := open[ended%getPieces].r
+		if err = f.wait(ctx, op, "the data", of, r.over.Load); err == nil {
+			ended++
+			if err = f.errorOf(int(min(r.k.A, 1<<16))); err == nil && r.came < r.n {
+				err = staleError(m.Rank)
+			}
+		}
+	}
+	for ; ended < begun; ended++ {
+		f.forget(open[ended%getPieces].id)
+	}
+	return err
+}
+
+// atomic does op to a word, and returns what that was.
+func (f *far) atomic(ctx context.Context, of closable, m *Remote, off int, op *AtomicOp) (uint64, error) {
+	k, err := f.callAt(callAtomic, m, off, 8, engine.RemoteAtomic)
+	if err == nil {
+		err = m.unalignedFar(off, 8)
+	}
+	if err != nil {
+		return 0, err
+	}
+	k.A, k.C, k.D = op.Add, op.Old, op.New
+	if op.Swap {
+		k.B = 1
+	}
+	done, err := f.result(ctx, op.Name, of, k)
+	if err != nil && (errors.Is(err, fault.ErrPeerLost) || errors.Is(err, fault.ErrAborted) || reason.TimedOut(err) ||
+		errors.Is(err, context.Canceled)) {
+		return 0, &outcomeUnknown{err}
+	}
+	return done.B, err
+}
+
+// outcomeUnknown is the error of an atomic that was sent and not answered.
+type outcomeUnknown struct{ error }
+
+func (e *outcomeUnknown) Error() string { return "the outcome is unknown: " + e.error.Error() }
+func (e *outcomeUnknown) Unwrap() error { return e.error }
+
+// unalignedFar is unaligned for remote memory.
+func (m *Remote) unalignedFar(off, size int) error {
+	if (m.At.Offset+uint64(off))%uint64(size) == 0 {
+		return nil
+	}
+	return fmt.Errorf("offset %d of rank %d's memory is no multiple of %d: %w", off, m.Rank, size, fault.ErrArgument)
+}
+
+// sendData makes calls of n bytes of data; size is that of an element, and each byte takes `takes` bytes there.
+func (f *far) sendData(ctx context.Context, op string, of closable, m *Remote, k *call, data unsafe.Pointer, n, size, takes int) error {
+	most := callData / size * size
+	for done := 0; done < n; done += most {
+		piece := min(most, n-done)
+		if err := f.good(m); err != nil {
+			return err
+		}
+		f.send(k, unsafe.Slice((*byte)(unsafe.Add(data, done)), piece))
+		k.Offset += uint64(piece * takes)
+		if err := f.pace(ctx, op, of, piece); err != nil {
+			return err
+		}
+	}
+	return f.good(m)
+}
+
+// accumulate combines v with the memory at off.
+func (f *far) accumulate(ctx context.Context, of closable, m *Remote, off int, v *team.Vec, red team.Reduction) error {
+	k, err := f.callAt(callAccumulate, m, off, v.Bytes(), engine.RemoteAtomic)
+	if err == nil {
+		err = m.unalignedFar(off, v.Type.Size())
+	}
+	if err != nil {
+		return err
+	}
+	k.A, k.B = uint64(v.Type), uint64(red)
+	return f.sendData(ctx, "accumulate", of, m, k, v.Ptr, v.Bytes(), v.Type.Size(), 1)
+}
+
+// packets writes n bytes as packets.
+func (f *far) packets(ctx context.Context, of closable, m *Remote, off int, local unsafe.Pointer, n, width int, flag uint64) error {
+	k, err := f.callAt(callPackets, m, off, PacketBytes(width, n), engine.RemoteWrite)
+	if err != nil {
+		return err
+	}
+	if (m.At.Offset+uint64(off))%uint64(width) != 0 {
+		return fmt.Errorf("packets at offset %d of rank %d's memory, which is no multiple of %d: %w", off, m.Rank, width, fault.ErrArgument)
+	}
+	k.A, k.B = flag, uint64(width)
+	return f.sendData(ctx, "put_packets", of, m, k, local, n, width/2, 2)
+}
+
+// checkFar asks the peer whether the memory is still registered.
+func (m *Remote) checkFar(ctx context.Context, op string) error {
+	k := &call{Kind: callCheck, Slot: uint64(m.Grant.Slot), Generation: m.Grant.Generation}
+	_, err := m.far.result(ctx, op, nil, k)
+	return err
+}
