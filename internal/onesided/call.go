@@ -34,7 +34,7 @@ const (
 	callFlush                            // request: has all before this landed?
 	callAccumulate                       // combine the data with the grant's memory; A is the type, B the operation
 	callPackets                          // the data as packets to the grant's memory; A is the flag, B the width
-	callRefused                          // a write or call that used the grant was refused, because it is revoked
+	callRefused                          // the grant is revoked; with an ID it is a request
 	callDone                             // the answer to request ID: code A, and a result
 	callMark                             // answer with a callMarked of ID
 	callMarked
@@ -104,6 +104,9 @@ func (f *far) serve(k *call, data []byte) {
 		f.serveAtomic(k)
 	case callCheck:
 		_, err := f.exported(k.grant(), 0, 0, 0)
+		if err == nil {
+			f.tells(k.grant())
+		}
 		f.done(k.ID, err, 0)
 	case callFlush:
 		f.done(k.ID, nil, 0)
@@ -111,6 +114,9 @@ func (f *far) serve(k *call, data []byte) {
 		f.serveData(k, data)
 	case callRefused:
 		f.refuse(k.grant())
+		if k.ID != 0 {
+			f.done(k.ID, nil, 0)
+		}
 	case callDone:
 		f.answered(k)
 	case callMark:

@@ -3,6 +3,7 @@ package onesided
 import (
 	"context"
 	"fmt"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -34,6 +35,7 @@ type far struct {
 	asked   map[uint64]*request    // by their numbers
 	number  uint64                 // of requests
 	refused map[mem.Location]bool  // grants that the peer has revoked
+	told    map[mem.Location]bool  // this rank's grants that the peer knows
 	serving []reply                // gets of the peer whose data are not sent
 	late    []*signals             // of which signals were not sent
 
@@ -72,7 +74,7 @@ func (sp *Space) Span(c hosts.PairsConfig) (err error) {
 
 func (sp *Space) madeFar(x *hosts.Pair) any {
 	return &far{sp: sp, pair: x, ends: map[uint64]*farEnd{}, windows: map[uint64]*windowRank{}, asked: map[uint64]*request{},
-		refused: map[mem.Location]bool{}}
+		refused: map[mem.Location]bool{}, told: map[mem.Location]bool{}}
 }
 
 // local is the team's rank of a rank of the communicator, or -1.
@@ -122,32 +124,60 @@ func (sp *Space) closeFar() error {
 	return sp.pairs.Close(sp.c.Broken() != nil)
 }
 
-// revokeFar stops what ranks of other hosts do with a grant, which has been revoked.
+// revokeFar stops what ranks of other hosts do with a grant, which has been revoked. Those that know it are told, and it
+// waits until they have answered: so a call of theirs that begins after this rank's Close is refused at once. It does not
+// depend on that.
 func (sp *Space) revokeFar(g mem.Location) {
+	type question struct {
+		f *far
+		r *request
+	}
+	var open []question
 	for _, f := range sp.allFar() {
-		f.revoke(g)
+		if f.revoke(g) && sp.c.Broken() == nil {
+			r := &request{}
+			f.ask(&call{Kind: callRefused, Slot: uint64(g.Slot), Generation: g.Generation}, r)
+			open = append(open, question{f, r})
+		}
+	}
+	for start := time.Now(); len(open) > 0 && time.Since(start) < revokeTimeout && sp.c.Broken() == nil; {
+		open = slices.DeleteFunc(open, func(q question) bool {
+			return q.r.over.Load() || q.f.pair.Err() != nil || q.f.pair.Last() != nil
+		})
+		if len(open) > 0 {
+			open[0].f.idle(start)
+		}
 	}
 }
 
-func (f *far) revoke(g mem.Location) {
+// revokeTimeout is how long a rank that closes a registration waits for others to learn of it.
+const revokeTimeout = time.Second
+
+// revoke stops what the peer does with a grant. It reports whether the peer knows the grant.
+func (f *far) revoke(g mem.Location) (told bool) {
 	f.pair.Refuse(transport.Target{Slot: g.Slot, Key: g.Generation})
-	f.mu.Lock()
-	serving := f.serving
-	f.serving = nil
-	f.mu.Unlock()
 	sent := f.pair.Sent()
-	var rest []reply
-	for _, r := range serving {
-		switch {
-		case r.until <= sent:
-		case r.grant == g:
-			f.pair.Withdraw(r.to) // the peer sees that not all has come
-		default:
-			rest = append(rest, r)
-		}
-	}
+	var under []reply
 	f.mu.Lock()
-	f.serving = append(f.serving, rest...)
+	told = f.told[g]
+	delete(f.told, g)
+	f.serving = slices.DeleteFunc(f.serving, func(r reply) bool {
+		if r.until > sent && r.grant == g {
+			under = append(under, r)
+		}
+		return r.until <= sent || r.grant == g
+	})
+	f.mu.Unlock()
+	for _, r := range under {
+		f.pair.Withdraw(r.to) // the peer sees that not all has come
+	}
+	return told
+}
+
+// tells notes that the peer is told of a grant.
+func (f *far) tells(g mem.Location) {
+	f.mu.Lock()
+	f.told[g] = true
 	f.mu.Unlock()
 }
 

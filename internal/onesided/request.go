@@ -9,6 +9,7 @@ import (
 
 	"github.com/ubcoll/ubcoll/fault"
 	"github.com/ubcoll/ubcoll/internal/engine"
+	"github.com/ubcoll/ubcoll/internal/mem"
 	"github.com/ubcoll/ubcoll/internal/reason"
 	"github.com/ubcoll/ubcoll/internal/team"
 	"github.com/ubcoll/ubcoll/internal/transport"
@@ -81,6 +82,15 @@ func (f *far) answered(k *call) {
 	r.over.Store(true)
 }
 
+// refusal is the error of an answer, which it remembers if it says that a grant is revoked.
+func (f *far) refusal(answer *call, g mem.Location) error {
+	err := f.errorOf(int(min(answer.A, 1<<16)))
+	if errors.Is(err, fault.ErrStale) && g.Generation != 0 {
+		f.refuse(g)
+	}
+	return err
+}
+
 // result asks the peer, waits for the answer, and returns it.
 func (f *far) result(ctx context.Context, op string, of closable, k *call) (call, error) {
 	r := &request{}
@@ -89,7 +99,7 @@ func (f *far) result(ctx context.Context, op string, of closable, k *call) (call
 		f.forget(k.ID)
 		return call{}, err
 	}
-	return r.k, f.errorOf(int(min(r.k.A, 1<<16)))
+	return r.k, f.refusal(&r.k, k.grant())
 }
 
 // flush waits until the peer has served all that this rank has written and called.
@@ -228,7 +238,7 @@ func (f *far) get(ctx context.Context, op string, of closable, m *Remote, off in
 		r := open[ended%getPieces].r
 		if err = f.wait(ctx, op, "the data", of, r.over.Load); err == nil {
 			ended++
-			if err = f.errorOf(int(min(r.k.A, 1<<16))); err == nil && r.came < r.n {
+			if err = f.refusal(&r.k, m.Grant); err == nil && r.came < r.n {
 				err = staleError(m.Rank)
 			}
 		}

@@ -7,6 +7,7 @@ import (
 	"github.com/ubcoll/ubcoll/fault"
 	"github.com/ubcoll/ubcoll/hw/cpu/spin"
 	"github.com/ubcoll/ubcoll/internal/engine"
+	"github.com/ubcoll/ubcoll/internal/mem"
 	"github.com/ubcoll/ubcoll/internal/reason"
 	"github.com/ubcoll/ubcoll/internal/team"
 )
@@ -127,6 +128,9 @@ func (s *signals) openFar(of closable, what exportWords, refused error) (opened 
 	s.key = channelKey(s.peer, uint32(s.number-1))
 	sp.put(of)
 	of.use().Enter()
+	if !what.semaphore() && what.generation != 0 {
+		f.tells(mem.Location{Slot: uint32(what.slot), Generation: what.generation})
+	}
 	f.send(&call{Kind: callEnd, ID: s.number, A: what.bytes, B: what.slot, C: what.generation, D: what.at.Offset}, nil)
 	return true, refused
 }

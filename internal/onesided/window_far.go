@@ -63,7 +63,7 @@ func (w *Window) farRank(ctx context.Context, op string, f *far) (*windowRank, e
 // remote returns the memory of a part on another host, which farRank has asked for.
 func (k *windowRank) remote() (*Remote, error) {
 	m := k.far.part.Load()
-	if m.Grant.Generation == 0 {
+	if m.Grant.Generation == 0 || k.far.state.Load() == team.StateClosed {
 		return nil, staleError(m.Rank)
 	}
 	return m, nil
@@ -82,6 +82,7 @@ func (f *far) serveWindow(k *call) {
 	if k.Kind == callWindow {
 		answer := call{Kind: callDone, ID: k.ID, A: uint64(codeStale)}
 		if w != nil && !w.Closed() {
+			f.tells(w.export.Grant)
 			answer.A, answer.B, answer.C, answer.D = 0, w.export.Grant.Generation, w.export.At.Offset, uint64(w.export.Grant.Slot)
 		}
 		f.send(&answer, nil)
