@@ -10,6 +10,7 @@ import (
 	"io"
 	"os"
 	"strings"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -184,6 +185,76 @@ func measure(b *testing.B, l *Link) {
 			}
 		}
 	})
+}
+
+// BenchmarkServe writes to memory of a peer in the same process, and calls it.
+func BenchmarkServe(b *testing.B) {
+	const large = 4 << 20
+	sa, sb := &counter{memory: make([]byte, large)}, &counter{memory: make([]byte, large)}
+	p := &pair{}
+	p.a, _ = node(b, 0)
+	p.b, _ = node(b, 1)
+	connect(b, p.a, p.b)
+	p.la, p.lb = serve(b, p.a, commID, sa), serve(b, p.b, commID, sb)
+	require.NoError(b, p.la.Ready(within(b)))
+	require.NoError(b, p.lb.Ready(within(b)))
+	var answers atomic.Bool
+	stop, done := make(chan struct{}), make(chan struct{})
+	say := func(l *Link, from []byte) {
+		l.Write(transport.Target{Key: 1, Slot: 1}, at(from), len(from), true)
+		l.Call(from[:8])
+	}
+	go func() {
+		defer close(done)
+		from := make([]byte, 8)
+		for n := sb.calls.Load(); ; p.lb.Poll() {
+			select {
+			case <-stop:
+				return
+			default:
+			}
+			if got := sb.calls.Load(); got > n {
+				if n = got; answers.Load() {
+					say(p.lb, from)
+				}
+			}
+		}
+	}()
+	b.Run("ping-pong-8", func(b *testing.B) {
+		from := make([]byte, 8)
+		answers.Store(true)
+		b.ReportAllocs()
+		before := p.a.Traffic()[0].SentPuts
+		for b.Loop() {
+			n := sa.calls.Load()
+			say(p.la, from)
+			for sa.calls.Load() == n {
+				p.la.Poll()
+			}
+		}
+		b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N)/2e3, "us/half-trip")
+		require.EqualValues(b, 2*b.N, p.a.Traffic()[0].SentPuts-before)
+		answers.Store(false)
+	})
+	b.Run("stream-4MiB", func(b *testing.B) {
+		from := make([]byte, large)
+		b.SetBytes(large)
+		b.ReportAllocs()
+		n := sb.calls.Load()
+		for b.Loop() {
+			say(p.la, from)
+			n++
+			for p.la.Queued()-p.la.Sent() > 4 {
+				p.la.Poll()
+			}
+		}
+		for sb.calls.Load() < n {
+			p.la.Poll()
+		}
+	})
+	close(stop)
+	<-done
+	p.close(b)
 }
 
 // For comparison: two sockets, polled in loops, without frames or grants.

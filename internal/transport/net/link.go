@@ -1,6 +1,7 @@
 package net
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -28,7 +29,7 @@ type Link struct {
 	queued  atomic.Uint64
 	sent    atomic.Uint64
 	order   atomic.Pointer[order] // of the puts over a wire of several data connections; else nil
-	early   []early               // frames from before up
+	early   []early               // frames from before up; those of kind 0 are withdrawn writes, which count after what is before them
 
 	node     *Node
 	comm     *comm
@@ -40,6 +41,7 @@ type Link struct {
 	refused  bool       // by the peer; held by the wire's lock
 	ending   sync.Mutex // held by the goroutine that closes
 	landing  sync.Mutex // of several data connections, held by the one that changes what places have received
+	called   []byte     // a call of the peer; the receiving goroutine's
 	revoking atomic.Int64
 }
 
@@ -203,9 +205,9 @@ func (l *Link) rise() {
 
 // send sends a frame, or keeps it until the peer has made its side. The caller holds putting.
 func (l *Link) send(h tcp.Header, p unsafe.Pointer) {
-	put := h.Kind == tcp.Put
+	put, served := h.Kind == tcp.Put, h.Kind.Served()
 	switch {
-	case put && (l.closed.Load() || h.Seq <= l.places[h.Place].theirs.revoked):
+	case h.Kind == 0, (put || served) && l.closed.Load(), put && h.Seq <= l.places[h.Place].theirs.revoked:
 		switch o, w := l.order.Load(), l.wire.Load(); {
 		case o != nil:
 			o.skip()
@@ -216,14 +218,19 @@ func (l *Link) send(h tcp.Header, p unsafe.Pointer) {
 		}
 	case l.closed.Load() || !l.up && l.down.Load() != nil:
 	case !l.up:
+		if h.Kind == tcp.Call { // its memory may be changed
+			p = unsafe.Pointer(unsafe.SliceData(bytes.Clone(unsafe.Slice((*byte)(p), h.Length))))
+		}
 		l.early = append(l.early, early{h, p})
 	case put:
 		l.put(h, p)
+	case served:
+		l.serve(h, p, false)
 	default:
 		w := l.wire.Load()
 		for i := range w.data {
 			if h.Kind == tcp.Revoke || i == w.home(int(h.Place)) { // the peer's put may be on any connection
-				w.data[i].Queue(h)
+				w.data[i].Queue(h, nil, nil)
 			}
 		}
 		l.node.said.Store(true)
@@ -240,6 +247,22 @@ func (l *Link) put(h tcp.Header, p unsafe.Pointer) {
 	i := l.choose(w, h)
 	o.add(i)
 	w.data[i].Put(h, p, &o.sent[i])
+}
+
+// serve sends a write or a call. All take one connection, so that they stay in order. The caller holds putting.
+func (l *Link) serve(h tcp.Header, p unsafe.Pointer, more bool) {
+	w, o := l.wire.Load(), l.order.Load()
+	i, sent := w.home(0), &l.sent
+	if o != nil {
+		o.add(i)
+		sent = &o.sent[i]
+	}
+	if more {
+		w.data[i].Queue(h, p, sent)
+		l.node.said.Store(true)
+		return
+	}
+	w.data[i].Put(h, p, sent)
 }
 
 // fail ends the link for a reason of its own.
@@ -315,17 +338,63 @@ func (l *Link) Put(place int, seq uint64, p unsafe.Pointer, n int) {
 	l.putting.Unlock()
 }
 
-// Write implements transport.Endpoint.
-func (l *Link) Write(t transport.Target, p unsafe.Pointer, n int, more bool) { panic("TODO") }
+// Write implements transport.Endpoint. With more it leaves with what is written, called or put next, or at the next Poll
+// or progress.
+func (l *Link) Write(t transport.Target, p unsafe.Pointer, n int, more bool) {
+	l.ask(tcp.Header{Kind: tcp.Write, Place: t.Slot, Comm: l.id, Seq: t.Key, Length: uint64(n), Offset: t.Offset}, p, more)
+}
 
 // Call implements transport.Endpoint.
-func (l *Link) Call(b []byte) { panic("TODO") }
+func (l *Link) Call(b []byte) {
+	l.ask(tcp.Header{Kind: tcp.Call, Comm: l.id, Length: uint64(len(b))}, unsafe.Pointer(unsafe.SliceData(b)), false)
+}
 
-// Withdraw implements transport.Endpoint.
-func (l *Link) Withdraw(t transport.Target) { panic("TODO") }
+// ask is Put of a write or a call.
+func (l *Link) ask(h tcp.Header, p unsafe.Pointer, more bool) {
+	l.putting.Lock()
+	l.queued.Add(1)
+	if l.up && !l.closed.Load() {
+		l.serve(h, p, more)
+	} else {
+		l.send(h, p)
+	}
+	l.putting.Unlock()
+}
 
-// Refuse implements transport.Endpoint.
-func (l *Link) Refuse(t transport.Target) { panic("TODO") }
+// Withdraw implements transport.Endpoint. A frame that has begun is completed from a copy.
+func (l *Link) Withdraw(t transport.Target) {
+	l.putting.Lock()
+	defer l.putting.Unlock()
+	kept, waits := l.early[:0], false // whether something before it waits to count
+	for _, e := range l.early {
+		if e.h.Writes(l.id, t.Slot, t.Key) {
+			e = early{}
+		}
+		switch e.h.Kind {
+		case 0:
+			if !waits {
+				l.sent.Add(1)
+				continue
+			}
+		case tcp.Put, tcp.Write, tcp.Call:
+			waits = true
+		}
+		kept = append(kept, e)
+	}
+	clear(l.early[len(kept):])
+	l.early = kept
+	if w := l.wire.Load(); w != nil {
+		w.data[w.home(0)].WithdrawWrites(l.id, t.Slot, t.Key)
+	}
+}
+
+// Refuse implements transport.Endpoint. The rest of a frame that is under way is read and dropped, and the Server is asked
+// about each later one.
+func (l *Link) Refuse(t transport.Target) {
+	if w := l.wire.Load(); w != nil {
+		w.data[w.home(0)].Stop(func(h tcp.Header) bool { return h.Writes(l.id, t.Slot, t.Key) })
+	}
+}
 
 // Queued implements transport.Endpoint.
 func (l *Link) Queued() uint64 { return l.queued.Load() }
@@ -388,7 +457,8 @@ func (l *Link) Close() {
 	l.putting.Lock()
 	again, up, w := l.closed.Swap(true), l.up, l.wire.Load()
 	for _, e := range l.early {
-		if e.h.Kind == tcp.Put {
+		switch e.h.Kind {
+		case 0, tcp.Put, tcp.Write, tcp.Call:
 			l.sent.Add(1)
 		}
 	}

@@ -360,6 +360,9 @@ func (s sink) Place(h tcp.Header) (unsafe.Pointer, bool, error) {
 		}
 		s.w.recent.Store(l)
 	}
+	if h.Kind.Served() {
+		return s.reach(l, h)
+	}
 	if len(s.w.data) > 1 {
 		l.landing.Lock()
 		defer l.landing.Unlock()
@@ -392,6 +395,27 @@ func (s sink) Place(h tcp.Header) (unsafe.Pointer, bool, error) {
 	return unsafe.Add(x.p, came), true, nil
 }
 
+// reach returns where the payload of a write or a call goes, as Place does.
+func (s sink) reach(l *Link, h tcp.Header) (p unsafe.Pointer, ok bool, err error) {
+	switch {
+	case l.over.Load()&(1<<s.i) != 0:
+		return nil, false, tcp.Refused(h, "it was said to be closed")
+	case s.i != s.w.home(0): // two would call the server at once
+		return nil, false, tcp.Refused(h, "it is on another connection")
+	case l.closed.Load():
+		return nil, false, nil
+	case l.server == nil:
+		return nil, false, tcp.Refused(h, "there is no server")
+	case h.Kind == tcp.Write:
+		p = l.server.Reach(transport.Target{Key: h.Seq, Slot: h.Place, Offset: h.Offset}, int(h.Length))
+		return p, p != nil, nil
+	}
+	if l.called == nil {
+		l.called = make([]byte, transport.MaxCall)
+	}
+	return unsafe.Pointer(&l.called[0]), true, nil
+}
+
 // Landed implements tcp.Sink.
 func (s sink) Landed(h tcp.Header) {
 	l := s.w.recent.Load()
@@ -399,6 +423,12 @@ func (s sink) Landed(h tcp.Header) {
 		l = (*s.w.links.Load())[h.Comm]
 	}
 	if l == nil || l.closed.Load() {
+		return
+	}
+	if h.Kind.Served() {
+		if h.Kind == tcp.Call {
+			l.server.Called(l.called[:h.Length])
+		}
 		return
 	}
 	if len(s.w.data) > 1 {

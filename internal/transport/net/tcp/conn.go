@@ -21,10 +21,10 @@ const ahead = 16 << 10
 // in between.
 const batch = 1 << 20
 
-// Sink receives frames. Its methods are called by one goroutine at a time, and may call the connection's Put, Queue and
-// Withdraw alone.
+// Sink receives frames. Its methods are called by one goroutine at a time, and may call Put, Queue, Withdraw and
+// WithdrawWrites alone, of any connection.
 type Sink interface {
-	// Place returns where the payload of a put or a part goes. If not ok, it is read and dropped. An error ends the
+	// Place returns where the payload of a frame goes that has one. If not ok, it is read and dropped. An error ends the
 	// connection.
 	Place(h Header) (p unsafe.Pointer, ok bool, err error)
 	// Landed is called once all of a frame is where Place said.
@@ -38,7 +38,8 @@ type Sink interface {
 // What the socket does not take at once waits in a queue, from which goes first what is short: words, and frames without
 // a payload, in the order in which they were put. Then communicators take turns with their other puts. A turn is a frame
 // of up to MaxPayload, or more of them up to about as much, or twice as much while no other communicator waits. So what is short waits for one frame at most, and for what
-// the kernel has taken. Puts to one place stay in order.
+// the kernel has taken. Puts to one place stay in order, and so do a communicator's writes and calls: to the queue, each is
+// a put.
 type Conn struct {
 	fd   int // -1 once closed; written under receiving and sending
 	sink Sink
@@ -179,7 +180,7 @@ func (c *Conn) arrived(n int) error {
 		if err != nil {
 			return err
 		}
-		if h.Kind != Put && h.Kind != Part {
+		if !h.Kind.loaded() {
 			if err := c.sink.Told(h); err != nil {
 				return err
 			}
@@ -190,7 +191,7 @@ func (c *Conn) arrived(n int) error {
 		if err != nil {
 			return err
 		}
-		if h.Kind == Put {
+		if h.Kind != Part {
 			c.counts.putsReceived++
 		}
 		c.at += HeaderSize
@@ -221,14 +222,14 @@ func (c *Conn) Stop(f func(h Header) (drop bool)) {
 	}
 }
 
-// Put sends a frame, or a put of any length, as far as the kernel takes it at once, and queues the rest. p is in use
+// Put sends a frame, or a put or write of any length, as far as the kernel takes it at once, and queues the rest. p is in use
 // until sent is raised by 1, or Drop or Close has returned. sent is the same for all puts of a communicator, or nil.
 // After Close, Put does nothing.
 func (c *Conn) Put(h Header, p unsafe.Pointer, sent *atomic.Uint64) {
 	var direct bool
 	if h.payload() <= MaxPayload && c.queued.Load() == 0 && c.sending.TryLock() {
 		if direct = c.queued.Load() == 0; direct {
-			if h.Kind == Put {
+			if h.Kind.loaded() {
 				c.counts.direct++
 			}
 			c.put(h, p, sent)
@@ -289,8 +290,8 @@ func (c *Conn) put(h Header, p unsafe.Pointer, sent *atomic.Uint64) {
 	}
 }
 
-// Queue puts a frame without payload, which leaves together with the next Put, or at the next Flush.
-func (c *Conn) Queue(h Header) { c.enqueue(h, nil, nil) }
+// Queue is Put, but nothing leaves before the next Put or Flush: then it does together with that.
+func (c *Conn) Queue(h Header, p unsafe.Pointer, sent *atomic.Uint64) { c.enqueue(h, p, sent) }
 
 // Flush sends what is queued as far as the kernel takes it. It does nothing while another goroutine sends, which will
 // look again.
@@ -375,6 +376,13 @@ func (c *Conn) Close() {
 
 // Refused is the error of a Sink about a frame.
 func Refused(h Header, why string) error {
+	switch h.Kind {
+	case Write:
+		return fmt.Errorf("%w: %d bytes at %d of slot %d, key %d, of communicator %#x: %s", ErrFrame, h.Length, h.Offset, h.Place,
+			h.Seq, h.Comm, why)
+	case Call:
+		return fmt.Errorf("%w: a call of %d bytes of communicator %#x: %s", ErrFrame, h.Length, h.Comm, why)
+	}
 	return fmt.Errorf("%w: %d bytes for place %d of communicator %#x, sequence %d: %s", ErrFrame, h.Length, h.Place, h.Comm,
 		h.Seq, why)
 }

@@ -16,12 +16,15 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/ubcoll/ubcoll/internal/race"
+	"github.com/ubcoll/ubcoll/internal/transport"
 )
 
 // model takes frames for places 0 to 3 into memory of 64 bytes each, parts behind each other, drops those for 4 to 7,
-// and refuses all others.
+// and refuses all others. Writes go to the same memory, at their offsets.
 type model struct {
 	memory [4][64]byte
+	call   [transport.MaxCall]byte
+	calls  [][]byte
 	came   [4]uint64 // bytes of parts
 	placed int
 	landed []Header
@@ -30,17 +33,32 @@ type model struct {
 
 func (m *model) Place(h Header) (unsafe.Pointer, bool, error) {
 	m.placed++
+	at := m.came[h.Place%4]
 	switch {
+	case h.Kind == Call:
+		return unsafe.Pointer(&m.call), true, nil
+	case h.Kind == Write:
+		if at = h.Offset; h.Place >= 8 || at+h.Length > 64 {
+			return nil, false, Refused(h, "no such memory")
+		}
 	case h.Place >= 8 || h.Place < 4 && m.came[h.Place]+h.Length > 64:
 		return nil, false, Refused(h, "no such place")
-	case h.Place >= 4:
+	}
+	if h.Place >= 4 {
 		return nil, false, nil
 	}
-	return unsafe.Add(unsafe.Pointer(&m.memory[h.Place]), m.came[h.Place]), true, nil
+	return unsafe.Add(unsafe.Pointer(&m.memory[h.Place]), at), true, nil
 }
 
 func (m *model) Landed(h Header) {
 	m.landed = append(m.landed, h)
+	switch h.Kind {
+	case Call:
+		m.calls = append(m.calls, bytes.Clone(m.call[:h.Length]))
+		return
+	case Write:
+		return
+	}
 	if m.came[h.Place] += h.Length; h.Kind == Put {
 		m.came[h.Place] = 0
 	}
@@ -98,6 +116,15 @@ func FuzzFrames(f *testing.F) {
 	f.Add(append(append(part, frame(2, 30)...), frame(2, 5)...), uint16(90))
 	kind = Put
 	f.Add(append(append(part, frame(1, 64)...), frame(2, 34)...), uint16(50))
+	call := make([]byte, HeaderSize+transport.MaxCall)
+	Header{Kind: Call, Comm: 1, Length: transport.MaxCall}.Encode(call)
+	write := func(place uint32, offset uint64, length int) []byte {
+		b := frame(place, length)
+		Header{Kind: Write, Place: place, Comm: 1, Seq: 7, Length: uint64(length), Offset: offset}.Encode(b)
+		return b
+	}
+	f.Add(append(append(write(2, 30, 34), call...), write(3, 0, 64)...), uint16(25))
+	f.Add(append(append(write(4, 1<<40, 5000), write(1, 60, 4)...), write(1, 60, 5)...), uint16(600))
 	f.Add([]byte("garbage that is longer than a header is"), uint16(1))
 	f.Fuzz(func(t *testing.T, b []byte, piece uint16) {
 		if len(b) > 32<<10 {
@@ -117,7 +144,7 @@ func FuzzFrames(f *testing.F) {
 			var p unsafe.Pointer
 			var ok bool
 			switch {
-			case err == nil && h.Kind != Put && h.Kind != Part:
+			case err == nil && !h.Kind.loaded():
 				err = want.Told(h)
 				h.Length = 0
 			case err == nil:
@@ -169,6 +196,7 @@ func FuzzFrames(f *testing.F) {
 		require.Equal(t, want.landed, got.landed)
 		require.Equal(t, want.told, got.told)
 		require.Equal(t, want.memory, got.memory)
+		require.Equal(t, want.calls, got.calls)
 	})
 }
 
@@ -215,6 +243,9 @@ func drain(t *testing.T, c *Conn, fd int) (frames []Header, bytes map[Header][]b
 			}
 			frames = append(frames, h)
 			of := Header{Comm: h.Comm, Place: h.Place, Seq: h.Seq}
+			if h.Kind.Served() {
+				of.Kind = h.Kind
+			}
 			bytes[of] = append(bytes[of], got[end+HeaderSize:next]...)
 			end = next
 		}
@@ -229,6 +260,12 @@ func frame(comm uint64, place uint32, seq uint64, n int) Header {
 func part(comm uint64, place uint32, seq uint64) Header {
 	return Header{Kind: Part, Comm: comm, Place: place, Seq: seq, Length: MaxPayload}
 }
+
+func write(comm uint64, slot uint32, key uint64, offset, n int) Header {
+	return Header{Kind: Write, Comm: comm, Place: slot, Seq: key, Length: uint64(n), Offset: uint64(offset)}
+}
+
+func call(comm uint64, n int) Header { return Header{Kind: Call, Comm: comm, Length: uint64(n)} }
 
 func note(kind Kind, comm uint64, place uint32) Header {
 	return Header{Kind: kind, Comm: comm, Place: place, Seq: 1}
@@ -268,6 +305,18 @@ func TestQueueOrder(t *testing.T) {
 				frame(1, 0, 1, most), frame(1, 3, 1, Short+1)}},
 		{"a word behind its place", []Header{frame(1, 0, 1, most+1), frame(1, 0, 2, 8), frame(1, 0, 3, 0), frame(2, 0, 1, 8), frame(1, 1, 1, 8)},
 			[]Header{frame(2, 0, 1, 8), frame(1, 1, 1, 8), part(1, 0, 1), frame(1, 0, 1, 1), frame(1, 0, 2, 8), frame(1, 0, 3, 0)}},
+		{"a write in frames", []Header{write(1, 7, 9, 100, 2*most+5000)},
+			[]Header{write(1, 7, 9, 100, most), write(1, 7, 9, 100+most, most), write(1, 7, 9, 100+2*most, 5000)}},
+		{"writes and calls first", []Header{frame(1, 0, 1, most+1), write(1, 0, 1, 5, Short), call(1, 8), write(1, 0, 1, 0, 1)},
+			[]Header{write(1, 0, 1, 5, Short), call(1, 8), write(1, 0, 1, 0, 1), part(1, 0, 1), frame(1, 0, 1, 1)}},
+		{"writes and calls in order", []Header{write(1, 7, 9, 1, most+1), call(1, Short), write(1, 6, 9, 5, 8), write(1, 7, 9, 0, 5000), call(1, 1),
+			call(2, 2), write(2, 7, 9, 3, 8)},
+			[]Header{call(2, 2), write(2, 7, 9, 3, 8), write(1, 7, 9, 1, most), write(1, 7, 9, 1+most, 1), call(1, Short), write(1, 6, 9, 5, 8),
+				write(1, 7, 9, 0, 5000), call(1, 1)}},
+		{"a slot is no place", []Header{write(1, 0, 1, 0, 5000), frame(1, 0, 1, 8), note(Grant, 1, 0), call(1, 8)},
+			[]Header{frame(1, 0, 1, 8), note(Grant, 1, 0), write(1, 0, 1, 0, 5000), call(1, 8)}},
+		{"turns of writes", []Header{write(1, 0, 1, 0, 2*most), call(1, 8), frame(2, 0, 1, most+5000), write(2, 3, 1, 0, 5000)},
+			[]Header{write(1, 0, 1, 0, most), part(2, 0, 1), write(1, 0, 1, most, most), frame(2, 0, 1, 5000), write(2, 3, 1, 0, 5000), call(1, 8)}},
 	} {
 		t.Run(k.name, func(t *testing.T) {
 			c, fd, _ := full(t)
@@ -276,13 +325,20 @@ func TestQueueOrder(t *testing.T) {
 			counts := [4]uint64{}
 			c.sending.Lock() // so that all is queued
 			for _, h := range k.puts {
-				if h.Kind != Put {
-					c.Queue(h)
+				if !h.Kind.loaded() {
+					c.Queue(h, nil, nil)
 					continue
 				}
 				b := pattern(h)
-				memory[Header{Comm: h.Comm, Place: h.Place, Seq: h.Seq}] = b[:h.Length]
+				of := Header{Comm: h.Comm, Place: h.Place, Seq: h.Seq}
+				if h.Kind.Served() {
+					of.Kind = h.Kind
+				}
+				memory[of] = append(memory[of], b[:h.Length]...)
 				c.Put(h, unsafe.Pointer(&b[0]), &sent[h.Comm])
+				if h.Kind == Call {
+					clear(b) // it is a copy that waits
+				}
 				counts[h.Comm]++
 			}
 			require.Equal(t, len(k.puts), c.Queued())
@@ -313,6 +369,9 @@ func TestCallLength(t *testing.T) {
 			frame(2, 0, 1, 5000)}, 0, 3 * (HeaderSize + 100<<10)},
 		{"puts that nobody waits for", slices.Repeat([]Header{frame(1, 0, 1, 100<<10)}, together+1), 0, together * (HeaderSize + 100<<10)},
 		{"frames that nobody waits for", []Header{frame(1, 0, 1, mostOut+MaxPayload)}, 0, mostOut/MaxPayload*HeaderSize + mostOut},
+		{"a short write and its call", []Header{write(1, 0, 1, 0, 8), call(1, 8)}, 2 * (HeaderSize + 8), 2 * (HeaderSize + 8)},
+		{"a write and its call", []Header{write(1, 0, 1, 0, MaxPayload), call(1, 8)}, 0, 2*HeaderSize + MaxPayload + 8},
+		{"a long write", []Header{write(1, 0, 1, 0, mostOut+MaxPayload), call(1, 8)}, 0, mostOut/MaxPayload*HeaderSize + mostOut},
 		{"many words", append(slices.Repeat([]Header{frame(2, 0, 1, Short)}, MaxPayload/Short), frame(1, 0, 1, 5000)), MaxPayload, MaxPayload},
 	} {
 		t.Run(k.name, func(t *testing.T) {
@@ -468,7 +527,7 @@ func TestTakeBack(t *testing.T) {
 				c.Put(h, unsafe.Pointer(&small[0]), &sent)
 			}
 			c.Put(frame(2, 0, 1, 5000), unsafe.Pointer(&small[0]), &other)
-			c.Queue(note(Grant, 2, 0))
+			c.Queue(note(Grant, 2, 0), nil, nil)
 			x := c.turns[c.turn(1)]
 			n := (x.off + min(x.begun, 1) + MaxPayload - 1) / MaxPayload // frames; the kernel may have taken more meanwhile
 			k.take(c)
@@ -493,6 +552,65 @@ func TestTakeBack(t *testing.T) {
 	}
 }
 
+// WithdrawWrites takes back writes to a key, and Withdraw puts to a place that has the slot's number.
+func TestWithdrawWrites(t *testing.T) {
+	rest := []Header{frame(1, 0, 4, 5000), write(1, 0, 6, 0, 5000), write(1, 1, 5, 0, 5000), call(1, 100), write(2, 0, 5, 0, 5000)}
+	for _, k := range []struct {
+		name string
+		take func(c *Conn)
+		gone bool     // the large one
+		left []Header // of those after it
+		sent uint64
+	}{
+		{"writes", func(c *Conn) { c.WithdrawWrites(1, 0, 5) }, true, rest, 1},
+		{"puts", func(c *Conn) { c.Withdraw(1, 0, 7) }, false, append([]Header{write(1, 0, 5, 100, 5000)}, rest[1:]...), 0},
+		{"another key", func(c *Conn) { c.WithdrawWrites(1, 0, 7) }, false, append([]Header{rest[0], write(1, 0, 5, 100, 5000)}, rest[1:]...), 0},
+		{"drop", func(c *Conn) { c.Drop(1) }, true, rest[4:], 6},
+	} {
+		t.Run(k.name, func(t *testing.T) {
+			c, fd, _ := full(t)
+			var sent, other atomic.Uint64
+			large := write(1, 0, 5, 1<<30, 4<<20)
+			_, memory := c.fill(t, large, &sent)
+			want := bytes.Clone(memory)
+			small := make([]byte, 5000)
+			for _, h := range append([]Header{rest[0], write(1, 0, 5, 100, 5000)}, rest[1:]...) {
+				s := &sent
+				if h.Comm == 2 {
+					s = &other
+				}
+				c.Put(h, unsafe.Pointer(&small[0]), s)
+			}
+			x := c.turns[c.turn(1)]
+			n := (x.off + min(x.begun, 1) + MaxPayload - 1) / MaxPayload
+			k.take(c)
+			require.Equal(t, k.sent, sent.Load())
+			if k.gone {
+				clear(memory)
+			} else {
+				n = len(memory) / MaxPayload
+			}
+			c.Put(write(1, 0, 5, 7, 8), unsafe.Pointer(&small[0]), &sent)
+			frames, got := drain(t, c, fd)
+			for i := range n {
+				require.Contains(t, frames, write(1, 0, 5, 1<<30+i*MaxPayload, MaxPayload))
+			}
+			require.NotContains(t, frames, write(1, 0, 5, 1<<30+n*MaxPayload, MaxPayload))
+			require.True(t, bytes.HasPrefix(got[Header{Kind: Write, Comm: 1, Seq: 5}], want[:n*MaxPayload]))
+			require.Contains(t, frames, write(1, 0, 5, 7, 8))
+			frames = slices.DeleteFunc(frames, func(h Header) bool { return h.Length == MaxPayload || h.Length == 8 })
+			of := func(comm uint64, all []Header) []Header { // communicators take turns
+				return slices.DeleteFunc(slices.Clone(all), func(h Header) bool { return h.Comm != comm })
+			}
+			for comm := range uint64(3) {
+				require.Equal(t, of(comm, k.left), of(comm, frames))
+			}
+			require.EqualValues(t, 7, sent.Load())
+			require.EqualValues(t, 1, other.Load())
+		})
+	}
+}
+
 // A frame that has begun is sent whole even if its put is dropped, wherever the socket got full: within its header, after
 // it, or in its payload.
 func TestDropAnywhere(t *testing.T) {
@@ -501,6 +619,9 @@ func TestDropAnywhere(t *testing.T) {
 		c := New(fds[0], &model{}, func(bool) {})
 		var sent atomic.Uint64
 		h := frame(1, 0, 1, 5000)
+		if done%2 == 0 {
+			h = write(1, 0, 1, 1<<40, 5000)
+		}
 		from := pattern(h)
 		whole := make([]byte, HeaderSize)
 		h.Encode(whole)
@@ -599,7 +720,9 @@ func TestQueueAllocations(t *testing.T) {
 			c.Put(frame(comm, 0, 1, 2*MaxPayload), unsafe.Pointer(&large[0]), &sent)
 			c.Put(frame(comm, 1, 1, 8), unsafe.Pointer(&large[0]), &sent)
 			c.Put(frame(comm, 2, 1, 5000), unsafe.Pointer(&large[0]), &sent)
-			c.Queue(note(Grant, comm, 1))
+			c.Put(write(comm, 2, 1, 0, 5000), unsafe.Pointer(&large[0]), &sent)
+			c.Put(call(comm, 64), unsafe.Pointer(&large[0]), &sent)
+			c.Queue(note(Grant, comm, 1), nil, nil)
 		}
 		c.sending.Unlock()
 		for c.Queued() > 0 {
@@ -652,7 +775,7 @@ func TestQueuedFrames(t *testing.T) {
 	defer a.Close()
 	defer b.Close()
 	grant := Header{Kind: Grant, Comm: 1, Place: 2, Seq: 3, Length: 4}
-	a.Queue(grant)
+	a.Queue(grant, nil, nil)
 	_, err := b.Receive()
 	require.NoError(t, err)
 	require.Empty(t, got.told)
@@ -665,7 +788,7 @@ func TestQueuedFrames(t *testing.T) {
 		require.NoError(t, err)
 	}
 	require.Equal(t, []Header{grant}, got.told)
-	a.Queue(grant)
+	a.Queue(grant, nil, nil)
 	a.Flush()
 	for len(got.told) == 1 {
 		_, err := b.Receive()

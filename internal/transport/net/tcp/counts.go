@@ -7,7 +7,7 @@ import (
 )
 
 // counts is what a connection has carried. Puts count as sent when they are put: also those in the queue, and those that
-// were taken back there.
+// were taken back there. Calls and frames of writes count as puts.
 type counts struct {
 	sent, direct           uint64        // bytes, and puts that did not wait; guarded by sending
 	waited                 uint64        // puts that did; guarded by mu

@@ -1,11 +1,13 @@
-// Package tcp moves puts over a TCP connection. A frame is a header of 32 bytes and the payload. The receiver reads the
-// payload straight into the place that it reserved.
+// Package tcp moves puts, writes and calls over a TCP connection. A frame is a header of 32 bytes and the payload. The
+// receiver reads the payload straight into the place that it reserved.
 package tcp
 
 import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+
+	"github.com/ubcoll/ubcoll/internal/transport"
 )
 
 // In bytes: HeaderSize is the size of a frame's header, MaxPayload the most that follows it, MaxLength the largest grant.
@@ -21,7 +23,7 @@ const magic = 0x4255 // "UB"
 // Kind is what a frame is for.
 type Kind uint8
 
-// The kinds of frames. All but puts and parts are heads alone.
+// The kinds of frames. All but puts, parts, writes and calls are heads alone.
 const (
 	Put     Kind = iota + 1 // Length bytes of payload for a place, behind those of the parts of this sequence
 	Over                    // the peer sends nothing more of the communicator on this connection
@@ -31,20 +33,40 @@ const (
 	Revoke                  // the peer takes back what it granted for a place, up to Seq
 	Revoked                 // the answer: no put of these follows, and a put whose parts have come never ends
 	Part                    // Length bytes of a put, of which more follows
+	Write                   // Length bytes for slot Place and key Seq at Offset; a long write is several of these
+	Call                    // Length bytes for the communicator's server
 )
+
+// loaded reports whether a payload follows frames of this kind.
+func (k Kind) loaded() bool { return k == Put || k >= Part }
+
+// Served reports whether frames of this kind are for the server, which gets them in order.
+func (k Kind) Served() bool { return k > Part }
 
 // ErrFrame says that a frame broke the protocol, which ends its connection.
 var ErrFrame = errors.New("a frame breaks the rules")
 
 // Header is a frame's head: all that the peer says about it. Its bytes, little endian: magic (2), kind (1), 0 (1), place
-// (4), communicator (8), sequence (8), length (8). What the frame's kind has no use for is 0.
+// (4), communicator (8), sequence (8), length (8). What the frame's kind has no use for is 0. The last 8 bytes of a write
+// are its offset, too.
 type Header struct {
 	Kind   Kind
-	Place  uint32
+	Place  uint32 // or a write's slot
 	Comm   uint64
-	Seq    uint64 // over 0, where the kind has one
+	Seq    uint64 // over 0, where the kind has one; or a write's key
 	Length uint64 // of the payload; a put of 0 bytes only raises the place's word
+	Offset uint64 // of a write; else 0
 }
+
+// lengthBits is how many bits a write's length has in its head, below the offset.
+const lengthBits = 19
+
+// A call must be a word: it is copied. A write's length and offset must fit.
+const (
+	_ = uint(Short - transport.MaxCall)
+	_ = uint(1<<lengthBits - 1 - MaxPayload)
+	_ = uint64(transport.MaxOffset-1) << lengthBits
+)
 
 // Encode writes h to the first HeaderSize bytes of b.
 func (h Header) Encode(b []byte) {
@@ -54,17 +76,20 @@ func (h Header) Encode(b []byte) {
 	binary.LittleEndian.PutUint32(b[4:], h.Place)
 	binary.LittleEndian.PutUint64(b[8:], h.Comm)
 	binary.LittleEndian.PutUint64(b[16:], h.Seq)
-	binary.LittleEndian.PutUint64(b[24:], h.Length)
+	binary.LittleEndian.PutUint64(b[24:], h.Length|h.Offset<<lengthBits)
 }
 
 // Decode reads a header from the first HeaderSize bytes of b. Errors wrap ErrFrame.
 func Decode(b []byte) (Header, error) {
 	_ = b[HeaderSize-1]
-	h := Header{Kind(b[2]), binary.LittleEndian.Uint32(b[4:]), binary.LittleEndian.Uint64(b[8:]),
-		binary.LittleEndian.Uint64(b[16:]), binary.LittleEndian.Uint64(b[24:])}
+	h := Header{Kind: Kind(b[2]), Place: binary.LittleEndian.Uint32(b[4:]), Comm: binary.LittleEndian.Uint64(b[8:]),
+		Seq: binary.LittleEndian.Uint64(b[16:]), Length: binary.LittleEndian.Uint64(b[24:])}
 	// The first four bytes of a put, at once, since puts are what matters for speed.
 	if binary.LittleEndian.Uint32(b) == magic|uint32(Put)<<16 && h.Seq > 0 && h.Length <= MaxPayload {
 		return h, nil
+	}
+	if h.Kind == Write {
+		h.Offset, h.Length = h.Length>>lengthBits, h.Length&(1<<lengthBits-1)
 	}
 	if binary.LittleEndian.Uint16(b) != magic || b[3] != 0 || !h.valid() {
 		return h, fmt.Errorf("%w: it begins with % x", ErrFrame, b[:HeaderSize])
@@ -78,6 +103,10 @@ func (h *Header) valid() bool {
 		return h.Seq > 0 && h.Length <= MaxPayload
 	case Part:
 		return h.Seq > 0 && 0 < h.Length && h.Length <= MaxPayload
+	case Write:
+		return h.Seq > 0 && 0 < h.Length && h.Length <= MaxPayload && h.Offset < transport.MaxOffset
+	case Call:
+		return h.Place == 0 && h.Seq == 0 && 0 < h.Length && h.Length <= transport.MaxCall
 	case Grant:
 		return h.Seq > 0 && h.Length <= MaxLength
 	case Revoke, Revoked:
@@ -90,10 +119,35 @@ func (h *Header) valid() bool {
 	return false
 }
 
+// Writes reports whether h is a write to a communicator's key.
+func (h *Header) Writes(comm uint64, slot uint32, key uint64) bool {
+	return h.Kind == Write && h.Comm == comm && h.Place == slot && h.Seq == key
+}
+
 // payload is how many bytes follow the head.
 func (h *Header) payload() int {
-	if h.Kind == Put || h.Kind == Part {
+	if h.Kind.loaded() {
 		return int(h.Length)
 	}
 	return 0
+}
+
+// frames is how many puts this counts as at both ends: the receiver does not learn which of a long write's frames is the
+// last one.
+func (h *Header) frames() uint64 {
+	switch {
+	case h.Kind == Write:
+		return (h.Length + MaxPayload - 1) / MaxPayload
+	case h.Kind.loaded():
+		return 1
+	}
+	return 0
+}
+
+// behind reports whether h may not leave before x, which was put before it by the same communicator.
+func (h *Header) behind(x *Header) bool {
+	if h.Kind == Put {
+		return x.Kind == Put && x.Place == h.Place
+	}
+	return h.Kind.Served() && x.Kind.Served()
 }

@@ -5,6 +5,8 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/ubcoll/ubcoll/internal/transport"
 )
 
 // Heads of every kind travel as they are; what a kind does not allow is an error.
@@ -23,6 +25,8 @@ func TestHeader(t *testing.T) {
 		{"open", Header{Kind: Open, Place: 7, Comm: 1 << 63}, true, false, 0},
 		{"over", Header{Kind: Over, Comm: 1 << 63}, false, false, 0},
 		{"refuse", Header{Kind: Refuse, Comm: 1 << 63}, false, false, 0},
+		{"write", Header{Kind: Write, Place: 1 << 31, Comm: 1 << 63, Seq: 1 << 63, Length: MaxPayload, Offset: transport.MaxOffset - 1}, true, true, MaxPayload},
+		{"call", Header{Kind: Call, Comm: 1 << 63, Length: transport.MaxCall}, false, false, transport.MaxCall},
 	} {
 		t.Run(k.name, func(t *testing.T) {
 			var b [HeaderSize]byte
@@ -46,11 +50,14 @@ func TestHeader(t *testing.T) {
 			with(4, 3, k.place)
 			with(16, 3, k.seq)
 			with(16, 0, !k.seq)
-			with(24, 0, k.h.Kind != Part)
+			empty := k.h.Kind == Put || !k.h.Kind.loaded()
+			with(24, 0, empty)
 			with(24, min(k.length, 3), true)
-			with(24, k.length, k.h.Kind != Part || k.length > 0)
+			with(24, k.length, empty || k.length > 0)
 			with(24, k.length+1, false)
-			for i, v := range map[int]byte{1: b[1] ^ 1, 2: byte(Part) + 1, 3: 1} {
+			with(24, 1<<lengthBits|3, k.h.Kind == Write || k.length == MaxLength)
+			with(24, 1<<63|3, false)
+			for i, v := range map[int]byte{1: b[1] ^ 1, 2: byte(Call) + 1, 3: 1} {
 				c := b
 				c[i] = v
 				_, err := Decode(c[:])

@@ -17,18 +17,27 @@ type put struct {
 	sent   *atomic.Uint64 // nil: nobody counts
 	counts uint64         // how many puts count as sent with this one: words go before it, and count in order
 	next   *put           // of the communicator
+	copied []byte         // a call's payload, at p; kept for the next call
 }
+
+// mostKept is the largest copy of a call that a put keeps for the next one.
+const mostKept = 256
 
 // frame is the head of the put's frame that begins at off.
 func (x *put) frame(off int) Header {
 	h := x.h
-	if left := int(h.Length) - off; left > MaxPayload {
-		h.Kind, h.Length = Part, MaxPayload
-	} else {
-		h.Length = uint64(left)
+	left := int(h.Length) - off
+	if left > MaxPayload && h.Kind == Put {
+		h.Kind = Part
+	}
+	if h.Length = uint64(min(left, MaxPayload)); h.Kind == Write {
+		h.Offset += uint64(off)
 	}
 	return h
 }
+
+// ends reports whether the put ends with its frame of n bytes that begins at off.
+func (x *put) ends(off, n int) bool { return off+n == int(x.h.Length) }
 
 // first puts the rest of a frame that has begun before all others. The caller holds mu.
 func (c *Conn) first(rest []byte) {
@@ -40,16 +49,14 @@ func (c *Conn) first(rest []byte) {
 func (c *Conn) enqueue(h Header, p unsafe.Pointer, sent *atomic.Uint64) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if h.Kind == Put {
-		c.counts.waited++
-	}
+	c.counts.waited += h.frames()
 	n := h.payload()
 	behind := n > Short
 	i := c.turn(h.Comm)
 	var last *put
 	if i >= 0 {
 		for last = c.turns[i]; ; last = last.next {
-			behind = behind || h.Kind == Put && last.h.Place == h.Place
+			behind = behind || h.behind(&last.h)
 			if last.next == nil {
 				break
 			}
@@ -104,7 +111,11 @@ func (c *Conn) wait(h Header, p unsafe.Pointer, sent *atomic.Uint64) *put {
 	} else {
 		c.spare = x.next
 	}
-	*x = put{h: h, p: p, sent: sent, counts: 1}
+	*x = put{h: h, p: p, sent: sent, counts: 1, copied: x.copied}
+	if h.Kind == Call { // its memory may be changed
+		x.copied = append(x.copied[:0], unsafe.Slice((*byte)(p), h.Length)...)
+		x.p = unsafe.Pointer(&x.copied[0])
+	}
 	c.queued.Add(1)
 	return x
 }
@@ -126,7 +137,11 @@ func (c *Conn) done(x *put) (next *put) {
 	}
 	c.queued.Add(-1)
 	next = x.next
-	*x = put{next: c.spare}
+	kept := x.copied
+	if cap(kept) > mostKept {
+		kept = nil
+	}
+	*x = put{next: c.spare, copied: kept}
 	c.spare = x
 	return next
 }
@@ -174,9 +189,11 @@ func (c *Conn) plan() (v []iovec, words, want int) {
 			v = append(v, element(unsafe.Add(x.p, off+done), n-done))
 		}
 		want += HeaderSize + n - begun
-		off, begun = off+n, 0
-		if h.Kind == Put {
+		begun = 0
+		if x.ends(off, n) {
 			x, off = x.next, 0
+		} else {
+			off += n
 		}
 	}
 	return v, words, want
@@ -198,15 +215,17 @@ func (c *Conn) took(n, words int) {
 	}
 	x := c.turns[0]
 	for n > 0 {
-		h := x.frame(x.off)
-		k := min(n, HeaderSize+int(h.Length)-x.begun)
+		size := min(int(x.h.Length)-x.off, MaxPayload) // of the frame's payload
+		k := min(n, HeaderSize+size-x.begun)
 		n -= k
-		if x.begun += k; x.begun < HeaderSize+int(h.Length) {
+		if x.begun += k; x.begun < HeaderSize+size {
 			break
 		}
-		x.off, x.begun = x.off+int(h.Length), 0
-		if h.Kind == Put {
+		x.begun = 0
+		if x.ends(x.off, size) {
 			x = c.done(x)
+		} else {
+			x.off += size
 		}
 	}
 	if c.turns[0] = x; x != nil && x.begun > 0 {
@@ -226,7 +245,12 @@ func (c *Conn) Drop(comm uint64) { c.remove(comm, func(*put) bool { return true 
 // Withdraw does the same for a communicator's puts to a place, up to a sequence. What is put afterwards is sent after
 // the last frame of these.
 func (c *Conn) Withdraw(comm uint64, place uint32, seq uint64) {
-	c.remove(comm, func(x *put) bool { return x.h.Place == place && x.h.Seq <= seq })
+	c.remove(comm, func(x *put) bool { return x.h.Kind == Put && x.h.Place == place && x.h.Seq <= seq })
+}
+
+// WithdrawWrites does the same for a communicator's writes to a key.
+func (c *Conn) WithdrawWrites(comm uint64, slot uint32, key uint64) {
+	c.remove(comm, func(x *put) bool { return x.h.Writes(comm, slot, key) })
 }
 
 // remove takes puts out of the communicator's turns.
