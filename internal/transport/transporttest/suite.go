@@ -62,7 +62,6 @@ func Suite(t *testing.T, network func(t testing.TB, configs []transport.Config) 
 		{"refused writes", testRefusedWrites},
 		{"gets", testGets},
 		{"servers of several peers", testForward},
-		{"writes and calls beside puts", testWritesBesidePuts},
 		{"writes and calls of several goroutines", testWritesAtOnce},
 		{"short beside long writes", testShortBesideLongWrites},
 		{"nobody polls for writes", testNobodyPollsForWrites},
