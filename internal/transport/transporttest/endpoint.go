@@ -1,10 +1,14 @@
 package transporttest
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
+	"runtime"
 	"slices"
+	"strings"
+	"sync"
 	"sync/atomic"
 	"time"
 	"unsafe"
@@ -21,6 +25,7 @@ type endpoint struct {
 	places   []*place
 	making   chan struct{} // closed when Comm.Made has returned
 	using    atomic.Bool   // a goroutine posts, grants, puts or revokes
+	serving  sync.Mutex    // held while a method of server runs and what it names is written; comes before the fabric's mu
 	down     atomic.Pointer[transport.Down]
 	queued   atomic.Uint64
 	sent     atomic.Uint64
@@ -245,33 +250,142 @@ func (e *endpoint) Put(place int, seq uint64, p unsafe.Pointer, n int) {
 		return
 	}
 	m := &message{kind: put, place: place, seq: seq, n: n, data: unsafe.Slice((*byte)(p), n), rest: [2]int{0, n}}
+	e.queue(m, 0 < seq && seq <= e.places[place].stopped, false)
+}
+
+// queue counts a message and sends it, if it can and may go now, unless it is to be dropped.
+func (e *endpoint) queue(m *message, drop, more bool) {
+	f := e.s.n.f
 	e.queued.Add(1)
 	e.puts = append(e.puts, m)
 	switch {
 	case e.down.Load() != nil:
 		m.data = nil
-	case e.closed || 0 < seq && seq <= e.places[place].stopped:
+	case e.closed || drop:
 		m.drop()
 		e.reap()
 	default:
 		e.out = append(e.out, m)
-		if !e.s.n.f.o.TwoSided {
+		if !f.o.TwoSided && !(more && f.chance(2)) {
 			e.flush()
 		}
 	}
 }
 
+// usable reports whether a call has an effect that several goroutines may make at a time; wrong says what is wrong with
+// it. A node that is being closed still serves.
+func (e *endpoint) usable(call, wrong string) bool {
+	n := e.s.n
+	where := fmt.Sprintf("rank %d's endpoint of rank %d: %s", n.config.Rank, e.s.peer, call)
+	switch {
+	case e.inMade:
+		n.f.violated("%s within Comm.Made", where)
+	case wrong != "":
+		n.f.violated("%s: %s", where, wrong)
+	case n.closing && !n.over && inServer():
+		return true
+	default:
+		return n.usable(where)
+	}
+	return false
+}
+
 // Write implements transport.Endpoint.
-func (e *endpoint) Write(t transport.Target, p unsafe.Pointer, n int, more bool) { panic("TODO") }
+func (e *endpoint) Write(t transport.Target, p unsafe.Pointer, n int, more bool) {
+	wrong := noKey(t)
+	switch {
+	case n < 1:
+		wrong = "there has to be one"
+	case t.Offset > transport.MaxOffset || uint64(n) > transport.MaxOffset-t.Offset:
+		wrong = fmt.Sprintf("they end above offset %d", uint64(transport.MaxOffset))
+	}
+	f := e.s.n.f
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if e.usable(fmt.Sprintf("Write of %d bytes to key %#x, slot %d, offset %d", n, t.Key, t.Slot, t.Offset), wrong) {
+		e.queue(&message{kind: write, to: t, n: n, data: unsafe.Slice((*byte)(p), n), rest: [2]int{0, n}}, false, more)
+	}
+}
+
+// noKey says what is wrong with a target.
+func noKey(t transport.Target) string {
+	if t.Key == 0 {
+		return "keys begin at 1"
+	}
+	return ""
+}
 
 // Call implements transport.Endpoint.
-func (e *endpoint) Call(b []byte) { panic("TODO") }
+func (e *endpoint) Call(b []byte) {
+	wrong := ""
+	if n := len(b); n < 1 || n > transport.MaxCall {
+		wrong = fmt.Sprintf("it takes 1 to %d", transport.MaxCall)
+	}
+	f := e.s.n.f
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if e.usable(fmt.Sprintf("Call of %d bytes", len(b)), wrong) {
+		e.queue(&message{kind: call, n: len(b), data: bytes.Clone(b), own: true}, false, false)
+	}
+}
 
-// Withdraw implements transport.Endpoint.
-func (e *endpoint) Withdraw(t transport.Target) { panic("TODO") }
+// Withdraw implements transport.Endpoint. With delays, what is under way may be dropped, too.
+func (e *endpoint) Withdraw(t transport.Target) {
+	f := e.s.n.f
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if !e.usable("Withdraw", noKey(t)) {
+		return
+	}
+	withdrawn := func(m *message) bool { return m.kind == write && m.to.Key == t.Key && m.to.Slot == t.Slot }
+	e.out = slices.DeleteFunc(e.out, func(m *message) bool {
+		if withdrawn(m) {
+			m.drop()
+		}
+		return withdrawn(m)
+	})
+	for _, m := range e.flying {
+		switch {
+		case !withdrawn(m):
+		case f.chance(2):
+			m.drop()
+		default:
+			m.copy()
+			m.done = true
+		}
+	}
+	e.reap()
+}
 
 // Refuse implements transport.Endpoint.
-func (e *endpoint) Refuse(t transport.Target) { panic("TODO") }
+func (e *endpoint) Refuse(t transport.Target) {
+	f := e.s.n.f
+	f.mu.Lock()
+	wrong := noKey(t)
+	if inServer() {
+		wrong = "a method of a Server calls it"
+	}
+	usable := e.usable("Refuse", wrong)
+	f.mu.Unlock()
+	if usable { // what Reach has allowed before lands first
+		e.serving.Lock()
+		defer e.serving.Unlock()
+	}
+}
+
+// inServer reports whether the caller was called by a method of a Server.
+func inServer() bool {
+	var pcs [256]uintptr
+	for frames := runtime.CallersFrames(pcs[:runtime.Callers(2, pcs[:])]); ; {
+		frame, more := frames.Next()
+		if strings.HasSuffix(frame.Function, "transporttest.(*endpoint).serve") {
+			return true
+		}
+		if !more {
+			return false
+		}
+	}
+}
 
 // Queued implements transport.Endpoint.
 func (e *endpoint) Queued() uint64 { return e.queued.Load() }
@@ -329,7 +443,7 @@ func (e *endpoint) close() {
 	var kept []*message
 	for _, m := range e.out {
 		switch m.kind {
-		case put:
+		case put, write, call:
 			m.drop()
 		case ack: // the peer waits for it
 			kept = append(kept, m)
@@ -387,15 +501,20 @@ func (e *endpoint) flush() (some bool) {
 func (e *endpoint) send(m *message) {
 	f := e.s.n.f
 	m.comm, m.from = e.comm.ID, e
-	if m.kind == put {
+	if m.counts() {
 		if wrong := e.wrong(m); wrong != "" {
 			text := fmt.Sprintf("rank %d puts %d bytes to place %d of rank %d, sequence %d: %s", e.s.n.config.Rank, m.n, m.place,
 				e.s.peer, m.seq, wrong)
+			if m.kind != put {
+				text = fmt.Sprintf("rank %d writes or calls %d bytes to rank %d: %s", e.s.n.config.Rank, m.n, e.s.peer, wrong)
+			}
 			f.violated("%s", text)
 			e.s.breaks(text)
 			return
 		}
-		e.places[m.place].put = m.seq
+		if m.kind == put {
+			e.places[m.place].put = m.seq
+		}
 		e.s.count.SentPuts++
 		e.s.count.SentBytes += uint64(m.n)
 		if f.chance(2) {
@@ -407,13 +526,20 @@ func (e *endpoint) send(m *message) {
 	e.s.send(m)
 }
 
-// wrong says what is wrong with a put that is about to be sent.
+// wrong says what is wrong with a message that is about to be sent.
 func (e *endpoint) wrong(m *message) string {
+	p := e.s.other.eps[m.comm]
+	gone := p == nil || p.closed || p.down.Load() != nil
+	if m.kind != put {
+		if gone || p.server != nil {
+			return ""
+		}
+		return "it has no Server"
+	}
 	if last := e.places[m.place].put; m.seq <= last {
 		return fmt.Sprintf("sequence %d was put before", last)
 	}
-	p := e.s.other.eps[m.comm]
-	if p == nil || p.closed || p.down.Load() != nil || m.n == 0 {
+	if gone || m.n == 0 {
 		return ""
 	}
 	switch x := p.places[m.place]; {
@@ -425,6 +551,60 @@ func (e *endpoint) wrong(m *message) string {
 		return fmt.Sprintf("%d bytes are granted", len(x.grant))
 	}
 	return ""
+}
+
+// receive takes a part of a put, write or call, and reports whether that was the last one.
+func (e *endpoint) receive(m *message) bool {
+	switch m.kind {
+	case write:
+		return e.written(m)
+	case call:
+		b := m.data
+		e.serve(func() { e.server.Called(b) })
+		for i := range b { // whoever has kept them finds out
+			b[i] ^= 0xff
+		}
+		e.serving.Unlock()
+		return true
+	}
+	return e.land(m)
+}
+
+// serve calls a method of the server without the fabric's mu. The caller unlocks serving.
+func (e *endpoint) serve(method func()) {
+	e.s.n.f.mu.Unlock()
+	e.serving.Lock()
+	method()
+	e.s.n.f.mu.Lock()
+}
+
+// written lands a part of a write where the server says, if that is still wanted afterwards, and reports whether that was
+// the last one.
+func (e *endpoint) written(m *message) bool {
+	f, n := e.s.n.f, min(m.rest[1]-m.rest[0], frame)
+	if m.data == nil { // it was withdrawn
+		return true
+	}
+	if f.o.Delays && n > 64 {
+		n = 1 + f.random.IntN(n)
+	}
+	t := m.to
+	t.Offset += uint64(m.rest[0])
+	var p unsafe.Pointer
+	e.serve(func() { p = e.server.Reach(t, n) })
+	defer e.serving.Unlock()
+	switch {
+	case m.data == nil || !m.own && m.from.down.Load() != nil: // its sender's memory is not to be read any more
+		return true
+	case e.closed || e.s.cut || e.down.Load() != nil:
+		return true
+	case e.s.n.stopped: // it is asked again
+		return false
+	case p != nil:
+		copy(unsafe.Slice((*byte)(p), n), m.data[m.rest[0]:])
+	}
+	m.rest[0] += n
+	return m.rest[0] == m.rest[1]
 }
 
 // land lands a part of a put, and reports whether that was the last one.

@@ -20,7 +20,8 @@ import (
 // Options says what kind of network a Fabric is.
 type Options struct {
 	// Delays lets each message take a random time. Puts to different places, grants and messages overtake each other.
-	// Large puts land in pieces. Some puts are copied at once, so that they count as sent before they land.
+	// Large puts and writes land in pieces. Some are copied at once, so that they count as sent before they land. Writes and
+	// calls that others follow may wait for these.
 	Delays bool
 	// TwoSided is a network that only sends and receives. A grant is a posted receive. At most 32 requests of an
 	// endpoint are outstanding; the rest waits. Nothing moves unless both nodes make progress: their goroutines only
@@ -126,6 +127,9 @@ func (f *Fabric) Kill(rank int) {
 			m.copy()
 		}
 		s.other.in = q
+		if m := s.other.taking; m != nil {
+			m.copy()
+		}
 		s.send(&message{kind: died})
 	}
 	n.finish("this rank was killed")
@@ -208,13 +212,15 @@ type side struct {
 	other *side
 	eps   map[uint64]*endpoint // by communicator
 	in    []*message           // on their way to this node, as they were sent
-	known bool                 // Config.RowOf has returned the peer's row
-	up    bool                 // a message has come from one side to the other
-	down  *transport.Down      // nothing moves any more
-	cut   bool
-	cutAt time.Time // when this side notices it
-	count transport.Traffic
-	byes  struct {
+
+	taking *message        // is no longer in in, and perhaps not received yet: a callback runs
+	known  bool            // Config.RowOf has returned the peer's row
+	up     bool            // a message has come from one side to the other
+	down   *transport.Down // nothing moves any more
+	cut    bool
+	cutAt  time.Time // when this side notices it
+	count  transport.Traffic
+	byes   struct {
 		sent, taken bool // this node's
 	}
 }
@@ -248,6 +254,8 @@ const (
 	ack                //
 	grant              // in order with revocations, for each place
 	revoke             //
+	write              // with calls in order
+	call               //
 	tell               // in order
 	bye                // after all else
 	died               // after all else
@@ -260,16 +268,20 @@ type message struct {
 	comm  uint64
 	place int
 	seq   uint64
-	n     int    // bytes of a put or grant, or how many places the sender of open has
-	data  []byte // of a put: the sender's memory, or a copy
-	own   bool   // data is a copy
-	rest  [2]int // what part of data has not landed
+	to    transport.Target // of a write
+	n     int              // bytes of a put, write, call or grant, or how many places the sender of open has
+	data  []byte           // of a put or write: the sender's memory, or a copy; of a call: a copy
+	own   bool             // data is a copy
+	rest  [2]int           // what part of data has not landed
 	told  transport.Message
 	text  string
 	from  *endpoint // nil if it is the node's own
 	at    time.Time // when it arrives
 	done  bool      // its sender need not care any more
 }
+
+// counts reports whether Queued and Sent count the message.
+func (m *message) counts() bool { return m.kind == put || m.kind == write || m.kind == call }
 
 // copy makes the message independent of its sender's memory.
 func (m *message) copy() {
@@ -293,12 +305,14 @@ func (m *message) channel() channel {
 		return channel{put, m.comm, m.place}
 	case grant, revoke:
 		return channel{grant, m.comm, m.place}
+	case write, call:
+		return channel{write, m.comm, 0}
 	}
 	return channel{kind: m.kind}
 }
 
-// next takes the first message off the queue that has arrived and that hold does not hold back, or returns nil. Puts of
-// more than a frame come last.
+// next takes the first message off the queue that has arrived and that hold does not hold back, or returns nil. Puts and
+// writes of more than a frame come last.
 func (s *side) next(now time.Time, hold func(m *message) bool) *message {
 	blocked := map[channel]bool{}
 	others := false // messages other than opens are before this

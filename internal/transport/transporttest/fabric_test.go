@@ -4,9 +4,11 @@ import (
 	"bytes"
 	"fmt"
 	"log/slog"
+	"math"
 	"sync"
 	"testing"
 	"time"
+	"unsafe"
 
 	"github.com/stretchr/testify/require"
 
@@ -170,6 +172,285 @@ func TestViolations(t *testing.T) {
 				j.must("both are told", func() bool { return len(j.ranks[0].lost()) == 1 && len(j.ranks[1].lost()) == 1 })
 			})
 		}
+	}
+}
+
+// What breaks the rules of writes and calls is reported, too.
+func TestViolationsOfWrites(t *testing.T) {
+	b8, k := make([]byte, 8), transport.Target{Key: 1, Slot: 2, Offset: 3}
+	for _, c := range []struct {
+		name, want string
+		broken     bool
+		run        func(j *job, a, b transport.Endpoint)
+	}{
+		{"write of nothing", "Write of 0 bytes to key 0x1, slot 2, offset 3: there has to be one", false,
+			func(j *job, a, b transport.Endpoint) { a.Write(k, at(b8), 0, false) }},
+		{"write of less", "Write of -1 bytes", false,
+			func(j *job, a, b transport.Endpoint) { a.Write(k, at(b8), -1, false) }},
+		{"write to no key", "keys begin at 1", false,
+			func(j *job, a, b transport.Endpoint) { a.Write(transport.Target{}, at(b8), 8, false) }},
+		{"write beyond the last offset", "they end above offset 17592186044416", false,
+			func(j *job, a, b transport.Endpoint) {
+				a.Write(transport.Target{Key: 1, Offset: transport.MaxOffset - 7}, at(b8), 8, false)
+			}},
+		{"write to an offset that is too large", "they end above offset", false,
+			func(j *job, a, b transport.Endpoint) {
+				a.Write(transport.Target{Key: 1, Offset: math.MaxUint64 - 3}, at(b8), 8, false)
+			}},
+		{"call of nothing", "Call of 0 bytes: it takes 1 to 4096", false,
+			func(j *job, a, b transport.Endpoint) { a.Call(nil) }},
+		{"call of too much", "Call of 4097 bytes: it takes 1 to 4096", false,
+			func(j *job, a, b transport.Endpoint) { a.Call(make([]byte, transport.MaxCall+1)) }},
+		{"withdraw of no key", "Withdraw: keys begin at 1", false,
+			func(j *job, a, b transport.Endpoint) { a.Withdraw(transport.Target{Slot: 1}) }},
+		{"refuse of no key", "Refuse: keys begin at 1", false,
+			func(j *job, a, b transport.Endpoint) { a.Refuse(transport.Target{Slot: 1}) }},
+		{"write to a peer without a server", "rank 1 writes or calls 8 bytes to rank 0: it has no Server", true,
+			func(j *job, a, b transport.Endpoint) { b.Write(k, at(b8), 8, false) }},
+		{"call to a peer without a server", "rank 1 writes or calls 5 bytes to rank 0: it has no Server", true,
+			func(j *job, a, b transport.Endpoint) { b.Call(b8[:5]) }},
+		{"write within Made", "Write of 8 bytes to key 0x1, slot 2, offset 3 within Comm.Made", false,
+			func(j *job, a, b transport.Endpoint) {
+				j.inMade(func(e transport.Endpoint) { e.Write(k, at(b8), 8, false) })
+			}},
+		{"call within Made", "Call of 8 bytes within Comm.Made", false,
+			func(j *job, a, b transport.Endpoint) { j.inMade(func(e transport.Endpoint) { e.Call(b8) }) }},
+		{"withdraw within Made", "Withdraw within Comm.Made", false,
+			func(j *job, a, b transport.Endpoint) { j.inMade(func(e transport.Endpoint) { e.Withdraw(k) }) }},
+		{"refuse within Made", "Refuse within Comm.Made", false,
+			func(j *job, a, b transport.Endpoint) { j.inMade(func(e transport.Endpoint) { e.Refuse(k) }) }},
+		{"refuse within a server", "Refuse: a method of a Server calls it", false,
+			func(j *job, a, b transport.Endpoint) { a.Call([]byte{1}) }},
+		{"call after the node's Close", "Call of 8 bytes after the node's Close", false,
+			func(j *job, a, b transport.Endpoint) { j.close(testkit.Limit); a.Call(b8) }},
+	} {
+		for _, o := range testkit.Sample(3, Kinds) {
+			t.Run(c.name+", "+o.String(), func(t *testing.T) {
+				j, _, to := fabricJob(t, o)
+				for i, n := range j.Nodes {
+					require.NoError(t, n.Join(transport.Comm{ID: comm, Made: func(e transport.Endpoint) transport.Server {
+						if i == 0 {
+							return nil
+						}
+						x := newServer(t, e)
+						x.call = func([]byte) { e.Refuse(k) }
+						return x
+					}}))
+				}
+				a, b := j.endpoints(comm, 0, 1)
+				c.run(j, a, b)
+				j.must("it is reported", func() bool { return len(to.all()) > 0 }, j.open()...)
+				require.Contains(t, to.all()[0], c.want)
+				require.Len(t, to.all(), 1)
+				if !c.broken {
+					require.Zero(t, b.Queued())
+					return
+				}
+				j.must("both ends know", func() bool { return a.Err() != nil && b.Err() != nil })
+				for _, e := range []transport.Endpoint{a, b} {
+					require.Equal(t, transport.Broken, e.Err().Kind)
+					require.ErrorContains(t, e.Err(), c.want)
+				}
+			})
+		}
+	}
+}
+
+// inMade runs f within Comm.Made of rank 0.
+func (j *job) inMade(f func(e transport.Endpoint)) {
+	j.join(8, 0, func(rank int, e transport.Endpoint) {
+		if rank == 0 { // the peer's side may be made, too, before all ends
+			f(e)
+		}
+	})
+	j.Nodes[0].Endpoint(8, 1, true)
+}
+
+// With delays, long writes land in pieces of several sizes, some count as sent before they land, and one that others are
+// said to follow waits for them. Bytes of a call are no good once it is over.
+func TestDelaysOfWrites(t *testing.T) {
+	for _, o := range []Options{{Delays: true}, {Delays: true, TwoSided: true}} {
+		t.Run(o.String(), func(t *testing.T) {
+			j, _, to := fabricJob(t, o)
+			var kept [][]byte
+			sv := j.serve(comm, 0, func(rank int, x *server) {
+				x.call = func(b []byte) { x.look(func() { kept = append(kept, b) }) }
+			})
+			a, _ := j.endpoints(comm, 0, 1)
+			x, k := sv.of(1, 0), transport.Target{Key: 1}
+			from, memory := filled(frame, 1), make([]byte, frame)
+			early, pieces, waits := false, map[int]bool{}, false
+			for i := 0; !early || !waits || len(pieces) < 10; i++ {
+				require.Less(t, i, 1000, "early %v, waits %v, pieces %v", early, waits, pieces)
+				x.allow(k, 0, memory)
+				a.Write(k, at(from), len(from), true)
+				a.(*endpoint).s.n.f.mu.Lock()
+				waits = waits || o.TwoSided || len(a.(*endpoint).out) > 0
+				a.(*endpoint).s.n.f.mu.Unlock()
+				a.Call([]byte{5})
+				j.must("it lands", func() bool {
+					early = early || a.Sent() > 2*uint64(i) && x.served() == i
+					return x.served() == i+1 && allSent(a)
+				})
+				next := 0
+				for _, s := range x.spans(k) {
+					require.EqualValues(t, next, s.offset)
+					next += s.n
+					pieces[s.n] = true
+				}
+				require.Equal(t, frame, next)
+			}
+			f := a.(*endpoint).s.n.f
+			f.mu.Lock()
+			x.look(func() { require.NotContains(t, kept, []byte{5}) })
+			f.mu.Unlock()
+			require.Empty(t, to.all())
+		})
+	}
+}
+
+// stuck is a server that takes its time in Reach.
+type stuck struct {
+	*server
+	reached, goOn chan struct{}
+}
+
+// Reach implements transport.Server.
+func (x *stuck) Reach(t transport.Target, n int) unsafe.Pointer {
+	p := x.server.Reach(t, n)
+	x.reached <- struct{}{}
+	<-x.goOn
+	return p
+}
+
+// What happens between Reach and the bytes counts: after Withdraw, Close, Kill and Stop nothing is read or written. Refuse
+// waits until they have landed.
+func TestBetweenReachAndBytes(t *testing.T) {
+	for _, c := range []struct {
+		name  string
+		run   func(f *Fabric, a, b transport.Endpoint, k transport.Target)
+		lands bool
+	}{
+		{"withdraw", func(f *Fabric, a, b transport.Endpoint, k transport.Target) { a.Withdraw(k) }, true},
+		{"the writer closes", func(f *Fabric, a, b transport.Endpoint, k transport.Target) { a.Close() }, true},
+		{"the receiver closes", func(f *Fabric, a, b transport.Endpoint, k transport.Target) { b.Close() }, false},
+		{"the writer dies", func(f *Fabric, a, b transport.Endpoint, k transport.Target) { f.Kill(0) }, true},
+		{"the receiver dies", func(f *Fabric, a, b transport.Endpoint, k transport.Target) { f.Kill(1) }, false},
+		{"cut", func(f *Fabric, a, b transport.Endpoint, k transport.Target) { f.Cut(0, 1) }, false},
+		{"stop", func(f *Fabric, a, b transport.Endpoint, k transport.Target) { f.Stop(1) }, true},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			j, f, to := fabricJob(t, Options{})
+			var x *stuck
+			for i, n := range j.Nodes {
+				require.NoError(t, n.Join(transport.Comm{ID: comm, Made: func(e transport.Endpoint) transport.Server {
+					s := newServer(t, e)
+					if i == 0 {
+						return s
+					}
+					x = &stuck{s, make(chan struct{}), make(chan struct{})}
+					return x
+				}}))
+			}
+			a, b := j.endpoints(comm, 0, 1)
+			k := transport.Target{Key: 1}
+			from, memory := filled(frame, 1), make([]byte, frame)
+			x.allow(k, 0, memory)
+			a.Write(k, at(from), frame, false)
+			<-x.reached
+			c.run(f, a, b, k)
+			j.closed[0], j.closed[1] = f.nodes[0].over, f.nodes[1].over
+			stopped := f.nodes[1].stopped
+			if !stopped {
+				clear(from)
+			}
+			x.goOn <- struct{}{}
+			nothing := func() {
+				time.Sleep(tick)
+				f.mu.Lock()
+				defer f.mu.Unlock()
+				require.Equal(t, make([]byte, frame), memory)
+			}
+			if stopped {
+				nothing()
+				f.Continue(1)
+				<-x.reached // it is asked again
+				x.goOn <- struct{}{}
+			}
+			if c.lands {
+				testkit.Eventually(t, func() bool { f.mu.Lock(); defer f.mu.Unlock(); return isFilled(memory, 1) })
+			} else {
+				nothing()
+			}
+			if c.name == "cut" {
+				j.must("both notice", func() bool { return a.Err() != nil && b.Err() != nil })
+			}
+			require.Empty(t, to.all())
+		})
+	}
+}
+
+// Refuse waits for what has been reached, and for nothing else.
+func TestRefuseWaits(t *testing.T) {
+	j, f, to := fabricJob(t, Options{})
+	var x *stuck
+	for i, n := range j.Nodes {
+		require.NoError(t, n.Join(transport.Comm{ID: comm, Made: func(e transport.Endpoint) transport.Server {
+			if i == 1 {
+				x = &stuck{newServer(t, e),
+					make(chan struct{}), make(chan struct{})}
+				return x
+			}
+			return nil
+		}}))
+	}
+	a, b := j.endpoints(comm, 0, 1)
+	k := transport.Target{Key: 1}
+	memory := make([]byte, 8)
+	x.allow(k, 0, memory)
+	a.Refuse(k) // of its own peer, which writes nothing
+	a.Write(k, at(filled(8, 1)), 8, false)
+	<-x.reached
+	x.allow(k, 0, nil)
+	refused := make(chan struct{})
+	go func() { b.Refuse(k); close(refused) }()
+	select {
+	case <-refused:
+		t.Error("it did not wait")
+	case <-time.After(tick / 2):
+	}
+	x.goOn <- struct{}{}
+	<-refused
+	require.True(t, isFilled(memory, 1))
+	clear(memory)
+	a.Write(k, at(filled(8, 2)), 8, false)
+	<-x.reached
+	x.goOn <- struct{}{}
+	j.sent(a)
+	f.mu.Lock()
+	require.Equal(t, make([]byte, 8), memory)
+	f.mu.Unlock()
+	require.Empty(t, to.all())
+}
+
+// A node that is being closed still serves.
+func TestCloseServes(t *testing.T) {
+	for _, o := range Kinds {
+		t.Run(o.String(), func(t *testing.T) {
+			j, _, to := fabricJob(t, o)
+			j.serve(comm, 0, func(rank int, x *server) {
+				x.call = func(b []byte) {
+					if b[0]--; b[0] > 0 {
+						x.e.Call(b)
+					}
+				}
+			})
+			a, b := j.endpoints(comm, 0, 1)
+			a.Call([]byte{20})
+			b.Call([]byte{20})
+			j.close(testkit.Limit)
+			require.Empty(t, to.all())
+		})
 	}
 }
 

@@ -316,10 +316,12 @@ func (n *node) move(s *side, ends bool) (moved bool) {
 			break
 		}
 		moved = true
-		if m.kind == put {
+		if m.counts() {
 			left -= min(m.n, frame)
 		}
+		s.taking = m
 		n.take(s, m)
+		s.taking = nil
 	}
 	return moved
 }
@@ -386,8 +388,8 @@ func (n *node) take(s *side, m *message) {
 		if e != nil && !e.made {
 			e.fail(&transport.Down{Kind: transport.Refused, Peer: s.peer, Err: fmt.Errorf("it has closed communicator %#x", m.comm)})
 		}
-	case put:
-		if e != nil && !e.closed && !e.land(m) {
+	case put, write, call:
+		if e != nil && !e.closed && !e.receive(m) {
 			m.at = time.Now().Add(f.delay())
 			s.in = append([]*message{m}, s.in...)
 			return
