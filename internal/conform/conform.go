@@ -81,6 +81,9 @@ func Partner(c *ubcoll.Comm) int {
 	return -1
 }
 
+// Far reports whether a rank is on another host than this one.
+func Far(c *ubcoll.Comm, rank int) bool { return c.Hostname(rank) != c.Hostname(c.Rank()) }
+
 // Fail returns an error that says which rank failed, and with which seed.
 func Fail(c *ubcoll.Comm, format string, args ...any) error {
 	return fmt.Errorf("rank %d of %d, seed %d: %w", c.Rank(), c.Size(), Seed(), fmt.Errorf(format, args...))

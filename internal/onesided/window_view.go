@@ -21,7 +21,14 @@ func (w *Window) Peer(rank int) (team.Vec, error) {
 		return w.vec, nil
 	}
 	if k.far != nil {
-		return team.Vec{}, peerError(w.c, "peer", rank, errNotHere)
+		m, err := k.remote()
+		if err == nil {
+			err = m.Live()
+		}
+		if err == nil {
+			err = errNotHere
+		}
+		return team.Vec{}, peerError(w.c, "peer", rank, err)
 	}
 	v := team.Vec{Ptr: k.ptr, Len: k.Bytes / w.vec.Type.Size(), Type: w.vec.Type}
 	if err = k.Live(); err == nil && w.flags&WindowReadOnly != 0 {

@@ -12,6 +12,7 @@ import (
 	"github.com/ubcoll/ubcoll/internal/conform/collectives"
 	"github.com/ubcoll/ubcoll/internal/conform/families"
 	"github.com/ubcoll/ubcoll/internal/conform/messages"
+	"github.com/ubcoll/ubcoll/internal/conform/onesided"
 	"github.com/ubcoll/ubcoll/internal/env"
 	"github.com/ubcoll/ubcoll/internal/race"
 	"github.com/ubcoll/ubcoll/internal/testkit"
@@ -61,7 +62,9 @@ func TestHosts(t *testing.T) {
 	all := append(slices.Clone(suites), named{"matrix", collectives.Matrix}, named{"random", collectives.Random},
 		named{"moves", collectives.Moves}, named{"order", collectives.Order}, named{"bad", collectives.Bad},
 		named{"imports", collectives.Imports}, named{"family", families.Family},
-		named{"p2p", messages.P2P}, named{"programs", messages.Programs})
+		named{"p2p", messages.P2P}, named{"programs", messages.Programs}, named{"handles", onesided.Handles},
+		named{"channels", onesided.Channels}, named{"windows", onesided.Windows}, named{"access", onesided.Access},
+		named{"atomics", onesided.Atomics})
 	slices.SortFunc(all, func(a, b named) int { return cmp.Compare(a.name, b.name) }) // a sample has some of both
 	for _, l := range layouts() {
 		some := all

@@ -49,7 +49,7 @@ func (p *program) accumulate() error {
 		w.Accumulate(p.ctx, to, p.room, p.vec(place{other, 0, size}, typ), op), ubcoll.ErrArgument),
 		p.expect("a product", t.c, w.Accumulate(p.ctx, to, 0, p.vec(place{other, 0, size}, typ), ubcoll.Prod),
 			ubcoll.ErrArgument),
-		coll.Barrier(p.ctx, t.c), w.Close())
+		w.Flush(p.ctx), coll.Barrier(p.ctx, t.c), w.Close())
 }
 
 // accumulated combines unsigned integers.

@@ -224,7 +224,7 @@ func rightsApart(ctx context.Context, c *ubcoll.Comm) error {
 	return errors.Join(read.Close(), mine.Free(), b.Free())
 }
 
-// transports restricts handles to ways that are not between ranks of one host.
+// transports restricts handles to ways that are not between their ranks.
 func transports(ctx context.Context, c *ubcoll.Comm) error {
 	if c.Size() == 1 {
 		return nil
@@ -234,17 +234,20 @@ func transports(ctx context.Context, c *ubcoll.Comm) error {
 		return err
 	}
 	next, _ := conform.Ring(c)
-	for _, k := range []struct {
-		transports ubcoll.Transports
-		want       error
-	}{
-		{0, nil},
-		{ubcoll.TransportHostMemory, nil},
-		{ubcoll.TransportHostMemory | ubcoll.TransportCUDAIPC, nil},
-		{ubcoll.TransportTCP, ubcoll.ErrNotSupported},
-		{ubcoll.TransportTCP | ubcoll.TransportRDMA, ubcoll.ErrNotSupported},
-	} {
-		r, err := c.RegisterWith(b.Vec(), ubcoll.RegisterOptions{Transports: k.transports})
+	// want is the result of a handle for these transports between ranks of one host, or of two.
+	want := func(t ubcoll.Transports, rank int) error {
+		need := ubcoll.TransportHostMemory
+		if conform.Far(c, rank) {
+			need = ubcoll.TransportTCP
+		}
+		if t != 0 && t&need == 0 {
+			return ubcoll.ErrNotSupported
+		}
+		return nil
+	}
+	for _, t := range []ubcoll.Transports{0, ubcoll.TransportHostMemory, ubcoll.TransportHostMemory | ubcoll.TransportCUDAIPC,
+		ubcoll.TransportTCP, ubcoll.TransportTCP | ubcoll.TransportRDMA} {
+		r, err := c.RegisterWith(b.Vec(), ubcoll.RegisterOptions{Transports: t})
 		if err != nil {
 			return err
 		}
@@ -253,16 +256,16 @@ func transports(ctx context.Context, c *ubcoll.Comm) error {
 			return err
 		}
 		m, err := c.Import(hs[next])
-		if k.want == nil && err == nil {
+		if no := want(t, next); no == nil && err == nil {
 			err = m.Close()
-		} else if k.want != nil {
-			err = conform.Refused(c, fmt.Sprintf("a handle for %v", k.transports), err, k.want)
+		} else if no != nil {
+			err = conform.Refused(c, fmt.Sprintf("a handle for %v", t), err, no)
 		}
 		if err != nil {
 			return err
 		}
-		if peer := conform.Partner(c); k.want != nil && peer >= 0 {
-			if err := conform.Refused(c, "connect", testkit.ErrOf(p2p.Connect(ctx, c, peer, r)), k.want); err != nil {
+		if peer := conform.Partner(c); peer >= 0 && want(t, peer) != nil {
+			if err := conform.Refused(c, "connect", testkit.ErrOf(p2p.Connect(ctx, c, peer, r)), want(t, peer)); err != nil {
 				return err
 			}
 		}
@@ -308,6 +311,12 @@ func readOnlyWindow(ctx context.Context, c *ubcoll.Comm) error {
 			return err
 		}
 		v, err := w.Peer(p)
+		if conform.Far(c, p) {
+			if err := conform.Refused(c, "peer on another host", err, ubcoll.ErrNotSupported); err != nil {
+				return err
+			}
+			v, err = ubcoll.Of(x), nil
+		}
 		if err != nil {
 			return err
 		}
@@ -318,7 +327,7 @@ func readOnlyWindow(ctx context.Context, c *ubcoll.Comm) error {
 		if want := conform.Pattern(p, 0, n); !bytes.Equal(x, want) || !bytes.Equal(y, want) {
 			return conform.Fail(c, "rank %d's part: wrong data", p)
 		}
-		if p != c.Rank() {
+		if p != c.Rank() && !conform.Far(c, p) {
 			if err := errors.Join(
 				conform.Refused(c, "get into a view", w.Get(ctx, c.Rank(), v, 0), ubcoll.ErrArgument),
 				conform.Refused(c, "recv into a view", testkit.ErrOf(p2p.Recv(ctx, c, p, v)), ubcoll.ErrArgument),
@@ -331,19 +340,26 @@ func readOnlyWindow(ctx context.Context, c *ubcoll.Comm) error {
 		if at == c.Rank() && c.Size() > 1 {
 			dst = v
 		}
-		if c.Size() > 1 {
+		if c.Size() > 1 && c.Hostname(p) == c.Hostname(at) {
 			if err := conform.Refused(c, "all-reduce into a view", coll.AllReduce(ctx, c, dst, ubcoll.Of(x), ubcoll.Max),
 				ubcoll.ErrArgument); err != nil {
 				return err
 			}
 		}
 	}
-	other := (c.Rank() + 1) % c.Size()
+	// A rank of this host, if every rank has one.
+	other, alone := (c.Rank()+1)%c.Size(), c.Size() == 1
+	for p := range c.Size() {
+		alone = alone || c.Hostname(p) != c.Hostname((p+1)%c.Size())
+	}
+	if alone {
+		other = c.Rank()
+	}
 	v, err := w.Peer(other)
 	if err != nil {
 		return err
 	}
-	if c.Size() > 1 {
+	if !alone {
 		dst, err := ubcoll.Alloc[byte](c, ubcoll.Host, n)
 		if err != nil {
 			return err

@@ -223,7 +223,8 @@ func accumulates(ctx context.Context, c *ubcoll.Comm) error {
 					return err
 				}
 			}
-			if err := testkit.InOrder(func() error { return s.Sync(ctx) }, func() error { return coll.Barrier(ctx, c) }); err != nil {
+			if err := testkit.InOrder(func() error { return s.Sync(ctx) }, func() error { return w.Flush(ctx) },
+				func() error { return coll.Barrier(ctx, c) }); err != nil {
 				return err
 			}
 			for i := range n {

@@ -65,6 +65,12 @@ func windowData(ctx context.Context, c *ubcoll.Comm) error {
 			}
 			// A peer's part as an operand of another operation.
 			v, err := w.Peer(p)
+			if conform.Far(c, p) {
+				if err := conform.Refused(c, "peer on another host", err, ubcoll.ErrNotSupported); err != nil {
+					return err
+				}
+				v, err = b.Vec(), nil
+			}
 			if err != nil {
 				return err
 			}
