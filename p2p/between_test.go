@@ -16,6 +16,7 @@ import (
 	"github.com/ubcoll/ubcoll/coll"
 	"github.com/ubcoll/ubcoll/internal/conform"
 	"github.com/ubcoll/ubcoll/internal/conform/messages"
+	"github.com/ubcoll/ubcoll/internal/conform/onesided"
 	"github.com/ubcoll/ubcoll/internal/env"
 	"github.com/ubcoll/ubcoll/internal/inside"
 	"github.com/ubcoll/ubcoll/internal/race"
@@ -38,13 +39,15 @@ func TestBetweenWires(t *testing.T) {
 		for i, l := range []conform.Layout{conform.Block(1, 1), conform.Cyclic(2, 1, 1)} {
 			if !testkit.Full() {
 				t.Setenv("CONFORM_PROGRAMS", "40")
+				t.Setenv("CONFORM_ATOMICS", "50")
 				if k%2 != i {
 					continue
 				}
 			}
 			t.Run(w.String()+"/"+l.String(), func(t *testing.T) {
 				suite := func(ctx context.Context, c *ubcoll.Comm) error {
-					return conform.Each(ctx, c, messages.P2P, messages.Programs)
+					return conform.Each(ctx, c, messages.P2P, messages.Programs, onesided.Handles, onesided.Channels, onesided.Windows,
+						onesided.Access, onesided.Atomics)
 				}
 				require.NoError(t, l.RunOver(t.Context(), transporttest.New(t, w).Node, suite))
 			})
