@@ -84,10 +84,8 @@ type peer struct {
 	link       transport.Endpoint
 	flow       flow
 	// left is 0 until the peer closes the communicator, then 1 + the last operation that it has completed.
-	left atomic.Uint64
-	// misses is 1 + the rank that the peer says it waits for (itself if for nobody); 0: no answer.
-	misses atomic.Int32
-	asks   atomic.Uint32 // counts long waits for it, to recognize late answers about earlier ones
+	left   atomic.Uint64
+	asking asking
 }
 
 // Begin lets the stage receive messages from the network, such as that the communicator broke.

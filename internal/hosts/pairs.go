@@ -52,7 +52,9 @@ type Pair struct {
 	Rank int // of the peer, in the communicator
 	Mine any // what PairsConfig.Made has returned
 
-	last atomic.Pointer[Last]
+	last   atomic.Pointer[Last]
+	asking asking
+	shut   atomic.Int64 // when the pair was first found to have ended without a word, in nanoseconds
 }
 
 // Last says how far a rank got before it closed its communicator.
@@ -114,12 +116,24 @@ func (p *Pairs) All() []*Pair {
 	return slices.SortedFunc(maps.Values(*p.all.Load()), func(a, b *Pair) int { return cmp.Compare(a.Rank, b.Rank) })
 }
 
-// Progress moves all data that can move, without waiting.
-func (p *Pairs) Progress() { p.Network.node.Progress() }
+// Wait is the state of a wait for a peer. The zero Wait begins one.
+type Wait struct {
+	since time.Time
+	asked question
+}
 
-// Idle gives the processor away for a moment, after waiting for so long: it blocks until data can move, for at most a
-// millisecond. others says that something else than the network may end the wait.
-func (p *Pairs) Idle(waited time.Duration, others bool) {
+// Idle is one step of a wait: it moves all data that can move, and after some steps it gives the processor away, until
+// data can move, for at most a millisecond. x is nil if there is no pair yet. others says that something else than the
+// network may end the wait.
+func (p *Pairs) Idle(w *Wait, x *Pair, others bool) {
+	if w.since.IsZero() {
+		w.since = time.Now()
+	}
+	p.Network.node.Progress()
+	waited := time.Since(w.since)
+	if x != nil {
+		x.asking.ask(&w.asked, waited, p.ID, x)
+	}
 	idle := blockAfter
 	if p.Team.Crowded {
 		idle = blockAfterShort
@@ -141,6 +155,10 @@ func (p *Pairs) Lost(x *Pair) error {
 	case down == nil:
 		return nil
 	case down.Kind == transport.Refused, down.Kind == transport.Left:
+		now := time.Now().UnixNano()
+		if x.shut.CompareAndSwap(0, now); x.last.Load() == nil && now-x.shut.Load() < int64(wordOfEnd) {
+			return nil // perhaps the communicator broke there, and the reason is on its way from its host's leader
+		}
 		return Closed(x.Rank)
 	case down.Kind != transport.Unreached:
 		return lostText(x.Rank, here, p.Name(x.Rank), down)
@@ -151,6 +169,9 @@ func (p *Pairs) Lost(x *Pair) error {
 	}
 	return reason.About(x.Rank, fmt.Errorf("from host %s to rank %d of host %s: %w", here, x.Rank, p.Name(x.Rank), down.Err))
 }
+
+// wordOfEnd is how long a rank that has ended its side without a word gets until that counts as a close.
+const wordOfEnd = 300 * time.Millisecond
 
 // Closed is the error about a rank that has closed its communicator.
 func Closed(rank int) error {
@@ -163,10 +184,20 @@ func (x *Pair) Last() *Last { return x.last.Load() }
 // heard implements use.
 func (p *Pairs) heard(from int, m transport.Message) *fault.Error {
 	x := (*p.all.Load())[p.Rank(from)]
-	if x != nil && m.Kind == kindBye {
+	if x == nil {
+		return nil
+	}
+	switch m.Kind {
+	case kindBye:
 		var l Last
 		fmt.Sscan(m.Text, &l.Sent, &l.Taken)
 		x.last.Store(&l)
+	case kindAsk:
+		answer(p.Team, m, x)
+	case kindMiss:
+		x.asking.answers(p.Team, x.Rank, m)
+	case kindLost:
+		return brokeThere(p.Team, x.Rank, m)
 	}
 	return nil
 }
@@ -198,7 +229,9 @@ func (p *Pairs) Close(broken bool) error {
 	}
 	p.Network.remove(p.ID)
 	for _, x := range p.All() {
-		if !broken {
+		if e := p.Team.Broken(); e != nil {
+			x.Tell(broke(p.Team, p.ID, e)) // before it finds that the pair has ended
+		} else {
 			l := p.Last(x)
 			x.Tell(transport.Message{Comm: p.ID, Kind: kindBye, Text: fmt.Sprint(l.Sent, l.Taken)})
 		}

@@ -9,7 +9,6 @@ import (
 	"github.com/ubcoll/ubcoll/fault"
 	"github.com/ubcoll/ubcoll/internal/reason"
 	"github.com/ubcoll/ubcoll/internal/team"
-	"github.com/ubcoll/ubcoll/internal/transport"
 )
 
 // A wait for another host first receives from that host's wire in a loop, so that it sees data at once. Now and then it
@@ -21,7 +20,6 @@ const (
 	blockAfterShort = 5 * time.Microsecond   // the same, if other ranks need the processor
 	longestBlock    = time.Millisecond
 	shortestBlock   = 20 * time.Microsecond
-	askEvery        = time.Second // asks the peer which rank it waits for itself
 )
 
 // await waits until *w is at least target, which means that peer p has done what step says.
@@ -91,10 +89,7 @@ func (s *Stage) awaitLong(ctx context.Context, p, other *peer, over func() bool,
 	if s.Team.Crowded {
 		idle = blockAfterShort
 	}
-	start, asked := time.Now(), time.Duration(0)
-	number := p.asks.Add(1)
-	p.misses.Store(0)
-	answered := true // the last question was answered
+	start, asked := time.Now(), question{}
 	for {
 		if over() {
 			s.Team.EndWait(&w)
@@ -125,13 +120,8 @@ func (s *Stage) awaitLong(ctx context.Context, p, other *peer, over func() bool,
 		} else if waited > idle {
 			s.Network.node.Wait(longestBlock)
 		}
-		if waited-asked > askEvery && answered && w.Far != 0 { // a peer that does not read is not asked again
-			asked, answered = waited, false
-			p.link.Tell(transport.Message{Comm: s.ID, Kind: kindAsk, Code: uint8(number), MayBeLost: true})
-		}
-		if m := p.misses.Swap(0); m != 0 {
-			answered = true
-			w.Far = int(m) // the rank that the peer waits for
+		if w.Far != 0 {
+			p.asking.ask(&asked, waited, s.ID, p.link)
 		}
 		for range looksPerPoll {
 			if over() {

@@ -15,13 +15,18 @@ const (
 	kindLost = 1 + iota // the communicator broke: Code, About and Text say why
 	kindBye             // the sender has closed the communicator, after as many operations as Text says
 	kindAsk             // which rank do you wait for?
-	kindMiss            // the answer: About is that rank, or the sender itself if it waits for nobody
+	kindMiss            // the answer: Text is team.Team.Chain in hexadecimal
 )
 
 // Flood tells the other hosts that the communicator broke. It may be called from any goroutine.
 func (s *Stage) Flood(e *fault.Error) {
-	text, about, is := s.Team.LostElsewhere(e)
-	s.tell(transport.Message{Comm: s.ID, Kind: kindLost, Code: uint8(reason.Code(is)), About: int32(about), Text: text})
+	s.tell(broke(s.Team, s.ID, e))
+}
+
+// broke says that the communicator broke.
+func broke(t *team.Team, id uint64, e *fault.Error) transport.Message {
+	text, about, is := t.LostElsewhere(e)
+	return transport.Message{Comm: id, Kind: kindLost, Code: uint8(reason.Code(is)), About: int32(about), Text: text}
 }
 
 func (s *Stage) tell(m transport.Message) {
@@ -47,27 +52,25 @@ func (s *Stage) heard(from int, m transport.Message) *fault.Error {
 		fmt.Sscan(m.Text, &ops)
 		p.left.Store(ops + 1)
 	case kindAsk:
-		about := s.Team.WaitsFor()
-		if about < 0 {
-			about = s.Team.Name(s.Team.Rank())
-		}
-		p.link.Tell(transport.Message{Comm: s.ID, Kind: kindMiss, Code: m.Code, About: int32(about),
-			MayBeLost: true})
+		answer(s.Team, m, p.link)
 	case kindMiss:
-		if m.About >= 0 && int(m.About) < s.layout.Ranks && uint32(m.Code) == p.asks.Load()&0xff {
-			p.misses.Store(m.About + 1)
-		}
+		p.asking.answers(s.Team, p.rank, m)
 	case kindLost:
-		about, is := int(m.About), reason.OfCode(int(m.Code))
-		if about < 0 || about >= s.layout.Ranks {
-			about = p.rank
-		}
-		if is == nil {
-			is = fault.ErrAborted
-		}
-		return s.error("wait", about, reason.Remote(m.Text, is))
+		return brokeThere(s.Team, p.rank, m)
 	}
 	return nil
+}
+
+// brokeThere is why the communicator broke, as a rank says.
+func brokeThere(t *team.Team, rank int, m transport.Message) *fault.Error {
+	about, is := int(m.About), reason.OfCode(int(m.Code))
+	if about < 0 || about >= t.Whole() {
+		about = rank
+	}
+	if is == nil {
+		is = fault.ErrAborted
+	}
+	return t.ErrorOf(&team.WaitState{Op: NoCall, Step: "wait"}, about, reason.Remote(m.Text, is))
 }
 
 // down handles the end of a wire, which may be an older one to the same peer. It returns why the communicator breaks, or

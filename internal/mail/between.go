@@ -5,7 +5,6 @@ import (
 	"iter"
 	"sync"
 	"sync/atomic"
-	"time"
 
 	"github.com/ubcoll/ubcoll/fault"
 	"github.com/ubcoll/ubcoll/internal/engine"
@@ -171,11 +170,11 @@ func (p *Patience) pollFar(m *Mail, msg *Message) error {
 	if err != nil {
 		return err
 	}
-	if p.since.IsZero() {
-		p.since = time.Now()
+	var x *hosts.Pair
+	if f := m.Box(msg.Peer).far.Load(); f != nil {
+		x = f.pair
 	}
-	m.between.pairs.Progress()
-	m.between.pairs.Idle(time.Since(p.since), p.w.Several)
+	m.between.pairs.Idle(&p.far, x, p.w.Several)
 	return nil
 }
 

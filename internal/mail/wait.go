@@ -2,9 +2,9 @@ package mail
 
 import (
 	"context"
-	"time"
 
 	"github.com/ubcoll/ubcoll/fault"
+	"github.com/ubcoll/ubcoll/internal/hosts"
 	"github.com/ubcoll/ubcoll/internal/team"
 )
 
@@ -141,9 +141,9 @@ func (m *Mail) abandon(ms []*Message, err error) error {
 
 // Patience is the state of a wait for messages. The zero value begins a wait.
 type Patience struct {
-	w     team.WaitState
-	since time.Time // when a wait for another host began
-	turn  int       // counts calls of Test, for round
+	w    team.WaitState
+	far  hosts.Wait // for another host
+	turn int        // counts calls of Test, for round
 }
 
 // poll checks for abort, deadline and dead peers, and lets other goroutines run, as Wait does. Its error says why the
@@ -182,7 +182,7 @@ func (p *Patience) about(ctx context.Context, m *Mail, op string, msg *Message, 
 // restart says that something has arrived: the deadline starts anew.
 func (p *Patience) restart(m *Mail) {
 	p.Over(m)
-	p.w, p.since = team.WaitState{}, time.Time{}
+	p.w, p.far = team.WaitState{}, hosts.Wait{}
 }
 
 // behindQueued reports whether all unfinished ms wait behind messages of this rank whose streams have not reached them.

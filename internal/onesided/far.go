@@ -140,12 +140,13 @@ func (sp *Space) revokeFar(g mem.Location) {
 			open = append(open, question{f, r})
 		}
 	}
+	var w hosts.Wait
 	for start := time.Now(); len(open) > 0 && time.Since(start) < revokeTimeout && sp.c.Broken() == nil; {
 		open = slices.DeleteFunc(open, func(q question) bool {
 			return q.r.over.Load() || q.f.pair.Err() != nil || q.f.pair.Last() != nil
 		})
 		if len(open) > 0 {
-			open[0].f.idle(start)
+			sp.pairs.Idle(&w, open[0].f.pair, false)
 		}
 	}
 }
@@ -277,12 +278,6 @@ func (f *far) look(looks int, ready func() bool) bool {
 		f.pair.Poll()
 	}
 	return ready()
-}
-
-// idle gives the processor away within a wait that began at start.
-func (f *far) idle(start time.Time) {
-	f.sp.pairs.Progress()
-	f.sp.pairs.Idle(time.Since(start), false)
 }
 
 // errorOf is the error of a call about the peer.

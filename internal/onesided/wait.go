@@ -5,10 +5,10 @@ import (
 	"errors"
 	"fmt"
 	"sync/atomic"
-	"time"
 
 	"github.com/ubcoll/ubcoll/fault"
 	"github.com/ubcoll/ubcoll/internal/engine"
+	"github.com/ubcoll/ubcoll/internal/hosts"
 	"github.com/ubcoll/ubcoll/internal/team"
 )
 
@@ -20,7 +20,6 @@ type waiting struct {
 	of     closable       // nil: nothing that closes
 	theirs *atomic.Uint64 // the state of the peer's side, or nil while that is unknown
 	sp     *Space
-	start  time.Time // of a wait for another host
 }
 
 // until waits until ready returns true. Its caller has already called ready. It does housekeeping first, and again
@@ -46,7 +45,8 @@ func (w *waiting) until(looks int, ready func() bool) error {
 
 // untilFar is until for a peer on another host.
 func (w *waiting) untilFar(f *far, ready func() bool) error {
-	w.start, w.Far, w.Peer = time.Now(), w.Peer+1, w.c.Team().Rank()
+	var step hosts.Wait
+	w.Far, w.Peer = w.Peer+1, w.c.Team().Rank()
 	for {
 		err := w.polled(w.c.Team().Check(&w.WaitState), f.pair.Rank)
 		if err == nil {
@@ -58,7 +58,7 @@ func (w *waiting) untilFar(f *far, ready func() bool) error {
 			}
 			return w.lost(err)
 		}
-		f.idle(w.start)
+		w.sp.pairs.Idle(&step, f.pair, false)
 		if f.look(looksFar, ready) {
 			return nil
 		}

@@ -86,7 +86,8 @@ type Area struct {
 
 	// waits says what the rank waits for, if that takes long: see report.go.
 	waits atomic.Uint64
-	_     [120]byte
+	// beyond says what the rank waits for that this one waits for, if that is on another host, and so on.
+	beyond [mostBeyond]atomic.Uint64
 
 	Group [2]Descriptor // what a leader publishes for its group, by sequence number mod 2: see groups.go
 	// Verdict is what the team's first rank publishes for all hosts, by sequence number mod 2. Sig is 1, or 0 if

@@ -16,6 +16,11 @@ type waitWord uint64
 // elsewhere stands for the wait of a rank on another host, which this rank cannot see.
 const elsewhere = ^waitWord(0)
 
+// nobody stands, in Area.beyond, for a rank that waits for none; 0 is the end of what is known.
+const nobody = waitWord(1)
+
+const mostBeyond = 15 // words in Area.beyond: they fill its pair of cache lines
+
 const waitWordSeq = 1<<39 - 1
 
 // kindOther stands for waits that are neither a collective's nor a message's.
@@ -70,6 +75,7 @@ func (t *Team) publishWait(s *WaitState) {
 	}
 	if v := newWaitWord(k, s.Several, t.absent(s), seq); v != s.Published {
 		s.Published = v
+		t.Me.beyond[0].Store(0)
 		t.Me.waits.Store(uint64(v))
 	}
 }
@@ -94,6 +100,9 @@ func (t *Team) account(s *WaitState) (text string, blame int) {
 	}
 	missing, me := t.absent(s), t.Name(t.rank)
 	all[me] = s.Published
+	for i, r := range t.names {
+		t.lookBeyond(all, all[r], t.Peers[i].Area)
+	}
 	circle, last := follow(all, me, missing)
 	var b strings.Builder
 	if circle != nil {
@@ -105,8 +114,91 @@ func (t *Team) account(s *WaitState) (text string, blame int) {
 	if t.size < t.all {
 		b.WriteString("on this host ")
 	}
-	b.WriteString(list(all))
+	b.WriteString(list(all, t.names))
+	var far []int
+	for r, v := range all {
+		if v != elsewhere && t.Index(r) < 0 {
+			far = append(far, r)
+		}
+	}
+	if far != nil {
+		b.WriteString("; on others " + list(all, far))
+	}
 	return b.String(), missing
+}
+
+// lookBeyond fills in what ranks of other hosts wait for, as far as the rank of an area knows it, which waits for w.
+func (t *Team) lookBeyond(all []waitWord, w waitWord, of *Area) {
+	for i := 0; i < mostBeyond && w != 0 && w.peer() < t.all; i++ {
+		at := w.peer()
+		if i == 0 && t.Index(at) >= 0 {
+			return
+		}
+		switch w = waitWord(of.beyond[i].Load()); w {
+		case 0:
+			return
+		case nobody:
+			w = 0
+		}
+		if all[at] == elsewhere {
+			all[at] = w
+		}
+	}
+}
+
+// Chain is what this rank waits for, what the rank that it waits for waits for, and so on as far as this host knows: an
+// answer for SetBeyond on another host.
+func (t *Team) Chain() (words []uint64) {
+	seen := map[int]bool{}
+	for at := t.rank; len(words) < mostBeyond; {
+		w := waitWord(t.Peers[at].Area.waits.Load())
+		if w == 0 || w.peer() >= t.all {
+			return append(words, uint64(nobody))
+		}
+		words = append(words, uint64(w))
+		next := t.Index(w.peer())
+		if seen[at] = true; next >= 0 && !seen[next] {
+			at = next
+			continue
+		}
+		for i := 0; next < 0 && len(words) < mostBeyond; i++ {
+			b := uint64(0)
+			if i < mostBeyond {
+				b = t.Peers[at].Area.beyond[i].Load()
+			}
+			if b == 0 {
+				break
+			}
+			words = append(words, b)
+		}
+		break
+	}
+	return words
+}
+
+// SetBeyond notes the Chain of a rank of another host, if this rank has published that it waits for it. It reports whether
+// the words can be such a chain.
+func (t *Team) SetBeyond(rank int, words []uint64) (ok bool) {
+	if len(words) == 0 || len(words) > mostBeyond {
+		return false
+	}
+	for _, w := range words {
+		if waitWord(w).peer() >= t.all || waitWord(w).kind() > kindOther {
+			return false
+		}
+	}
+	if t.WaitsFor() != rank {
+		return true
+	}
+	t.Me.beyond[0].Store(0)
+	for i := mostBeyond - 1; i >= 0; i-- {
+		w := uint64(0)
+		if i < len(words) {
+			w = words[i]
+		}
+		t.Me.beyond[i].Store(w)
+	}
+	return true
 }
 
 // follow starts at rank from, which waits for next, and follows the waits. It returns the last rank, which waits for
@@ -150,15 +242,13 @@ func explain(all []waitWord, circle []int) string {
 	return fmt.Sprintf("these ranks wait for each other (%s): they make their calls in different orders", ranks)
 }
 
-// list says what all ranks of this host wait for, with equal ones together.
-func list(all []waitWord) string {
+// list says what some ranks wait for, with equal ones together.
+func list(all []waitWord, some []int) string {
 	const most = 6
 	var order []waitWord
 	ranks := map[waitWord][]int{}
-	for r, v := range all {
-		if v == elsewhere {
-			continue
-		}
+	for _, r := range some {
+		v := all[r]
 		if ranks[v] == nil {
 			order = append(order, v)
 		}

@@ -157,6 +157,9 @@ func (t *Team) pollClock(s *WaitState, gap time.Duration) *fault.Error {
 	}
 	if err := s.Ctx.Err(); err != nil {
 		about := t.absent(s)
+		if s.Far != 0 {
+			_, about = t.account(s)
+		}
 		return t.errorAt(s, about, fmt.Errorf("waiting for rank %d: %w", about, reason.Ended(s.Ctx)))
 	}
 	p := &t.Peers[s.Peer] // this rank itself if it waits for another host's; it has not closed
