@@ -4,8 +4,8 @@
 //
 // What is guaranteed, beside what package transport says:
 //
-//   - Bytes without a grant end the wire. Bytes for a closed link, or for a sequence that has landed or was revoked, are
-//     read and dropped.
+//   - Bytes without a grant end the wire, and so do writes and calls for a link without a server. Bytes for a closed link,
+//     for a sequence that has landed or was revoked, or that the server refuses, are read and dropped.
 //   - No byte is interpreted before both ends of its connection have proved that they know the job's secret, and that
 //     each is the rank that it says.
 //   - A pair of processes has one wire at a time, whichever of them has dialled: see contact.
