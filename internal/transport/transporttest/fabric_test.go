@@ -334,6 +334,9 @@ func TestBetweenReachAndBytes(t *testing.T) {
 		{"withdraw", func(f *Fabric, a, b transport.Endpoint, k transport.Target) { a.Withdraw(k) }, true},
 		{"the writer closes", func(f *Fabric, a, b transport.Endpoint, k transport.Target) { a.Close() }, true},
 		{"the receiver closes", func(f *Fabric, a, b transport.Endpoint, k transport.Target) { b.Close() }, false},
+		{"the writer's node closes", func(f *Fabric, a, b transport.Endpoint, k transport.Target) {
+			require.ErrorContains(t, f.nodes[0].Close(0), "has not taken 1 puts")
+		}, false},
 		{"the writer dies", func(f *Fabric, a, b transport.Endpoint, k transport.Target) { f.Kill(0) }, true},
 		{"the receiver dies", func(f *Fabric, a, b transport.Endpoint, k transport.Target) { f.Kill(1) }, false},
 		{"cut", func(f *Fabric, a, b transport.Endpoint, k transport.Target) { f.Cut(0, 1) }, false},
@@ -362,7 +365,7 @@ func TestBetweenReachAndBytes(t *testing.T) {
 			j.closed[0], j.closed[1] = f.nodes[0].over, f.nodes[1].over
 			stopped := f.nodes[1].stopped
 			if !stopped {
-				clear(from)
+				fill(from, 2)
 			}
 			x.goOn <- struct{}{}
 			nothing := func() {
