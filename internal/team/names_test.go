@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -279,6 +280,71 @@ func TestFarWait(t *testing.T) {
 			require.Nil(t, x.Poll(s))
 		}
 		require.Contains(t, said.String(), `op=barrier seq=8 rank=4 host="host of 5" step=ring missing=5`)
+	})
+}
+
+// TestChain: what ranks of other hosts have answered is followed, told to those that ask, and forgotten with the wait.
+func TestChain(t *testing.T) {
+	word := func(k OpKind, peer int) waitWord { return newWaitWord(k, false, peer, 1) }
+	wait := &WaitState{Peer: me, Far: 5 + 1, Op: "recv", Kind: KindRecv}
+	ask := func(answer ...waitWord) (x *Team, ok bool) {
+		x = newHosts(new(strings.Builder))
+		s := *wait
+		s.Published = 0
+		x.publishWait(&s)
+		var words []uint64
+		for _, w := range answer {
+			words = append(words, uint64(w))
+		}
+		ok = x.SetBeyond(5, words)
+		wait.Published = s.Published
+		return x, ok
+	}
+	for _, k := range []struct {
+		name   string
+		answer []waitWord
+		about  int
+		text   string
+		chain  int
+	}{
+		{"nobody", []waitWord{nobody}, 5, "; on others rank 5 in no wait", 2},
+		{"a rank that waits for nobody", []waitWord{word(KindSend, 2), nobody}, 2, "rank 2 in no wait, rank 5 in send #1 to rank 2", 3},
+		{"a rank of which nothing is known", []waitWord{word(KindSend, 2)}, 2, "; on others rank 5 in send #1 to rank 2", 2},
+		{"over two hosts and back here", []waitWord{word(KindSend, 2), word(KindRecv, 6)}, 6, "rank 2 in recv #1 from rank 6", 3},
+		{"a circle", []waitWord{word(KindRecv, 2), word(KindRecv, 4)}, 5, "a circle of receives (2 -> 4 -> 5 -> 2)", 3},
+	} {
+		t.Run(k.name, func(t *testing.T) {
+			x, ok := ask(k.answer...)
+			require.True(t, ok)
+			text, about := x.account(wait)
+			require.Contains(t, text, k.text)
+			require.Equal(t, k.about, about)
+			require.Len(t, x.Chain(), k.chain)
+			next := *wait
+			next.Far, next.Published = 2+1, 0 // another wait
+			x.publishWait(&next)
+			require.Len(t, x.Chain(), 1)
+		})
+	}
+	for name, bad := range map[string][]waitWord{"none": nil, "too long": slices.Repeat([]waitWord{nobody}, mostBeyond+1),
+		"no rank": {word(KindRecv, all)}, "no wait": {^waitWord(0)}} {
+		_, ok := ask(bad...)
+		require.False(t, ok, name)
+	}
+	t.Run("of a rank that it no longer waits for", func(t *testing.T) {
+		x, _ := ask(nobody)
+		next := *wait
+		next.Far, next.Published = 2+1, 0
+		x.publishWait(&next)
+		require.True(t, x.SetBeyond(5, []uint64{uint64(word(KindSend, 6))}))
+		require.Len(t, x.Chain(), 1)
+	})
+	t.Run("through ranks of this host", func(t *testing.T) {
+		x := newHosts(new(strings.Builder))
+		x.Me.waits.Store(uint64(word(KindRecv, 6)))
+		x.Peers[behind].Area.waits.Store(uint64(word(KindBarrier, 2)))
+		x.Peers[behind].Area.beyond[0].Store(uint64(nobody))
+		require.Equal(t, []uint64{uint64(word(KindRecv, 6)), uint64(word(KindBarrier, 2)), uint64(nobody)}, x.Chain())
 	})
 }
 

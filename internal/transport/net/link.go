@@ -124,6 +124,11 @@ func (l *Link) make(ctx context.Context, expected bool) {
 		case <-l.made:
 			return
 		case <-ctx.Done():
+			select {
+			case <-l.made: // before that
+				return
+			default:
+			}
 			err = fmt.Errorf("network: rank %d has not made its side of the communicator: %w", l.peer, late(ctx))
 		}
 	}
