@@ -70,9 +70,7 @@ func abandoned(ctx context.Context, c *ubcoll.Comm) error {
 		if err := errors.Join(d.Close(), b.Free()); err != nil {
 			return conform.Fail(c, "round %d: %w", round, err)
 		}
-		err = <-waited
-		far := c.Hostname(peer) != c.Hostname(c.Rank()) && errors.Is(err, ubcoll.ErrPeerLost) // its end may come before its reason
-		if !far && !errors.Is(err, ubcoll.ErrAborted) && !errors.Is(err, ubcoll.ErrClosed) {
+		if err := <-waited; !errors.Is(err, ubcoll.ErrAborted) && !errors.Is(err, ubcoll.ErrClosed) {
 			return conform.Fail(c, "round %d: a receive under Close gets %v", round, err)
 		}
 		if err := r.Wait(ctx); !errors.Is(err, ubcoll.ErrAborted) {
