@@ -15,7 +15,7 @@ import (
 )
 
 // Version must change whenever ranks built before and after a change could not work together.
-const Version = 17
+const Version = 18
 
 var order = binary.LittleEndian
 
