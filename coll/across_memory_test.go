@@ -48,9 +48,9 @@ func (p *patient) pair(comm uint64, peer int) chan struct{} {
 
 func (p *patient) Join(c transport.Comm) error {
 	made := c.Made
-	c.Made = func(e transport.Endpoint) {
-		made(e)
-		close(p.pair(c.ID, e.Peer()))
+	c.Made = func(e transport.Endpoint) transport.Server {
+		defer close(p.pair(c.ID, e.Peer()))
+		return made(e)
 	}
 	return p.Node.Join(c)
 }

@@ -24,7 +24,7 @@ var memories = []struct {
 	{"Host memory", false, false, slices.Concat(collectives, messages, windows, channels)},
 	{"Device memory", true, false, slices.Concat(collectives, messages, windows, channels)},
 	{"No memory", false, false, others},
-	{"Host memory, between hosts", false, true, slices.Concat(collectives, messages, ends)},
+	{"Host memory, between hosts", false, true, slices.Concat(collectives, messages, windows, channels)},
 	{"Device memory, between hosts", true, true, slices.Concat(collectives, messages, ends)},
 	{"No memory, between hosts", false, true, others},
 }
@@ -37,6 +37,7 @@ type env struct {
 	src, dst *ubcoll.Buffer[int32]
 	shared   *ubcoll.Buffer[int32] // the memory of the window and the channel
 	reg      *ubcoll.Registration
+	handle   []byte // of the peer's, on devices between hosts
 	w, more  *ubcoll.Window
 	ch       *p2p.Channel
 	sem      *p2p.Semaphore
@@ -58,7 +59,7 @@ const (
 func open(ctx context.Context, c *ubcoll.Comm, gpu ubcoll.Device, device, between bool) (*env, error) {
 	e := &env{c: c, gpu: gpu, gates: map[ubcoll.Device]*ubcoll.Window{}, me: c.Rank()}
 	own := c
-	if between { // there are no windows between hosts
+	if between { // gates are of this rank alone, and there are none on devices between hosts
 		var err error
 		if own, err = c.Split(ctx, c.Rank(), 0); err != nil {
 			return nil, err
@@ -86,7 +87,16 @@ func open(ctx context.Context, c *ubcoll.Comm, gpu ubcoll.Device, device, betwee
 	}
 	rights := ubcoll.RegisterOptions{Access: ubcoll.AccessLocalWrite | ubcoll.AccessRemoteWrite | ubcoll.AccessRemoteRead |
 		ubcoll.AccessRemoteAtomic}
-	if e.reg, err = c.RegisterWith(e.shared.Vec(), rights); err != nil || between {
+	if e.reg, err = c.RegisterWith(e.shared.Vec(), rights); err != nil {
+		return nil, err
+	}
+	if between && device {
+		h, err := e.reg.MarshalBinary()
+		if err != nil {
+			return nil, err
+		}
+		e.handle = make([]byte, len(h))
+		_, err = p2p.SendRecv(ctx, c, e.peer(), ubcoll.Of(e.handle), e.peer(), ubcoll.Of(h))
 		return e, err
 	}
 	flags := ubcoll.WindowAtomic
@@ -105,10 +115,15 @@ func open(ctx context.Context, c *ubcoll.Comm, gpu ubcoll.Device, device, betwee
 
 // close closes what the rank made, except what somebody has captured: the communicator keeps that until it closes.
 func (e *env) close() error {
-	if e.own != nil {
-		return errors.Join(e.reg.Close(), e.shared.Free(), e.own.Close())
+	var errs []error
+	if e.ch != nil {
+		errs = append(errs, e.ch.Close(), e.sem.Close(), e.w.Close())
 	}
-	return errors.Join(e.ch.Close(), e.sem.Close(), e.w.Close(), e.reg.Close(), e.shared.Free())
+	errs = append(errs, e.reg.Close(), e.shared.Free())
+	if e.own != nil {
+		errs = append(errs, e.own.Close())
+	}
+	return errors.Join(errs...)
 }
 
 func (e *env) peer() int { return 1 - e.c.Rank() }
@@ -464,14 +479,9 @@ var channels = []operation{
 	}, nil},
 }
 
-// ends are operations that make an object for accessing a peer's memory.
+// ends are operations that make an object for accessing a peer's memory, which must not be on a device between hosts.
 var ends = []operation{windows[0], channels[0], newSemaphore, {false, "Comm.Import", func(_ context.Context, e *env, at on) error {
-	h, err := e.reg.MarshalBinary()
-	if err != nil {
-		return err
-	}
-	_, err = at.c.Import(h)
-	return err
+	return testkit.ErrOf(at.c.Import(e.handle))
 }, nil}}
 
 var others = []operation{
