@@ -9,8 +9,8 @@ import (
 // it. The bits are those of verbs' enum ibv_access_flags, and may be combined. Remote write and remote atomic need local
 // write, as in verbs.
 //
-// A peer's call without the right is [ErrArgument] on the peer, and reaches no memory. On one host the caller itself checks
-// this: the ranks of a job trust each other, see SECURITY.md. Access does not concern collectives and messages, for which
+// A peer's call without the right is [ErrArgument] on the peer, and reaches no memory. The caller itself checks this; between
+// hosts the owner's process checks it, too. Access does not concern collectives and messages, for which
 // each rank gives its own memory at each call.
 type Access uint8
 
@@ -39,8 +39,8 @@ type Transports uint8
 const (
 	TransportHostMemory Transports = 1 << 0 // host memory that ranks of one host share
 	TransportCUDAIPC    Transports = 1 << 1 // memory of devices, from ranks of the same host
-	TransportTCP        Transports = 1 << 2 // between hosts; no operation uses handles there yet
-	TransportRDMA       Transports = 1 << 3 // between hosts; no operation uses handles there yet
+	TransportTCP        Transports = 1 << 2 // between hosts
+	TransportRDMA       Transports = 1 << 3 // between hosts; no operation uses it yet
 )
 
 // String lists the transports: "host memory, TCP". It is "none" for 0.

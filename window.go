@@ -18,8 +18,9 @@ const (
 	WindowDefault WindowFlags = 0
 	// WindowCollSymmetric promises the same offset within the ranks' allocations, too. RegisterWindow checks it.
 	WindowCollSymmetric WindowFlags = 1 << 0
-	// WindowStrictOrdering: a peer sees one rank's puts and signals in the order of the calls. This always holds; on
-	// devices because each one is done before the next one to that peer begins.
+	// WindowStrictOrdering: a peer sees one rank's puts and signals in the order of the calls. Without it, puts between hosts
+	// may land in any order; a signal, and Flush, come after all puts before them either way. On one host the order always
+	// holds; on devices because each one is done before the next one to that peer begins. So it does over TCP for now.
 	WindowStrictOrdering WindowFlags = 1 << 1
 	// WindowReadOnly: ranks only read parts. Put is [ErrArgument], and what [Window.Peer] returns of another rank's part can
 	// only be read. Each rank writes to its own part through its Buffer. The part begins at a page, as memory of [Alloc]
@@ -41,6 +42,14 @@ func (f WindowFlags) String() string { return onesided.WindowFlags(f).String() }
 // They are local. These errors leave the communicator as it was: [ErrArgument] for a bad rank, or a range outside the
 // peer's part; [ErrStale] if the peer has closed its part; [ErrClosed] after Close, or the communicator's Close. On a
 // broken communicator they return the reason why it broke.
+//
+// Towards a rank of another host, calls go over the network, and that rank's process serves them without a call of its own: at
+// once while it waits in this library, otherwise within some milliseconds. The first call towards such a rank asks it where
+// its part is. A Put or Accumulate that has returned is on its way: Flush waits until it has landed, and a later Signal, Get or
+// atomic comes after it. If the peer has closed its part meanwhile, nothing of it lands, and the next call towards the peer, or
+// Flush, is ErrStale. Calls may wait for the network, for at most [Options.Timeout]: [ErrTimeout] and a context's end leave the
+// communicator usable, and of what was under way some bytes may have landed. Deaths, and a peer's Abort or Close of its
+// communicator, are as in Wait.
 //
 // Over device memory each call is one kernel, or from 32 MiB on a copy by a copy engine. The host queues it on the
 // stream of On, or on a stream of the window's own, for which it then waits. The memory that is copied must be on this
@@ -66,7 +75,7 @@ func (w *Window) nothing() bool { return w == nil || w.w == nil }
 // it fails on all, with an error that names the rank, and the communicator stays usable. [ErrArgument] for Go memory,
 // an empty v or unknown flags. [ErrMismatch] for sizes, flags, offsets or kinds of memory that differ.
 // [ErrNotSupported] for memory that peers cannot reach (host memory of [Adopt], and devices whose link has no native
-// atomic operations), for [WindowAtomic] on devices, and if c has ranks on several hosts. [ErrStale]. [ErrLimit]: over device memory a window takes
+// atomic operations), for [WindowAtomic] on devices, and on devices if c has ranks on several hosts. [ErrStale]. [ErrLimit]: over device memory a window takes
 // the place of one channel for each rank; and [PinRequired]. The window is never nil without an error.
 //
 // In a group, RegisterWindow is one of the group's operations. It returns an empty window, and every use of it is
@@ -144,13 +153,15 @@ func (w *Window) Wait(ctx context.Context, peer int) error {
 }
 
 // FetchAdd adds to the 8-byte word at dstOff of peer's part, and returns what the word was. The addition is atomic with
-// regard to other atomics on the word, of any rank, and to those of package sync/atomic of the word's owner. The processor
-// executes it. Local; it waits for nobody, and runs in the order of this rank's calls towards peer.
+// regard to other atomics on the word, of any rank, and to those of package sync/atomic of the word's owner. A processor
+// executes it: this rank's on one host, the owner's between hosts, where this call waits for the answer. Local; it runs in the
+// order of this rank's calls towards peer.
 //
 // [ErrArgument] if the window has no [WindowAtomic], for a bad rank, for a word outside the part or not aligned to 8 bytes,
 // and on a view made by On, because it returns a value. [ErrNotSupported] over device memory. [ErrStale] if the peer has
-// closed its part, [ErrClosed], or the reason why the communicator broke; then nothing has been added. Source:
-// InfiniBand's fetch-and-add; MPI_Fetch_and_op of MPI-4.1, section 12.3.4.
+// closed its part, [ErrClosed], or the reason why the communicator broke; then nothing has been added. But if the answer of a
+// rank of another host does not come, the error says that the outcome is unknown: it may have been added, and is not
+// tried again. Source: InfiniBand's fetch-and-add; MPI_Fetch_and_op of MPI-4.1, section 12.3.4.
 func (w *Window) FetchAdd(ctx context.Context, peer, dstOff int, add uint64) (uint64, error) {
 	if w.nothing() {
 		return 0, errNoWindow
@@ -188,10 +199,11 @@ func (w *Window) Accumulate(ctx context.Context, peer, dstOff int, src Vec, op O
 	return w.w.Accumulate(engine.Context(ctx), w.s, peer, dstOff, *src.team(), op.team().Red)
 }
 
-// Flush completes this rank's earlier puts and gets, to all peers: peers see them before anything that this rank does
-// next, on a stream before anything queued next. On host memory puts and gets are complete when they return, so Flush
-// only checks that the window is usable. It is no barrier: use coll.Barrier. Local. [ErrClosed], or the reason why the
-// communicator broke.
+// Flush completes this rank's earlier puts, accumulates and gets, to all peers: peers see them before anything that this
+// rank does next, on a stream before anything queued next. On host memory of one host they are complete when they return, so
+// Flush only checks that the window is usable. Between hosts it asks each peer, one after the other, whose part this rank has
+// used: before a barrier after which peers look at their parts, call Flush. It is no barrier: use coll.Barrier. Local.
+// [ErrClosed], or the reason why the communicator broke; between hosts also [ErrStale] if a put was refused.
 func (w *Window) Flush(ctx context.Context) error {
 	if w.nothing() {
 		return errNoWindow

@@ -26,6 +26,13 @@ import (
 // end, the remote memory or the communicator is closed; or the reason why the communicator broke. They are local, and the
 // channel stays as it was.
 //
+// Towards a rank of another host, calls go over the network, and that rank's process serves them without a call of its own: at
+// once while it waits in this library, otherwise within some milliseconds. A put that has returned is on its way: Flush waits
+// until it has landed, and a later Signal, Get or atomic comes after it. If the peer has closed its registration meanwhile,
+// nothing of it lands, and the next put, get or atomic, or Flush, is ErrStale. Calls may wait for the network, for at most
+// [ubcoll.Options.Timeout]: ErrTimeout and a context's end leave the communicator usable, and of what was under way some bytes
+// may have landed. Deaths, and a peer's Abort or Close of its communicator, are as in Wait.
+//
 // Over device memory, on both sides, a call is one kernel. The host queues it on the stream of On, or on a stream of
 // the channel's own, for which it then waits; Batch makes one kernel of several calls. Kernels of one end run in the
 // order of the calls, whatever the streams, except that calls that wait or take packets do not delay puts, gets and
@@ -62,8 +69,8 @@ func (ch *Channel) nothing() bool { return ch == nil || ch.end == nil }
 // each rank if that is more.
 //
 // ErrArgument for a bad rank, device memory on one side only, or a peer whose matching call makes a semaphore.
-// ErrNotSupported for memory that peers cannot reach ([ubcoll.Adopt]), or of devices whose link has no native atomic
-// operations. A refused call counts as any other, and the peer's call fails with the same reason at once; only one with
+// ErrNotSupported for memory that peers cannot reach ([ubcoll.Adopt]), of devices whose link has no native atomic
+// operations, or of devices of different hosts. A refused call counts as any other, and the peer's call fails with the same reason at once; only one with
 // a bad rank counts for nobody. ErrTimeout and a context's end leave the communicator usable; the peer's call then
 // fails too, or its channel is closed. ErrPeerLost breaks the communicator, and so does an error that has broken it on
 // a peer (ErrAborted, ErrTimeout there). On a view made by [ubcoll.Comm.On], Connect works as on the communicator
@@ -208,9 +215,9 @@ func (ch *Channel) Poll() (bool, error) {
 }
 
 // Flush waits until the puts before it are done: their source may be changed, and the peer sees them before anything
-// that follows. On host memory a put that has returned is done, so Flush only checks that the channel is usable. Local.
-// ErrClosed, or the reason why the communicator broke; over device memory also ErrStale if either rank has closed its
-// registration.
+// that follows. On host memory of one host a put that has returned is done, so Flush only checks that the channel is usable;
+// between hosts it waits for the peer's answer. Local. ErrClosed, or the reason why the communicator broke; over device memory
+// and between hosts also ErrStale if either rank has closed its registration.
 func (ch *Channel) Flush(ctx context.Context) error {
 	if ch.nothing() {
 		return errNoChannel

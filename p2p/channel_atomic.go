@@ -9,13 +9,16 @@ import (
 )
 
 // FetchAdd adds to the 8-byte word at dstOff of the peer's memory, and returns what the word was. The addition is atomic
-// with regard to other atomics on the word, of any rank, and to those of package sync/atomic of the word's owner. Local; it
-// waits for nobody, and runs in the order of this end's puts, gets and signals. The peer must have registered the memory
+// with regard to other atomics on the word, of any rank, and to those of package sync/atomic of the word's owner. Local; on
+// one host it waits for nobody, between hosts for the answer of the owner, whose processor executes it. It runs in the order of
+// this end's puts, gets and signals. The peer must have registered the memory
 // with [ubcoll.AccessRemoteAtomic].
 //
 // ErrArgument without that right, for a word outside the peer's memory or not aligned to 8 bytes, in a Batch, and on a
 // view made by On, because it returns a value. ErrNotSupported on memory of devices. ErrStale if the peer has closed its
-// registration, ErrClosed, or the reason why the communicator broke; then nothing has been added. Source: InfiniBand's
+// registration, ErrClosed, or the reason why the communicator broke; then nothing has been added. But if the answer of a
+// rank of another host does not come, the error says that the outcome is unknown: it may have been added, and is not tried
+// again. Source: InfiniBand's
 // fetch-and-add (IBTA 9.4.5), which verbs calls IBV_WR_ATOMIC_FETCH_AND_ADD.
 func (ch *Channel) FetchAdd(ctx context.Context, dstOff int, add uint64) (uint64, error) {
 	return ch.atomic(ctx, dstOff, &onesided.AtomicOp{Name: "fetch_add", Add: add})
