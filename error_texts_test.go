@@ -191,6 +191,16 @@ func windowWith(flags ubcoll.WindowFlags, do func(ctx context.Context, c *ubcoll
 	})
 }
 
+// of2 is what rank 0 does with a window whose part of rank 2 is on another host.
+func of2(do func(w *ubcoll.Window) error) step {
+	return window(func(ctx context.Context, c *ubcoll.Comm, w *ubcoll.Window) (err error) {
+		if c.Rank() == 0 {
+			err = do(w)
+		}
+		return errors.Join(err, bar(ctx, c))
+	})
+}
+
 func channel(do func(ctx context.Context, c *ubcoll.Comm, ch *p2p.Channel) error) step {
 	return with(func(ctx context.Context, c *ubcoll.Comm, b *ubcoll.Buffer[float32], r *ubcoll.Registration) error {
 		ch, err := p2p.Connect(ctx, c, 1-c.Rank(), r)
@@ -260,7 +270,27 @@ func callErrors() []bad {
 		{"hosts: large message of another type", hosts, no, by(send(2, 100000), nothing, recvInts(0, 100000))},
 		{"hosts: message from one that leaves", hosts, no, by(leave, nothing, recvInts(0, 100))},
 		{"hosts: large message to one that leaves", hosts, no, by(leave, nothing, send(0, 100000))},
-		{"hosts: window", hosts, no, window(func(ctx context.Context, c *ubcoll.Comm, w *ubcoll.Window) error { return nil })},
+		{"hosts: window of another size", hosts, no, func(ctx context.Context, c *ubcoll.Comm) error {
+			b, err := ubcoll.Alloc[float32](c, ubcoll.Host, 100)
+			if err != nil {
+				return err
+			}
+			return testkit.ErrOf(c.RegisterWindow(ctx, b.Vec().Slice(0, 100-c.Rank()/2), 0))
+		}},
+		{"hosts: window: peer", hosts, no, of2(func(w *ubcoll.Window) error { return testkit.ErrOf(w.Peer(2)) })},
+		{"hosts: window: outside", hosts, no, of2(func(w *ubcoll.Window) error { return w.Put(context.Background(), 2, 396, f.Slice(0, 2)) })},
+		{"hosts: window: no atomics", hosts, no, of2(func(w *ubcoll.Window) error { return testkit.ErrOf(w.FetchAdd(context.Background(), 2, 0, 1)) })},
+		{"hosts: window: closed by the peer", hosts, no, window(func(ctx context.Context, c *ubcoll.Comm, w *ubcoll.Window) error {
+			if c.Rank() == 2 {
+				if err := w.Close(); err != nil {
+					return err
+				}
+			}
+			if err := bar(ctx, c); err != nil || c.Rank() != 0 {
+				return err
+			}
+			return w.Put(ctx, 2, 0, f.Slice(0, 2))
+		})},
 		{"hosts: aborted", hosts, no, odd(abort, bar)},
 		{"hosts: closed", hosts, no, odd(leave, bar)},
 		{"hosts: closed on the first", hosts, no, by(leave, bar, bar)},

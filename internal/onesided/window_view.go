@@ -26,7 +26,7 @@ func (w *Window) Peer(rank int) (team.Vec, error) {
 			err = m.Live()
 		}
 		if err == nil {
-			err = errNotHere
+			err = fmt.Errorf("the part of rank %d is on another host (Get copies from there): %w", rank, fault.ErrNotSupported)
 		}
 		return team.Vec{}, peerError(w.c, "peer", rank, err)
 	}
