@@ -103,6 +103,7 @@ func (e *Side) match(ctx context.Context, op string, what exportWords, refused e
 	if refused == nil && ctx.Err() != nil {
 		refused = reason.Ended(ctx)
 	}
+	e.sp.makeRoom(ctx)
 	opened, err := e.open(e.self, what, refused)
 	if err == nil {
 		err = e.meet(ctx, op, complete)

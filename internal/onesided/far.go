@@ -182,6 +182,20 @@ func (f *far) tells(g mem.Location) {
 	f.mu.Unlock()
 }
 
+// makeRoom lets ranks of other hosts tell which ends they have closed, if all slots are taken: whatever made this rank know
+// that they have, such as a barrier, does not wait for that.
+func (sp *Space) makeRoom(ctx context.Context) {
+	sp.mu.Lock()
+	slot := sp.freeSlot(false)
+	sp.mu.Unlock()
+	if slot >= 0 && slot < maxEnds {
+		return
+	}
+	for _, f := range sp.allFar() {
+		f.flush(ctx, nil) // its error is the next call's
+	}
+}
+
 // otherEnd returns what the peer has told of its end, or nil before it has. The caller may hold Space.mu.
 func (f *far) otherEnd(number uint64) *channelEnd {
 	f.mu.Lock()
