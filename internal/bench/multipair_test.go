@@ -39,7 +39,7 @@ func TestMultiPairBandwidth(t *testing.T) {
 func TestHalves(t *testing.T) {
 	for _, n := range []int{2, 4, 6} {
 		for r := range n {
-			s := halves(place{n, r, -1}, 10)
+			s := halves(place{ranks: n, rank: r, root: -1}, 10)
 			if r < n/2 {
 				require.Equal(t, shape{size: 10, param: 10, src: span{0, 10}}, s)
 				continue

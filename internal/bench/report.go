@@ -2,11 +2,15 @@ package bench
 
 import (
 	"cmp"
+	"fmt"
+	"slices"
 	"strings"
 	"time"
 
 	"github.com/ubcoll/ubcoll"
+	"github.com/ubcoll/ubcoll/internal/inside"
 	"github.com/ubcoll/ubcoll/internal/stats"
+	"github.com/ubcoll/ubcoll/internal/team"
 )
 
 // SchemaVersion is the version of the files that Report.Write writes. It changes when a key disappears or changes its
@@ -171,6 +175,19 @@ func (r *Result) moved(op ubcoll.OpInfo) {
 	if n := len(r.Levels); n > 0 && r.Levels[n-1].Hosts > 0 {
 		r.Way, r.Wire = r.Levels[n-1].Algorithm, r.Levels[n-1].Transport
 	}
+}
+
+// crossed notes of an operation between two ranks that it went to another host, if it did.
+func (r *Result) crossed(c *ubcoll.Comm, o *operation) {
+	h := (*inside.Comm)(c).View().Team().Hosts
+	if h == nil || o.peers == nil || !slices.ContainsFunc(o.peers(placeOf(c, -1)), func(peer int) bool { return h.Of(peer) != h.Host() }) {
+		return
+	}
+	k := h.Link()
+	l := Level{Where: team.BetweenHosts, Algorithm: r.Algorithm, Transport: k.Name, Lanes: 1, Hosts: k.Hosts, Source: r.Source,
+		Destination: r.Destination}
+	l.Text = fmt.Sprintf("%s over %d hosts, %s", l.Algorithm, l.Hosts, l.Transport)
+	r.Levels, r.Way, r.Wire = []Level{l}, l.Algorithm, l.Transport
 }
 
 // Bounds counts the wrong elements.
