@@ -139,6 +139,14 @@ func (r *Result) LevelsText() string {
 	return strings.Join(all, "; ")
 }
 
+// Hosts is how many hosts exchanged data, or 0 on one.
+func (r *Result) Hosts() int {
+	if n := len(r.Levels); n > 0 {
+		return r.Levels[n-1].Hosts
+	}
+	return 0
+}
+
 // several reports whether data moved on more levels than the host's.
 func several(levels []Level) bool { return len(levels) > 0 && levels[len(levels)-1].Why != "" }
 
@@ -187,7 +195,9 @@ func (r *Result) crossed(c *ubcoll.Comm, o *operation) {
 	l := Level{Where: team.BetweenHosts, Algorithm: r.Algorithm, Transport: k.Name, Lanes: 1, Hosts: k.Hosts, Source: r.Source,
 		Destination: r.Destination}
 	l.Text = fmt.Sprintf("%s over %d hosts, %s", l.Algorithm, l.Hosts, l.Transport)
-	r.Levels, r.Way, r.Wire = []Level{l}, l.Algorithm, l.Transport
+	if r.Levels, r.Wire = []Level{l}, l.Transport; o.open == nil { // the others have one way
+		r.Way = l.Algorithm
+	}
 }
 
 // Bounds counts the wrong elements.
