@@ -30,9 +30,11 @@ func TestMultiPairBandwidth(t *testing.T) {
 		ranks    int
 		alg, bus float64
 	}{{2, 4, 4}, {4, 4, 8}, {6, 4, 12}} {
-		alg, bus := Bandwidth(multiPair, c.ranks, 8000, 2)
-		require.InDelta(t, c.alg, alg, 1e-9)
-		require.InDelta(t, c.bus, bus, 1e-9)
+		for _, op := range []string{multiPair, putBandwidth} {
+			alg, bus := Bandwidth(op, c.ranks, 8000, 2)
+			require.InDelta(t, c.alg, alg, 1e-9)
+			require.InDelta(t, c.bus, bus, 1e-9)
+		}
 	}
 }
 

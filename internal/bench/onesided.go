@@ -357,6 +357,7 @@ func (r *runner) oneSidedRow(ctx context.Context, e *ends, variant string, n int
 	}
 	// LastOp does not tell of one-sided operations.
 	row.Out.Algorithm, row.Out.Source, row.Out.Destination, row.Out.Levels = name(r.op, variant), "direct", "direct", []Level{}
+	row.Out.Way, row.Out.Wire = "", ""
 	row.Out.crossed(r.c, r.op)
 	r.rep.Results = append(r.rep.Results, row)
 	r.text.row(&row)
