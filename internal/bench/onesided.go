@@ -24,8 +24,8 @@ var oneSided = []operation{
 		variants: []string{"put", "get", "packet"}, elements: dtype.Uint8},
 	{name: "window", outOfPlace: true, device: true, trips: 1, bus: once, shape: pairs, peers: paired, open: openWindow, parts: 2,
 		variants: []string{"put", "get"}, elements: dtype.Uint8},
-	{name: putBandwidth, outOfPlace: true, trips: 1, window: true, bus: ofHalves, shape: halves, peers: opposite, open: openPuts,
-		parts: 2, elements: dtype.Uint8, passive: true},
+	{name: putBandwidth, outOfPlace: true, device: true, trips: 1, window: true, bus: ofHalves, shape: halves, peers: opposite,
+		open: openPuts, parts: 2, elements: dtype.Uint8, passive: true},
 	{name: "accumulate", outOfPlace: true, trips: 1, bus: once, shape: combined, peers: paired, open: openAtomics(accumulate),
 		parts: 2, elements: dtype.Float32, passive: true, combines: true},
 	{name: "fetch_add", outOfPlace: true, trips: 1, bus: once, shape: added, peers: paired, open: openAtomics(fetchAdd),
@@ -191,6 +191,9 @@ func openPuts(ctx context.Context, c *ubcoll.Comm, e *ends) error {
 		return err
 	}
 	e.done = w.Close
+	if e.mem.onDevice() {
+		w = w.On(e.stream)
+	}
 	half := c.Size() / 2
 	e.run = func(ctx context.Context, _ string, n int) error {
 		if c.Rank() >= half {
