@@ -45,7 +45,7 @@ var flags = []struct {
 		number(func(o *options) *int { return &o.config.Warmup })},
 	{"m", "agg_iters", "operations in one timed call, as a group (1)",
 		number(func(o *options) *int { return &o.config.Aggregate })},
-	{"W", "window-size", "messages in flight in each pair of mbw_mr (64)", number(func(o *options) *int { return &o.config.Window })},
+	{"W", "window-size", "messages in flight in each pair of mbw_mr, puts before each flush of put_bw (64)", number(func(o *options) *int { return &o.config.Window })},
 	{"N", "run_cycles", "how often to go through all sizes; 0 = for ever (1)",
 		number(func(o *options) *int { return &o.config.Cycles })},
 	{"c", "check", "how often to check every element (1)", number(func(o *options) *int { return &o.config.Checks })},

@@ -160,7 +160,7 @@ func TestChecksNotice(t *testing.T) {
 							continue
 						}
 						bad := op
-						k := newTask(c, &cfg, &bad, op.shape(place{n, c.Rank(), root}, count), dtype.Float32, ubcoll.Sum, root, a, b,
+						k := newTask(c, &cfg, &bad, op.shape(place{ranks: n, rank: c.Rank(), root: root}, count), dtype.Float32, ubcoll.Sum, root, a, b,
 							inPlace)
 						bad.run = func(ctx context.Context, c *ubcoll.Comm, a *args) error { return fault.run(ctx, c, a, k) }
 						w, err := k.check(ctx, 1)
@@ -197,7 +197,7 @@ func TestShapes(t *testing.T) {
 		root, count := rapid.IntRange(0, n-1).Draw(t, "root"), rapid.IntRange(0, 500).Draw(t, "count")
 		var all []shape
 		for r := range n {
-			all = append(all, op.shape(place{n, r, root}, count))
+			all = append(all, op.shape(place{ranks: n, rank: r, root: root}, count))
 		}
 		for r, s := range all {
 			require.Equal(t, all[0].size, s.size)
@@ -236,7 +236,7 @@ func TestShapes(t *testing.T) {
 
 func TestUnevenAllToAllV(t *testing.T) {
 	for n := 2; n < 8; n++ {
-		s := allToAllV(place{n, 0, 0}, 1000)
+		s := allToAllV(place{ranks: n}, 1000)
 		require.NotEqual(t, s.sends[0], s.sends[1], "%d ranks", n)
 	}
 }

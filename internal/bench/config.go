@@ -74,7 +74,7 @@ type Config struct {
 	Graphs    int  // launches of a graph that holds the timed calls, a quarter as many from 64 MiB on; 0 = no graph
 	Skip      int  // how many of the first timed calls the statistics leave out
 	Aggregate int  // operations in one timed call, as one group
-	Window    int  // messages in flight in each pair, for mbw_mr
+	Window    int  // messages in flight in each pair, for mbw_mr; puts, for put_bw
 	Cycles    int  // how often to go through all sizes; 0 = until interrupted
 	Loop      bool // time calls back to back, not each by itself
 	Checks    int  // how often to check every element, each time with other data; 0 = never
@@ -98,17 +98,20 @@ type Config struct {
 }
 
 // Default returns a Config that measures op on 32 MiB of registered float32, with sums. One-sided operations take 1 KiB
-// to 128 MiB, a range with the three sizes of MSCCL++'s tutorial in it. mbw_mr takes 8 bytes to 4 MiB, the largest size
-// of osu_mbw_mr.
+// to 128 MiB, a range with the three sizes of MSCCL++'s tutorial in it. mbw_mr, put_bw and accumulate take 8 bytes to 4 MiB,
+// the largest size of OSU's.
 func Default(op string) Config {
 	c := Config{Op: op, MinBytes: 32 << 20, MaxBytes: 32 << 20, StepBytes: 1 << 20, StepFactor: 1, Warmup: -1,
 		Aggregate: 1, Window: defaultWindow, Cycles: 1, Checks: 1, Device: Host, Types: []dtype.Type{dtype.Float32},
 		Reductions: []ubcoll.Op{ubcoll.Sum}, Buffers: Registered, Average: Max, Seed: 1, MinTime: usualTime}
-	if o := operationOf(op); o != nil && o.open != nil {
-		c.MinBytes, c.MaxBytes, c.StepFactor = 1<<10, 128<<20, 2
-	}
-	if op == multiPair {
+	switch o := operationOf(op); {
+	case o == nil:
+	case o.bytes > 0:
+		c.MinBytes, c.MaxBytes = o.bytes, o.bytes
+	case o.window || o.combines:
 		c.MinBytes, c.MaxBytes, c.StepFactor = 8, 4<<20, 2
+	case o.open != nil:
+		c.MinBytes, c.MaxBytes, c.StepFactor = 1<<10, 128<<20, 2
 	}
 	return c
 }
@@ -296,6 +299,21 @@ func Has(name string) (reduces, inPlace bool, variants []string) {
 	return o.reduces, !o.outOfPlace, o.variants
 }
 
+// Fixed returns what the named operation has only one of: its element type, if that is valid, and its size in bytes, if that
+// is not negative.
+func Fixed(name string) (t dtype.Type, bytes int) {
+	switch o := operationOf(name); {
+	case o == nil:
+	case name == barrier:
+		return dtype.Invalid, 0
+	case o.bytes > 0:
+		return o.elements, o.bytes
+	default:
+		return o.elements, -1
+	}
+	return dtype.Invalid, -1
+}
+
 // Algorithms returns the names of the algorithms that the named operation can be asked for: those of all-reduces on one host, and
 // the ways between hosts. An operation with one way has none to ask for.
 func Algorithms(name string) []string {
@@ -330,18 +348,22 @@ func BetweenHosts(algorithm string) bool {
 	return false
 }
 
-// Fits returns an error if c, which is valid, cannot be measured on this many ranks: there is no such root, mbw_mr
+// Fits returns an error if c, which is valid, cannot be measured on this many ranks: there is no such root, mbw_mr or put_bw
 // lacks an even number of ranks, or the smallest size gives some rank no element.
 func (c *Config) Fits(ranks int) error {
 	o := operationOf(c.Op)
 	if err := c.fits(ranks); err != nil {
 		return err
 	}
-	if o.open != nil || o.name == barrier {
+	types := c.Types
+	switch {
+	case o.elements == dtype.Uint8 || o.bytes > 0 || o.name == barrier:
 		return nil
+	case o.elements.Valid():
+		types = []dtype.Type{o.elements}
 	}
-	for _, t := range c.Types {
-		if s := o.shape(place{ranks, 0, max(0, c.Root)}, c.MinBytes/t.Size()); s.param == 0 {
+	for _, t := range types {
+		if s := o.shape(place{ranks: ranks, root: max(0, c.Root)}, c.MinBytes/t.Size()); s.param == 0 {
 			return fmt.Errorf("%d bytes have no %v for each of %d ranks: %w", c.MinBytes, t, ranks, ubcoll.ErrArgument)
 		}
 	}
@@ -353,8 +375,8 @@ func (c *Config) fits(ranks int) error {
 	if c.Root >= ranks {
 		return fmt.Errorf("root %d of %d ranks: %w", c.Root, ranks, ubcoll.ErrArgument)
 	}
-	if c.Op == multiPair && ranks%2 == 1 {
-		return fmt.Errorf("%s has rank i send to rank i+n/2: want an even number of ranks, not %d: %w", multiPair, ranks,
+	if o := operationOf(c.Op); o != nil && o.window && ranks%2 == 1 {
+		return fmt.Errorf("%s has rank i send to rank i+n/2: want an even number of ranks, not %d: %w", c.Op, ranks,
 			ubcoll.ErrArgument)
 	}
 	return nil

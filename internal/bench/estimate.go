@@ -17,10 +17,10 @@ const (
 // Estimate guesses how long measuring calls of this size takes, in place or out of place, if every rank has an idle
 // processor. It knows how many calls there are, and MinTime and MaxTime; how fast this machine is it does not know.
 func (c *Config) Estimate(bytes int) time.Duration {
-	size := float64(bytes)
-	call, between := guessedCall+size/callRate, guessedBetween+size/betweenRate
+	size, n := float64(bytes), float64(c.messages())
+	call, between := n*(guessedCall+size/callRate), guessedBetween+size/betweenRate
 	if c.Device == CUDA {
-		call = guessedCall + size/deviceRate
+		call = n * (guessedCall + size/deviceRate)
 	}
 	if c.queued() || c.Loop {
 		between = 0

@@ -47,6 +47,7 @@ type task struct {
 	cu      *cuda.Stream   // the same stream, if this package captures it; nil: graph.Capture does
 	capture bool           // check captures its call in a graph and launches that
 	op      *operation
+	who     int // as which rank this one fills its input; a pair has 0 and 1 where the two are combined
 	shape   shape
 	args    args
 	data    verify.Data
@@ -68,14 +69,14 @@ const guarded = 64
 // newTask makes a task that uses buffers a and b. In place, its calls use b alone, and a keeps a copy of the input.
 func newTask(c *ubcoll.Comm, cfg *Config, op *operation, s shape, t dtype.Type, red ubcoll.Op,
 	root int, a, b *memory, inPlace bool) *task {
-	from, size := a, s.size*t.Size()
+	from, size, peer := a, s.size*t.Size(), placeOf(c, root).pair()
 	if inPlace {
 		from = b
 	}
-	k := &task{c: c, op: op, shape: s, inPlace: inPlace, times: cfg.Aggregate, data: dataOf(t, red, c.Size()), in: from,
+	k := &task{c: c, op: op, who: c.Rank(), shape: s, inPlace: inPlace, times: cfg.Aggregate, data: dataOf(t, red, c.Size()), in: from,
 		out: b}
 	for at := 0; at == 0 || at+size <= len(b.bytes) && at/size < shifts; at += size {
-		x := args{root: root, op: red, sends: s.sends, recvs: s.recvs, window: cfg.Window}
+		x := args{root: root, peer: peer, op: red, sends: s.sends, recvs: s.recvs, window: cfg.Window}
 		src, dst := span{0, s.src.n}, span{0, s.dst.n}
 		if inPlace {
 			src, dst = s.src, s.dst
@@ -180,6 +181,11 @@ func (t *task) prepare() {
 // the clock.
 func (t *task) each(ctx context.Context, warmup int, us []float64, clock time.Duration, call func() error) error {
 	for i := -warmup; i < len(us); i++ {
+		if t.op.passive { // the peer may still be about this rank's memory
+			if err := coll.Barrier(ctx, t.c); err != nil {
+				return err
+			}
+		}
 		t.prepare()
 		if err := coll.Barrier(ctx, t.c); err != nil {
 			return err
@@ -325,7 +331,10 @@ func (t *task) check(ctx context.Context, seed uint64) (wrong int, err error) {
 		t.guard[i] = poison
 	}
 	if len(t.src) > 0 {
-		fill(d, t.src, t.c.Rank())
+		fill(d, t.src, t.who)
+	}
+	if t.op.combines {
+		copy(t.dst, t.src)
 	}
 	if err := t.move(ctx, (*memory).upload); err != nil {
 		return 0, err
@@ -337,6 +346,11 @@ func (t *task) check(ctx context.Context, seed uint64) (wrong int, err error) {
 	}
 	if err := t.once(ctx); err != nil {
 		return 0, err
+	}
+	if t.op.passive {
+		if err := coll.Barrier(ctx, t.c); err != nil {
+			return 0, err
+		}
 	}
 	if err := t.move(ctx, (*memory).download); err != nil {
 		return 0, err
@@ -358,7 +372,7 @@ func (t *task) check(ctx context.Context, seed uint64) (wrong int, err error) {
 		wrong += check(d, out[p.at*size:][:p.n*size], p.first, p.rank)
 	}
 	if !t.inPlace && len(t.src) > 0 {
-		wrong += check(d, t.src, 0, t.c.Rank())
+		wrong += check(d, t.src, 0, t.who)
 	}
 	return wrong, nil
 }

@@ -16,9 +16,9 @@ const (
 	maxWindow     = 1 << 16 // limits the memory that messages in flight take
 )
 
-// messages returns how many messages a pair sends in one operation. The reported time is one message's.
+// messages returns how many messages, or puts, a pair makes in one operation. The reported time is one message's.
 func (c *Config) messages() int {
-	if c.Op == multiPair {
+	if o := operationOf(c.Op); o != nil && o.window {
 		return c.Window
 	}
 	return 1
@@ -34,6 +34,11 @@ func halves(p place, count int) shape {
 		s.dst.n, s.want = count, []piece{{0, count, p.rank - half, 0}}
 	}
 	return s
+}
+
+func opposite(p place) []int {
+	half := p.ranks / 2
+	return []int{(p.rank + half) % p.ranks}
 }
 
 // sendWindow sends a window of messages in each pair, all in flight at once. Then an empty message goes back, so the
@@ -70,9 +75,9 @@ func messageRate(pairs int, us float64) float64 {
 	return float64(pairs) * 1e6 / us
 }
 
-// rates prints the columns of osu_mbw_mr, for all pairs together.
+// rates prints the columns of osu_mbw_mr, for all pairs together, if calls are windows.
 func (t *text) rates(r *Report) {
-	if t.cfg.Op != multiPair {
+	if !operationOf(t.cfg.Op).window {
 		return
 	}
 	t.printf("#\n# [ pairs: %d ] [ window size: %d ]\n# %10s  %8s  %10s  %14s\n", r.Config.Ranks/2, t.cfg.Window, "size", "type",

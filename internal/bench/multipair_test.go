@@ -30,16 +30,18 @@ func TestMultiPairBandwidth(t *testing.T) {
 		ranks    int
 		alg, bus float64
 	}{{2, 4, 4}, {4, 4, 8}, {6, 4, 12}} {
-		alg, bus := Bandwidth(multiPair, c.ranks, 8000, 2)
-		require.InDelta(t, c.alg, alg, 1e-9)
-		require.InDelta(t, c.bus, bus, 1e-9)
+		for _, op := range []string{multiPair, putBandwidth} {
+			alg, bus := Bandwidth(op, c.ranks, 8000, 2)
+			require.InDelta(t, c.alg, alg, 1e-9)
+			require.InDelta(t, c.bus, bus, 1e-9)
+		}
 	}
 }
 
 func TestHalves(t *testing.T) {
 	for _, n := range []int{2, 4, 6} {
 		for r := range n {
-			s := halves(place{n, r, -1}, 10)
+			s := halves(place{ranks: n, rank: r, root: -1}, 10)
 			if r < n/2 {
 				require.Equal(t, shape{size: 10, param: 10, src: span{0, 10}}, s)
 				continue

@@ -7,6 +7,7 @@ import (
 	"github.com/ubcoll/ubcoll"
 	"github.com/ubcoll/ubcoll/coll"
 	"github.com/ubcoll/ubcoll/dtype"
+	"github.com/ubcoll/ubcoll/internal/inside"
 	"github.com/ubcoll/ubcoll/internal/team"
 	"github.com/ubcoll/ubcoll/p2p"
 )
@@ -20,6 +21,7 @@ type operation struct {
 	outOfPlace bool // cannot run in place
 	device     bool // runs on device memory
 	trips      int  // messages that follow each other in a call; the time of one is reported; 0 = not point-to-point
+	window     bool // a call of a pair is Config.Window of them, which are under way at once
 	// bus returns how many times a result's bytes cross the busiest link. With this factor, bandwidths of different
 	// operations can be compared. nccl-tests has the same factors.
 	bus  func(ranks float64) float64
@@ -28,9 +30,16 @@ type operation struct {
 	shape func(who place, count int) shape
 	run   func(ctx context.Context, c *ubcoll.Comm, a *args) error
 
+	// peers returns the ranks that a rank exchanges messages with, or whose memory it uses; nil if there are none.
+	peers func(who place) []int
+
 	open     func(ctx context.Context, c *ubcoll.Comm, e *ends) error // one-sided operations have it instead of run
 	variants []string
-	parts    int // how many parts the region has, each as large as the largest size
+	parts    int        // how many parts the region has, each as large as the largest size
+	elements dtype.Type // of one-sided operations
+	bytes    int        // the only size; 0 = any
+	passive  bool       // the peer takes no part in a call, so ranks meet before they use their memory
+	combines bool       // what is in the destination counts: it begins as the rank's own input
 }
 
 // takes reports whether o works on elements of type t with red: bools have only max and min.
@@ -39,7 +48,34 @@ func (o *operation) takes(t dtype.Type, red ubcoll.Op) bool {
 }
 
 // place is a rank in a job, and the root if there is one.
-type place struct{ ranks, rank, root int }
+type place struct {
+	ranks, rank, root int
+	apart             bool // pairs are i and i+n/2, see placeOf
+}
+
+// placeOf returns this rank's place. Pairs are 0 and 1, 2 and 3, and so on. On several hosts they are i and i+n/2 if otherwise
+// none had ranks of two hosts: what moves within a host can be measured on one.
+func placeOf(c *ubcoll.Comm, root int) place {
+	p := place{ranks: c.Size(), rank: c.Rank(), root: root}
+	if h := (*inside.Comm)(c).View().Team().Hosts; h != nil {
+		p.apart = true
+		for r := 0; r+1 < p.ranks; r += 2 {
+			p.apart = p.apart && h.Of(r) == h.Of(r+1)
+		}
+	}
+	return p
+}
+
+// pair returns the other rank of this rank's pair, or -1: with an odd number of ranks, the last one is alone.
+func (p place) pair() int {
+	switch half := p.ranks / 2; {
+	case p.rank >= 2*half:
+		return -1
+	case p.apart:
+		return (p.rank + half) % (2 * half)
+	}
+	return p.rank ^ 1
+}
 
 // shape is one rank's part of an operation. Lengths and offsets are in elements.
 type shape struct {
@@ -66,6 +102,7 @@ type args struct {
 	dst, src     ubcoll.Vec
 	op           ubcoll.Op
 	root         int
+	peer         int // the other rank of the pair, or -1
 	sends, recvs []int
 
 	window int           // number of messages in flight
@@ -76,6 +113,8 @@ func twice(n float64) float64 { return 2 * (n - 1) / n }
 func most(n float64) float64  { return (n - 1) / n }
 func once(float64) float64    { return 1 }
 func none(float64) float64    { return 0 }
+
+func ofHalves(n float64) float64 { return math.Floor(n / 2) }
 
 var operations = []operation{
 	{name: "all_reduce", kind: team.KindAllReduce, device: true, reduces: true, bus: twice, shape: allReduce,
@@ -122,20 +161,19 @@ var operations = []operation{
 		run: func(ctx context.Context, c *ubcoll.Comm, a *args) error {
 			return coll.AllToAllV(ctx, c, a.dst, a.recvs, a.src, a.sends)
 		}},
-	{name: "pingpong", device: true, outOfPlace: true, trips: 2, bus: once, shape: pairs, run: pingPong},
-	{name: "sendrecv", device: true, outOfPlace: true, trips: 1, bus: once, shape: chain, run: sendRecv},
-	{name: multiPair, device: true, outOfPlace: true, trips: 1, bus: func(ranks float64) float64 { return math.Floor(ranks / 2) },
-		shape: halves, run: sendWindow},
+	{name: "pingpong", device: true, outOfPlace: true, trips: 2, bus: once, shape: pairs, peers: paired, run: pingPong},
+	{name: "sendrecv", device: true, outOfPlace: true, trips: 1, bus: once, shape: chain, peers: neighbours, run: sendRecv},
+	{name: multiPair, device: true, outOfPlace: true, trips: 1, window: true, bus: ofHalves, shape: halves, peers: opposite,
+		run: sendWindow},
 	{name: barrier, kind: team.KindBarrier, device: true, outOfPlace: true, bus: none, shape: func(place, int) shape { return shape{} },
 		run: func(ctx context.Context, c *ubcoll.Comm, _ *args) error { return coll.Barrier(ctx, c) }},
 }
 
-// pingPong sends a message to the other rank of a pair and back. The pairs are 0 and 1, 2 and 3, and so on. With an odd
-// number of ranks, the last one does nothing.
+// pingPong sends a message to the other rank of a pair and back.
 func pingPong(ctx context.Context, c *ubcoll.Comm, a *args) error {
-	peer := c.Rank() ^ 1
+	peer := a.peer
 	switch {
-	case peer >= c.Size():
+	case peer < 0:
 		return nil
 	case peer < c.Rank():
 		if _, err := p2p.Recv(ctx, c, peer, a.dst); err != nil {
@@ -152,10 +190,17 @@ func pingPong(ctx context.Context, c *ubcoll.Comm, a *args) error {
 
 func pairs(p place, count int) shape {
 	s := shape{size: count, param: count}
-	if peer := p.rank ^ 1; peer < p.ranks {
+	if peer := p.pair(); peer >= 0 {
 		s.src, s.dst, s.want = span{0, count}, span{0, count}, []piece{{0, count, peer, 0}}
 	}
 	return s
+}
+
+func paired(p place) []int {
+	if peer := p.pair(); peer >= 0 {
+		return []int{peer}
+	}
+	return nil
 }
 
 // sendRecv sends to the next rank and receives from the previous one, as nccl-tests' sendrecv does.
@@ -168,6 +213,10 @@ func sendRecv(ctx context.Context, c *ubcoll.Comm, a *args) error {
 func chain(p place, count int) shape {
 	return shape{size: count, param: count, src: span{0, count}, dst: span{0, count},
 		want: []piece{{0, count, (p.rank + p.ranks - 1) % p.ranks, 0}}}
+}
+
+func neighbours(p place) []int {
+	return []int{(p.rank + 1) % p.ranks, (p.rank + p.ranks - 1) % p.ranks}
 }
 
 // barrier has neither sizes nor data.

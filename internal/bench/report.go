@@ -2,11 +2,15 @@ package bench
 
 import (
 	"cmp"
+	"fmt"
+	"slices"
 	"strings"
 	"time"
 
 	"github.com/ubcoll/ubcoll"
+	"github.com/ubcoll/ubcoll/internal/inside"
 	"github.com/ubcoll/ubcoll/internal/stats"
+	"github.com/ubcoll/ubcoll/internal/team"
 )
 
 // SchemaVersion is the version of the files that Report.Write writes. It changes when a key disappears or changes its
@@ -135,6 +139,14 @@ func (r *Result) LevelsText() string {
 	return strings.Join(all, "; ")
 }
 
+// Hosts is how many hosts exchanged data, or 0 on one.
+func (r *Result) Hosts() int {
+	if n := len(r.Levels); n > 0 {
+		return r.Levels[n-1].Hosts
+	}
+	return 0
+}
+
 // several reports whether data moved on more levels than the host's.
 func several(levels []Level) bool { return len(levels) > 0 && levels[len(levels)-1].Why != "" }
 
@@ -170,6 +182,21 @@ func (r *Result) moved(op ubcoll.OpInfo) {
 	r.Destination = over(r.Levels, func(l *Level) string { return l.Destination })
 	if n := len(r.Levels); n > 0 && r.Levels[n-1].Hosts > 0 {
 		r.Way, r.Wire = r.Levels[n-1].Algorithm, r.Levels[n-1].Transport
+	}
+}
+
+// crossed notes of an operation between two ranks that it went to another host, if it did.
+func (r *Result) crossed(c *ubcoll.Comm, o *operation) {
+	h := (*inside.Comm)(c).View().Team().Hosts
+	if h == nil || o.peers == nil || !slices.ContainsFunc(o.peers(placeOf(c, -1)), func(peer int) bool { return h.Of(peer) != h.Host() }) {
+		return
+	}
+	k := h.Link()
+	l := Level{Where: team.BetweenHosts, Algorithm: r.Algorithm, Transport: k.Name, Lanes: 1, Hosts: k.Hosts, Source: r.Source,
+		Destination: r.Destination}
+	l.Text = fmt.Sprintf("%s over %d hosts, %s", l.Algorithm, l.Hosts, l.Transport)
+	if r.Levels, r.Wire = []Level{l}, l.Transport; o.open == nil { // the others have one way
+		r.Way = l.Algorithm
 	}
 }
 

@@ -123,7 +123,7 @@ func newReport(c *ubcoll.Comm, cfg *Config, p Program) *Report {
 		Aggregate: cfg.Aggregate, Graphs: cfg.Graphs, Checks: cfg.Checks, Algorithm: (*inside.Comm)(c).View().Options().Algorithm,
 		Registration: []string{"none", "local", "", "none"}[cfg.Buffers],
 		Protocol:     "each", Average: []string{"rank0", "avg", "min", "max"}[cfg.Average], Level: cpu.Level()}
-	if cfg.Op == multiPair {
+	if operationOf(cfg.Op).window {
 		s.Window = cfg.Window
 	}
 	return &Report{Schema: SchemaVersion, Version: p.Version, Args: p.Args, Env: Environment(), Config: s,
@@ -251,7 +251,7 @@ func (r *runner) cycle(ctx context.Context) error {
 }
 
 func (r *runner) row(ctx context.Context, bytes int, t dtype.Type, red ubcoll.Op, root int) error {
-	s := r.op.shape(place{r.c.Size(), r.c.Rank(), root}, bytes/t.Size())
+	s := r.op.shape(placeOf(r.c, root), bytes/t.Size())
 	row := Row{Size: s.size * t.Size(), Count: s.param, Type: typeName(t), Reduction: "none", Root: root,
 		Model: modelled(r.c, r.op, s.param, t)}
 	if r.op.reduces {
@@ -322,6 +322,7 @@ func (r *runner) result(ctx context.Context, k *task, bytes int) (*Result, error
 	after, op := r.went.cache, r.went.op
 	res.Hits, res.Misses = after.Hits-before.Hits, after.Misses-before.Misses
 	res.moved(op)
+	res.crossed(r.c, r.op)
 	if err := combine(ctx, r.c, us, r.cfg.Average); err != nil {
 		return nil, err
 	}
@@ -335,7 +336,7 @@ func (r *runner) result(ctx context.Context, k *task, bytes int) (*Result, error
 	res.Time = s.Median
 	res.AlgBW, res.BusBW = Bandwidth(r.op.name, r.c.Size(), bytes, res.Time)
 	r.busBW = append(r.busBW, res.BusBW)
-	if r.op.name == multiPair {
+	if r.op.window {
 		res.Rate = messageRate(r.c.Size()/2, res.Time)
 	}
 	if r.cfg.Overlap {

@@ -190,7 +190,7 @@ func (t *text) path(name string, r *Result) {
 // one by one. perftest's typical time is the median.
 func (t *text) latencies(r *Report) {
 	o := operationOf(t.cfg.Op)
-	if o == nil || o.trips == 0 || o.name == multiPair || len(r.Results) == 0 || !r.Results[0].timedEach() {
+	if o == nil || o.trips == 0 || o.window || len(r.Results) == 0 || !r.Results[0].timedEach() {
 		return
 	}
 	redop := ""

@@ -24,7 +24,7 @@ type Verification struct {
 	MinBytes int    // of the larger buffer of a call, from 1
 	MaxBytes int
 	Types    []dtype.Type // nil = all
-	Ops      []string     // of Verifiable; none = all that run on the device and, if there are several, between the hosts
+	Ops      []string     // of Verifiable; none = all that run on the device
 	Seed     uint64       // of the data, and of all random choices
 }
 
@@ -93,8 +93,7 @@ func Verify(ctx context.Context, c *ubcoll.Comm, v Verification, out io.Writer) 
 		paths: map[string]int{}}
 	for i := range operations {
 		o := &operations[i]
-		runs := (o.device || dev.IsHost()) && (o.trips == 0 || c.LocalSize() == c.Size()) // there are no messages between hosts
-		asked := slices.Contains(v.Ops, o.name) || len(v.Ops) == 0 && runs
+		asked := slices.Contains(v.Ops, o.name) || len(v.Ops) == 0 && (o.device || dev.IsHost())
 		if asked && slices.Contains(Verifiable(), o.name) {
 			r.ops = append(r.ops, o)
 		}
@@ -210,7 +209,7 @@ func (v *verifier) call(ctx context.Context, o *operation, t dtype.Type, red ubc
 	}
 	a, b := v.mem[kinds%2*2], v.mem[kinds/2%2*2+1]
 	cfg := &Config{Aggregate: 1}
-	s := o.shape(place{v.c.Size(), v.c.Rank(), root}, count)
+	s := o.shape(placeOf(v.c, root), count)
 	k := newTask(v.c, cfg, o, s, t, red, max(root, 0), a, b, inPlace)
 	if how > 0 && (o.trips == 0 || a.onDevice()) {
 		k.stream = v.stream

@@ -218,6 +218,12 @@ var columns = []struct {
 		}
 		return w.Model
 	}},
+	{"hosts", func(_ *Report, _ *Row, v *Result) any {
+		if n := v.Hosts(); n > 0 {
+			return n
+		}
+		return ""
+	}},
 	{"cache_hits", func(_ *Report, _ *Row, v *Result) any { return v.Hits }},
 	{"cache_misses", func(_ *Report, _ *Row, v *Result) any { return v.Misses }},
 	{"messages_per_second", func(_ *Report, _ *Row, v *Result) any {

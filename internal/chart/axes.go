@@ -22,6 +22,7 @@ const (
 	elements
 	reduction
 	ranks
+	hosts
 	root
 	algorithm
 	registration
@@ -42,13 +43,14 @@ var axes = [axesCount]struct {
 }{
 	theRun: {"run", "", as("%s")},
 	contender: {"contender", "", words(map[string]string{"ours": "ubcoll", "in-place": "ubcoll, in place",
-		"unregistered": "ubcoll, unregistered", "openmpi": "Open MPI", "mpich": "MPICH", "nccl": "NCCL", "symm-mem": "symmetric memory",
+		"unregistered": "ubcoll, unregistered", "openmpi": "Open MPI", "mpich": "MPICH", "sockets": "sockets", "nccl": "NCCL", "symm-mem": "symmetric memory",
 		"bound": "the hardware's bound"})},
 	operation: {"operation", "", as("%s")},
 	variant:   {"variant", "", as("%s")},
 	elements:  {"type", "", as("%s")},
 	reduction: {"reduction", "", as("%s")},
 	ranks:     {"ranks", "", words(map[string]string{"1": "1 rank"}, "%s ranks")},
+	hosts:     {"hosts", "", as("%s hosts")},
 	root:      {"root", "0", as("root %s")},
 	algorithm: {"algorithm", "auto", words(map[string]string{"auto": "the library's choice"})},
 	registration: {"registration", "", words(map[string]string{"explicit": "registered", "auto": "registered by the library", "off": "staged", "slices": "Go slices",

@@ -291,10 +291,15 @@ all_reduce,ring,64,,`, "all_reduce", []string{"the library's choice", "ring"}},
 			require.Equal(t, k.lines, lines)
 		})
 	}
+	// So many hosts are lines of their own.
+	file := filepath.Join(t.TempDir(), "points.csv")
+	require.NoError(t, os.WriteFile(file, []byte("operation,ranks,hosts,size,time,bus_bw\nput_bw,4,2,8,1,1\nput_bw,4,4,8,1,1\n"), 0o600))
+	p := figuresOf(t, file)[0].Panels[0]
+	require.Equal(t, []string{"2 hosts", "4 hosts"}, []string{p.Series[0].Name, p.Series[1].Name})
 	// What bench writes has both.
 	r := benchReport()
 	r.Results[0].Out.Way, r.Results[0].Out.Wire, r.Results[0].In.Way, r.Results[0].In.Wire = "halving", "tcp eth0", "ring", "tcp eth0"
-	file := filepath.Join(t.TempDir(), "x.json")
+	file = filepath.Join(t.TempDir(), "x.json")
 	require.NoError(t, r.Write(file, false))
 	f := figuresOf(t, file)[0]
 	require.Equal(t, "all_reduce, float32, sum, 4 ranks, registered, host memory, tcp eth0", f.Title)

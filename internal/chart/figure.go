@@ -78,7 +78,7 @@ const (
 
 // parting are the axes by which lines come into several panels, and panels into several figures: the first ones first, as
 // few as possible. Runs and contenders stay together.
-var parting = []int{operation, elements, ranks, reduction, variant, device, root, graphs, protocol, average, inPlace, registration, algorithm}
+var parting = []int{operation, elements, ranks, reduction, variant, hosts, device, root, graphs, protocol, average, inPlace, registration, algorithm}
 
 // Figures returns the figure of runs, which has a panel for each operation, or more if there are too many lines. If it
 // does not fit on a page, there are several figures. Figures, panels and lines are in the order of their values on the

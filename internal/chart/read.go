@@ -200,12 +200,12 @@ func (r *Run) report(b *bench.Report) {
 	r.fact("started", b.Start.Format("2006-01-02T15:04:05Z07:00"))
 	r.fact("ended", b.End.Format("2006-01-02T15:04:05Z07:00"))
 	r.fact("ubcoll", b.Version)
-	var hosts, devices []string
+	var names, devices []string
 	for _, x := range b.Ranks {
-		hosts = append(hosts, x.Hostname)
+		names = append(names, x.Hostname)
 		devices = append(devices, x.Name)
 	}
-	r.job(b.Config.Ranks, hosts)
+	r.job(b.Config.Ranks, names)
 	r.fact("devices", counted(devices))
 	r.facts("environment", b.Env)
 	for _, e := range b.Errors {
@@ -259,6 +259,9 @@ func (r *Run) row(c *bench.Settings, row *bench.Row) {
 
 func (r *Run) add(k key, size int, v *bench.Result) {
 	k[wire] = v.Wire
+	if n := v.Hosts(); n > 0 {
+		k[hosts] = strconv.Itoa(n)
+	}
 	s := sample{key: k, bytes: size, time: v.Time, busBW: v.BusBW, calls: v.Spread, took: v.Algorithm, way: v.Way}
 	if v.Wrong != nil {
 		s.wrong = *v.Wrong
@@ -307,9 +310,9 @@ func (r *Run) facts(what string, says map[string]string) {
 	r.fact(what, strings.Join(all, "\n"))
 }
 
-func (r *Run) job(ranks int, hosts []string) {
+func (r *Run) job(ranks int, names []string) {
 	r.fact("ranks", strconv.Itoa(ranks))
-	r.fact("hosts", counted(hosts))
+	r.fact("hosts", counted(names))
 }
 
 // counted lists names, each once, with its number of occurrences.

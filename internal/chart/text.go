@@ -22,7 +22,7 @@ var columnOf = []struct {
 }{
 	{"contender", contender}, {"operation", operation}, {"variant", variant}, {"type", elements}, {"reduction", reduction},
 	{"redop", reduction}, {"ranks", ranks}, {"root", root}, {"requested_algorithm", algorithm}, {"registration", registration},
-	{"device", device}, {"actual_device", device}, {"wire", wire}, {"graph", graphs}, {"in_place", inPlace}, {"protocol", protocol},
+	{"device", device}, {"actual_device", device}, {"wire", wire}, {"hosts", hosts}, {"graph", graphs}, {"in_place", inPlace}, {"protocol", protocol},
 	{"average", average},
 }
 

@@ -72,3 +72,37 @@ iterations = 1
 		})
 	}
 }
+
+// TestPairsBetweenHosts: messages, channels and windows are operations of an experiment, and ranks, where hosts have one each, its
+// hosts. What has one size or type has one point of it.
+func TestPairsBetweenHosts(t *testing.T) {
+	const text = `[sweep]
+operation = ["pingpong", "channel", "put_bw", "accumulate", "fetch_add"]
+bytes     = ["8", "8K"]
+type      = ["float32", "int8"]
+variant   = ["put"]
+ranks     = [2, 3, 4]
+[run]
+iterations = 2
+`
+	t.Setenv("UBCOLL_CUDA", "off")
+	s, err := Parse("x.toml", []byte(text))
+	require.NoError(t, err)
+	dir := t.TempDir()
+	var out bytes.Buffer // rank 0 alone writes
+	require.NoError(t, conform.Block(1, 1, 1, 1).Run(t.Context(), ubcoll.Options{Timeout: testkit.Limit}, func(ctx context.Context, c *ubcoll.Comm) error {
+		return Measure(ctx, c, &Job{Spec: s, Config: text, Dir: dir, Out: &out})
+	}))
+	require.Contains(t, out.String(), "skipped 2: put_bw has rank i send to rank i+n/2: want an even number of ranks, not 3")
+	_, records, err := Read(dir)
+	require.NoError(t, err)
+	points := map[string]int{}
+	for _, r := range records {
+		require.Equal(t, r.Ranks, r.Hosts(), r)
+		require.Regexp(t, "^tcp ", r.Wire)
+		require.Zero(t, *r.Wrong, r)
+		points[r.Operation+" "+r.Type]++
+	}
+	require.Equal(t, map[string]int{"pingpong float32": 6, "pingpong int8": 6, "channel uint8": 6, "put_bw uint8": 4, "accumulate float32": 6,
+		"fetch_add uint64": 3}, points)
+}

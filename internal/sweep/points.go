@@ -123,13 +123,13 @@ func (s *Spec) each(ranks int, do func(Point)) {
 		if variants != nil && slices.Contains(vs, all) {
 			vs = variants
 		}
-		types := x.Type
-		if variants != nil { // one-sided operations count bytes
-			types = []dtype.Type{dtype.Uint8}
+		types, of := x.Type, sizes
+		t, bytes := bench.Fixed(op)
+		if bytes >= 0 {
+			of, types = []int{bytes}, types[:1]
 		}
-		of := sizes
-		if op == "barrier" {
-			of, types = []int{0}, types[:1]
+		if t.Valid() { // one-sided operations have their own
+			types = []dtype.Type{t}
 		}
 		for _, n := range x.Ranks {
 			n = cmp.Or(n, ranks)

@@ -282,6 +282,12 @@ var columns = []struct {
 	{"levels", func(r *Record) any { return r.LevelsText() }},
 	{"way", func(r *Record) any { return r.Way }},
 	{"wire", func(r *Record) any { return r.Wire }},
+	{"hosts", func(r *Record) any {
+		if n := r.Hosts(); n > 0 {
+			return n
+		}
+		return ""
+	}},
 	{"device", func(r *Record) any { return r.Device }},
 	{"actual_device", func(r *Record) any { return r.Placed }},
 	{"graph", func(r *Record) any { return r.Graph }},

@@ -33,7 +33,7 @@ variant = "putt"
 [run]
 repeats = 0
 colour = 1
-`, `x.toml:3: sweep.operation: unknown value "allreduce" (one of all_reduce, all_gather, reduce_scatter, broadcast, reduce, gather, scatter, alltoall, all_gatherv, gatherv, scatterv, alltoallv, pingpong, sendrecv, mbw_mr, barrier, channel, window): did you mean all_reduce?
+`, `x.toml:3: sweep.operation: unknown value "allreduce" (one of all_reduce, all_gather, reduce_scatter, broadcast, reduce, gather, scatter, alltoall, all_gatherv, gatherv, scatterv, alltoallv, pingpong, sendrecv, mbw_mr, barrier, channel, window, put_bw, accumulate, fetch_add, compare_and_swap): did you mean all_reduce?
 x.toml:4: sweep.bytes: invalid size "4X" (digits, then possibly K, M or G, as in 4M)
 x.toml:5: sweep.types: unknown key: did you mean type?
 x.toml:6: sweep.reduction: unknown value "mean" (one of sum, prod, min, max, avg, mulsum): did you mean avg?

@@ -173,6 +173,8 @@ func TestHostsMessages(t *testing.T) {
 	}{
 		{"messages", "pingpong ours 2x1 8 10 eager\nmbw_mr ours 2x4 8 1 eager\nhalf_trip sockets 2x1 8 5", "# Messages between hosts, ",
 			[]string{pair, window, "Microseconds, float32; medians", "Our pingpong of 8 bytes between 2 x 1 takes 2.00 times that."}, []string{"sum"}},
+		{"puts", "put_bw ours 2x1 8 1 put_bw\nput_bw sockets 2x1 8 2", "# put_bw between hosts, ",
+			[]string{"put_bw: 64 puts", "A program that polls two sockets", "| 2 x 1 | put_bw | 8 | 1.00 | 2.00 | 2.00 | put_bw |"}, []string{"sum", "Half the round trip"}},
 		{"one", "mbw_mr ours 2x1 8 1 eager", "# mbw_mr between hosts, ", []string{window, "Microseconds, float32; medians"}, []string{pair, "sum"}},
 		{"both", "all_reduce ours 2x1 8 10 eager\npingpong ours 2x1 8 10 eager", "# Collectives and messages between hosts, ",
 			[]string{pair, "float32 (sum), out of place"}, []string{window}},

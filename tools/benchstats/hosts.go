@@ -18,6 +18,7 @@ var hostsPeers = []struct {
 	{"openmpi", "Open MPI", "Open MPI with btl tcp,self, and vader within hosts of several ranks.", true},
 	{"mpich", "MPICH", "MPICH with UCX_TLS=tcp,self, and its own shared memory within hosts of several ranks.", true},
 	{"gloo", "gloo", "gloo with its TCP transport and default algorithms.", false},
+	{"sockets", "sockets", "A program that polls two sockets, without any library.", false},
 }
 
 // layout is how many hosts there are, and ranks on all of them.
@@ -37,14 +38,14 @@ type point struct {
 	bytes int64
 }
 
-// halfTrip is the contender that is no collective: half the round trip of 8 bytes between two polling sockets.
-const halfTrip = "sockets"
+// halfTrip is what is no operation of ours: half the round trip of 8 bytes between two polling sockets.
+const halfTrip = "half_trip"
 
 // points returns what was measured, in the order of tables.
 func (m measured) points() []point {
 	var all []point
 	for k := range m {
-		if k.contender != halfTrip {
+		if k.op != halfTrip {
 			all = append(all, point{layout{k.hosts, k.ranks}, k.op, k.bytes})
 		}
 	}
@@ -66,6 +67,8 @@ var hostsMessages = map[string]string{
 	"sendrecv": "sendrecv: each rank sends to the next one and receives from the one before it.",
 	"mbw_mr": "mbw_mr: 64 messages in flight from each rank of the first half to one of the second, and an answer; the time is\n" +
 		"that of all divided by 64.",
+	"put_bw": "put_bw: 64 puts from each rank of the first half to one place of a rank of the second, and a flush; the time is that\n" +
+		"of all divided by 64. Sockets send as many bytes, and 8 come back.",
 }
 
 // hostsTables writes the tables of collectives and messages between hosts: geometric means by layout and operation, all points,
@@ -206,10 +209,10 @@ func heads(w io.Writer, against []versus) {
 	}
 }
 
-// of returns all times of a contender, whatever it did.
-func (m measured) of(contender string) (us []float64) {
+// of returns all times of an operation, whoever did it.
+func (m measured) of(op string) (us []float64) {
 	for k, t := range m {
-		if k.contender == contender {
+		if k.op == op {
 			us = append(us, t.us...)
 		}
 	}

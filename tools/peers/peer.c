@@ -101,6 +101,16 @@ static int send_window(const struct buffers *b) {
 	return MPI_Send(&answer, 1, MPI_INT, peer, 1, MPI_COMM_WORLD);
 }
 
+// put_window is a call of osu_put_bw: rank i of the first half puts a window to one place of rank i of the second half, and
+// flushes, which waits until all have arrived. The reported time is one put's.
+static MPI_Win exposed;
+static int put_window(const struct buffers *b) {
+	int half = ranks / 2;
+	if (rank >= half) return MPI_SUCCESS;
+	for (int i = 0; i < WINDOW; i++) MPI_Put(b->src, b->n, MPI_FLOAT, rank + half, 0, b->n, MPI_FLOAT, exposed);
+	return MPI_Win_flush(rank + half, exposed);
+}
+
 static int barrier(const struct buffers *b) {
 	(void)b;
 	return MPI_Barrier(MPI_COMM_WORLD);
@@ -118,7 +128,8 @@ static const struct operation operations[] = {
 	{"alltoallv", 1, -1, -1, -1, -1, all_to_all_v},
 	{"pingpong", 0, 1, 1, 1, 1, ping_pong},
 	{"sendrecv", 0, 1, 1, 1, 1, send_recv},
-	{"mbw_mr", 0, 1, 0, 0, 1, send_window}, // roots are the first half
+	{"mbw_mr", 0, 1, 0, 0, 1, send_window},
+	{"put_bw", 0, 1, 0, 0, 1, put_window},
 	{"barrier", 0, 0, 0, 0, 0, barrier},
 };
 
@@ -126,6 +137,7 @@ static size_t parts(int n, size_t bytes) { return n < 0 ? bytes * ranks : bytes 
 
 static double measure(const struct operation *op, const struct buffers *b, int timed, double *us, double clock) {
 	for (int i = -(timed / 10 + 1); i < timed; i++) {
+		if (op->call == put_window) MPI_Barrier(MPI_COMM_WORLD); // the receiver does not know when a call ends
 		change_lines(b->src, b->in);
 		look_at_lines(b->dst, b->out);
 		MPI_Barrier(MPI_COMM_WORLD);
@@ -149,18 +161,23 @@ int main(int argc, char **argv) {
 	const struct operation *op = NULL;
 	for (size_t i = 0; argc > 1 && i < sizeof operations / sizeof *operations; i++)
 		if (strcmp(argv[1], operations[i].name) == 0) op = &operations[i];
+	int windows = op && (op->call == send_window || op->call == put_window); // roots are the first half
 	size_t low = argc > 2 ? strtoul(argv[2], NULL, 10) : 0, high = argc > 3 ? strtoul(argv[3], NULL, 10) : 0;
 	size_t factor = argc > 4 ? strtoul(argv[4], NULL, 10) : 0;
 	int want = argc > 5 ? atoi(argv[5]) : 0;
-	if (!op || low == 0 || high < low || factor < 2 || (op->call == send_window && ranks % 2 == 1)) {
-		if (rank == 0) fprintf(stderr, "usage: peer OP MINBYTES MAXBYTES FACTOR [CALLS]; mbw_mr on an even number of ranks\n");
+	if (!op || low == 0 || high < low || factor < 2 || (windows && ranks % 2 == 1)) {
+		if (rank == 0) fprintf(stderr, "usage: peer OP MINBYTES MAXBYTES FACTOR [CALLS]; mbw_mr and put_bw on an even number of ranks\n");
 		MPI_Abort(MPI_COMM_WORLD, 6);
 	}
 	sends = calloc(4 * ranks, sizeof *sends);
 	receives = sends + ranks, send_at = receives + ranks, receive_at = send_at + ranks;
 	struct buffers b = {memory(high), memory(high), 0, 0, 0};
-	int root = op->call == send_window ? rank < ranks / 2 : rank == 0;
-	int messages = op->call == send_window ? WINDOW : 1; // in a call
+	if (op->call == put_window) {
+		MPI_Win_create(b.dst, high, 1, MPI_INFO_NULL, MPI_COMM_WORLD, &exposed);
+		MPI_Win_lock_all(0, exposed);
+	}
+	int root = windows ? rank < ranks / 2 : rank == 0;
+	int messages = windows ? WINDOW : 1; // in a call
 	double clock = clock_cost(), *us = malloc(sizeof *us * (want > 2000 ? want : 2000));
 	for (size_t bytes = low; bytes <= high; bytes *= factor) {
 		b.n = bytes / sizeof(float) / (op->parts ? ranks : 1);
@@ -174,6 +191,10 @@ int main(int argc, char **argv) {
 			fflush(stdout);
 		}
 		if (strcmp(op->name, "barrier") == 0) break;
+	}
+	if (op->call == put_window) {
+		MPI_Win_unlock_all(exposed);
+		MPI_Win_free(&exposed);
 	}
 #ifdef MPICH_VERSION // 4.0 with UCX over TCP at times waits in MPI_Finalize for ranks that wait there as well
 	MPI_Barrier(MPI_COMM_WORLD);

@@ -9,6 +9,9 @@
 //
 //	sockets PORT - CALLS BYTES ...
 //	sockets PORT ADDRESS CALLS BYTES ...
+//
+// With "stream" before the calls it measures a message of 64 that the side with the address sends one after another; 8 bytes come
+// back when all have arrived. That is the least that a stream of puts costs.
 #include "protocol.h"
 #include <arpa/inet.h>
 #include <errno.h>
@@ -91,9 +94,49 @@ static void exchanges(int s, int listens, size_t n, int want) {
 	munmap(in, n);
 }
 
+enum { WINDOW = 64 };
+
+// streams measures windows of n bytes each. Only who sends has a time that counts.
+static void streams(int s, int listens, size_t n, int want) {
+	enum { MOST = 512 << 10 };
+	int timed = calls(n * WINDOW, want);
+	double clock = clock_cost(), *us = malloc(timed * sizeof *us);
+	char *p = memory(n), b[8] = {0};
+	for (int i = -timed / 10 - 1; i < timed; i++) {
+		if (listens) {
+			look_at_lines(p, n);
+			get(s, b);
+			put(s, b);
+		} else {
+			change_lines(p, n);
+			put(s, b);
+			get(s, b);
+		}
+		double start = now_us();
+		for (size_t at = 0; at < n * WINDOW;) {
+			size_t left = n - at % n;
+			ssize_t k = listens ? recv(s, p + at % n, left < MOST ? left : MOST, 0)
+			                    : send(s, p + at % n, left < MOST ? left : MOST, MSG_NOSIGNAL);
+			check(listens && k == 0, "the other side has ended");
+			check(k < 0 && errno != EAGAIN, listens ? "recv" : "send");
+			if (k > 0) at += k;
+		}
+		if (listens) {
+			put(s, b);
+		} else {
+			get(s, b);
+			if (i >= 0) us[i] = (now_us() - start - clock) / WINDOW;
+		}
+	}
+	if (!listens) printf("%zu %.3f\n", n, median(us, timed));
+	fflush(stdout);
+	free(us);
+	munmap(p, n);
+}
+
 int main(int argc, char **argv) {
 	if (argc < 2) {
-		fprintf(stderr, "usage: sockets PORT [ADDRESS|- [CALLS [BYTES ...]]]\n");
+		fprintf(stderr, "usage: sockets PORT [ADDRESS|- [[stream] CALLS [BYTES ...]]]\n");
 		return 6;
 	}
 	int listens = argc == 2 || !strcmp(argv[2], "-");
@@ -116,6 +159,10 @@ int main(int argc, char **argv) {
 	}
 	setsockopt(s, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
 	fcntl(s, F_SETFL, O_NONBLOCK);
+	if (argc > 4 && !strcmp(argv[3], "stream")) {
+		for (int i = 5; i < argc; i++) streams(s, listens, atol(argv[i]), atoi(argv[4]));
+		return 0;
+	}
 	if (argc > 4) {
 		for (int i = 4; i < argc; i++) exchanges(s, listens, atol(argv[i]), atoi(argv[3]));
 		return 0;
