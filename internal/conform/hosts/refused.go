@@ -14,44 +14,17 @@ import (
 	"github.com/ubcoll/ubcoll/p2p"
 )
 
-// operation is an operation that does not cross hosts.
-type operation struct {
-	name string
-	not  string // prefix of the ways in which its error is of another kind
-	call func(c *ubcoll.Comm) error
-}
-
-// Refused calls everything that does not cross hosts yet, in all ways. Each call fails on all ranks with
+// Refused calls everything that does not cross hosts yet: what is on devices. Each call fails on all ranks with
 // ErrNotSupported, and says why.
 func Refused(ctx context.Context, c *ubcoll.Comm) error {
 	if !Spans(c) {
 		return nil
 	}
-	buf, err := ubcoll.Alloc[int32](c, ubcoll.Host, 4*c.Size())
+	dev, err := c.GPU()
 	if err != nil {
-		return err
+		return nil
 	}
-	reg, err := buf.Register(c)
-	if err != nil {
-		return err
-	}
-	for _, o := range others(ctx, c, buf, reg) {
-		for _, w := range ways(ctx, c) {
-			if o.not != "" && strings.HasPrefix(w.name, o.not) {
-				continue
-			}
-			err := w.call(o)
-			if err := refusedAlike(ctx, c, err); err != nil {
-				return conform.Fail(c, "%s, %s: %w", o.name, w.name, err)
-			}
-		}
-	}
-	if dev, err := c.GPU(); err == nil {
-		if err := onDevice(ctx, c, dev); err != nil {
-			return err
-		}
-	}
-	return errors.Join(reg.Close(), buf.Free())
+	return onDevice(ctx, c, dev)
 }
 
 // refusedAlike checks that this rank, like all, has the error for operations that do not work between hosts, and that
@@ -63,62 +36,10 @@ func refusedAlike(ctx context.Context, c *ubcoll.Comm, err error) error {
 	return errors.Join(c.Err(), conform.SumOf(ctx, c, 1, int64(c.Size())))
 }
 
-// way is a way to call an operation.
-type way struct {
+// operation is an operation on device memory.
+type operation struct {
 	name string
-	call func(o operation) error
-}
-
-func ways(ctx context.Context, c *ubcoll.Comm) []way {
-	return []way{
-		{"blocking", func(o operation) error { return o.call(c) }},
-		{"on a stream", func(o operation) error {
-			s, err := ubcoll.NewStream(ubcoll.Host)
-			if err != nil {
-				return err
-			}
-			return errors.Join(o.call(c.On(s)), s.Sync(ctx), s.Close())
-		}},
-		{"in a group", func(o operation) error {
-			return ubcoll.Group(ctx, c, o.call)
-		}},
-		{"in a group behind another", func(o operation) error {
-			return ubcoll.Group(ctx, c, func(g *ubcoll.Comm) error {
-				return errors.Join(coll.Barrier(ctx, g), o.call(g))
-			})
-		}},
-		{"in a graph", func(o operation) error {
-			g, err := graph.Capture(ctx, c, func(v *ubcoll.Comm) error {
-				return errors.Join(coll.Barrier(ctx, v), o.call(v))
-			})
-			if err == nil {
-				err = fmt.Errorf("it was captured: %w", g.Close())
-			}
-			return err
-		}},
-	}
-}
-
-// others are one-sided operations. They are not collective, but here all ranks call them.
-func others(ctx context.Context, c *ubcoll.Comm, buf *ubcoll.Buffer[int32], reg *ubcoll.Registration) []operation {
-	next, _ := conform.Ring(c)
-	return []operation{
-		{"window", "in a graph", func(c *ubcoll.Comm) error {
-			_, err := c.RegisterWindow(ctx, buf.Vec(), ubcoll.WindowDefault)
-			return err
-		}},
-		{"connect", "in a", func(c *ubcoll.Comm) error {
-			_, err := p2p.Connect(ctx, c, next, reg)
-			return err
-		}},
-		{"import", "", func(c *ubcoll.Comm) error {
-			h, err := reg.MarshalBinary()
-			if err == nil {
-				_, err = c.Import(h)
-			}
-			return err
-		}},
-	}
+	call func(c *ubcoll.Comm) error
 }
 
 // onDevice calls what devices cannot do between hosts.
@@ -139,23 +60,23 @@ func onDevice(ctx context.Context, c *ubcoll.Comm, dev ubcoll.Device) error {
 	}{{"blocking", c}, {"on a stream of the device", c.On(s)}}
 	for _, at := range on {
 		for _, o := range []operation{
-			{"all_reduce", "", func(c *ubcoll.Comm) error { return coll.AllReduce(ctx, c, b.Vec(), b.Vec(), ubcoll.Sum) }},
-			{"broadcast", "", func(c *ubcoll.Comm) error { return coll.Broadcast(ctx, c, b.Vec(), 0) }},
-			{"all_gather", "", func(c *ubcoll.Comm) error {
+			{"all_reduce", func(c *ubcoll.Comm) error { return coll.AllReduce(ctx, c, b.Vec(), b.Vec(), ubcoll.Sum) }},
+			{"broadcast", func(c *ubcoll.Comm) error { return coll.Broadcast(ctx, c, b.Vec(), 0) }},
+			{"all_gather", func(c *ubcoll.Comm) error {
 				return coll.AllGather(ctx, c, b.Vec().Slice(0, 0), b.Vec().Slice(0, 0))
 			}},
-			{"group", "", func(c *ubcoll.Comm) error {
+			{"group", func(c *ubcoll.Comm) error {
 				return ubcoll.Group(ctx, c, func(g *ubcoll.Comm) error {
 					return errors.Join(coll.AllReduce(ctx, g, b.Vec(), b.Vec(), ubcoll.Sum), coll.Broadcast(ctx, g, b.Vec(), 0))
 				})
 			}},
-			{"capture", "", func(c *ubcoll.Comm) error {
+			{"capture", func(c *ubcoll.Comm) error {
 				_, err := graph.Capture(ctx, c, func(v *ubcoll.Comm) error {
 					return coll.AllReduce(ctx, v, b.Vec(), b.Vec(), ubcoll.Sum)
 				})
 				return err
 			}},
-			{"send_recv", "", func(c *ubcoll.Comm) error {
+			{"send_recv", func(c *ubcoll.Comm) error {
 				_, err := p2p.SendRecv(ctx, c, last, b.Vec().Slice(0, 1), next, b.Vec().Slice(1, 2))
 				return err
 			}},
@@ -165,6 +86,9 @@ func onDevice(ctx context.Context, c *ubcoll.Comm, dev ubcoll.Device) error {
 				return conform.Fail(c, "%s of device memory, %s: %w", o.name, at.name, err)
 			}
 		}
+	}
+	if err := oneSidedOnDevice(ctx, c, b); err != nil {
+		return err
 	}
 	if err := refusedAlike(ctx, c, errors.Join(coll.Barrier(ctx, c.On(s)), s.Sync(ctx))); err != nil {
 		return conform.Fail(c, "barrier on a stream of the device: %w", err)
@@ -196,4 +120,40 @@ func onDevice(ctx context.Context, c *ubcoll.Comm, dev ubcoll.Device) error {
 		return conform.Fail(c, "all_reduce on the devices of a host: %v, %v", got, err)
 	}
 	return errors.Join(s.Close(), d.Close(), b.Free())
+}
+
+// oneSidedOnDevice makes windows, channels and imports of device memory.
+func oneSidedOnDevice(ctx context.Context, c *ubcoll.Comm, b *ubcoll.Buffer[int32]) error {
+	_, err := c.RegisterWindow(ctx, b.Vec(), ubcoll.WindowDefault)
+	if err := refusedAlike(ctx, c, err); err != nil {
+		return conform.Fail(c, "window of device memory: %w", err)
+	}
+	r, err := c.RegisterBuffer(b.Vec())
+	if err != nil {
+		return err
+	}
+	if p := conform.Partner(c); p >= 0 && conform.Far(c, p) {
+		_, err := p2p.Connect(ctx, c, p, r)
+		if err := conform.Refused(c, "channel of device memory", err, ubcoll.ErrNotSupported); err != nil {
+			return err
+		}
+	}
+	h, err := r.MarshalBinary()
+	if err != nil {
+		return err
+	}
+	all := make([]byte, len(h)*c.Size())
+	if err := coll.AllGather(ctx, c, ubcoll.Of(all), ubcoll.Of(h)); err != nil {
+		return err
+	}
+	for p := range c.Size() {
+		if !conform.Far(c, p) {
+			continue
+		}
+		if err := conform.Refused(c, "import of device memory", testkit.ErrOf(c.Import(all[p*len(h):][:len(h)])),
+			ubcoll.ErrNotSupported); err != nil {
+			return err
+		}
+	}
+	return errors.Join(c.Err(), coll.Barrier(ctx, c), r.Close())
 }

@@ -221,7 +221,16 @@ func TestHostsBootstrap(t *testing.T) {
 }
 
 // acrossSuites run across hosts, in each layout. "matrix" takes longest: it runs in only one layout, in two in full runs.
-var acrossSuites = []string{"random", "moves", "order", "bad", "imports", "family", "mixed", "hosts", "p2p", "programs"}
+// Those of oneSided are in their order.
+var acrossSuites = append([]string{"random", "moves", "order", "bad", "imports", "mixed", "hosts", "p2p", "programs"}, oneSided...)
+
+// acrossVars are their variables. Between hosts each atomic is a round trip.
+func acrossVars() []string {
+	if testkit.Full() || os.Getenv("CONFORM_ATOMICS") != "" {
+		return nil
+	}
+	return []string{"CONFORM_ATOMICS=200"}
+}
 
 // TestHosts runs everything that works across hosts, without MPI.
 func TestHosts(t *testing.T) {
@@ -234,7 +243,7 @@ func TestHosts(t *testing.T) {
 			if s := p.String(); s == "2,2 cyclic" || s == "2,2,1 block" && testkit.Full() {
 				suites = append([]string{"matrix"}, suites...)
 			}
-			h := across(t, len(p.ranks), p.options(), nil, append([]string{bin}, suites...)...)
+			h := across(t, len(p.ranks), p.options(), acrossVars(), append([]string{bin}, suites...)...)
 			h.succeed(t)
 			for _, s := range suites {
 				require.Contains(t, h.out.String(), fmt.Sprintf("ok %s: %d ranks", s, p.size()))
@@ -255,9 +264,9 @@ func TestMPIHosts(t *testing.T) {
 		t.Run(p.String(), func(t *testing.T) {
 			suites := acrossSuites
 			if i < len(all)-1 && !testkit.Full() { // the launcher places and starts the ranks; TestHosts has the rest without it
-				suites = []string{"order", "hosts", "p2p"}
+				suites = []string{"order", "hosts", "p2p", "channels"}
 			}
-			h := across(t, len(p.ranks), append(p.options(), "-mpi", mpi), nil, append([]string{bin}, suites...)...)
+			h := across(t, len(p.ranks), append(p.options(), "-mpi", mpi), acrossVars(), append([]string{bin}, suites...)...)
 			said := func() bool {
 				for _, s := range suites {
 					if !strings.Contains(h.out.String(), fmt.Sprintf("ok %s: %d ranks", s, p.size())) {
