@@ -58,6 +58,7 @@ var suites = map[string]conform.Suite{
 	"close-stopped":   endings.CloseStopped,
 	"kill-wait":       endings.KillWait,
 	"take-back":       onesided.TakeBack,
+	"revocations":     onesided.Revocations,
 	"rounds":          footprint.Rounds,
 	"device":          devices.Device,
 	"kill-device":     endings.KillDevice,
