@@ -74,7 +74,7 @@ func TestRevocationsNetworks(t *testing.T) {
 // TestTakeBack is the take-backs of one host between two.
 func TestTakeBack(t *testing.T) {
 	testkit.LongOrRace(t)
-	often(t, "CONFORM_TAKEBACKS", 400)
+	often(t, "CONFORM_TAKEBACKS", 200)
 	seeds(t, func(t *testing.T) {
 		require.NoError(t, conform.Block(1, 1).Run(t.Context(), ubcoll.Options{Timeout: testkit.Limit},
 			func(ctx context.Context, c *ubcoll.Comm) error { return onesided.TakeBack(ctx, c) }))
