@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -128,8 +129,11 @@ func (x *revocation) String() string {
 func (r *revocations) draw(k int) *revocation {
 	x := &revocation{owner: k % r.c.Size(), shift: r.all.IntN(16), window: r.all.IntN(2) == 0, again: r.all.IntN(2) == 0,
 		from: r.all.IntN(len(r.bank))}
-	x.how = []string{"stale", "under way", "under way", "under way", "read-only"}[r.all.IntN(5)]
+	x.how = []string{"stale", "under way", "under way", "a put under way", "read-only"}[r.all.IntN(5)]
 	x.lane = 1 + r.all.IntN([]int{1, 64, 4096, 4096, 100_000, 100_000, 1 << 20, mostLane}[r.all.IntN(8)])
+	if x.how == "a put under way" { // so large that it is, almost surely
+		x.window, x.lane = false, mostLane/4*(1+r.all.IntN(4))
+	}
 	x.bytes = x.at(r.c.Size(), 0, 0)
 	return x
 }
@@ -240,7 +244,7 @@ func (r *revocations) own(x *revocation, buf *ubcoll.Buffer[byte], reg *ubcoll.R
 			return err
 		}
 	}
-	if x.how == "under way" {
+	if strings.HasSuffix(x.how, "under way") {
 		r.pause(1500)
 	}
 	acts := []func() error{reg.Close}
@@ -484,6 +488,10 @@ func (r *revocations) underWay(x *revocation) {
 		x.reached[mayChannelPut] = k
 		return reached(sureChannelPut, k, x.chs[0].Put(ctx, x.at(me, laneChannel, 0), 0, x.lane), flushes(pick, x.chs[0].Flush))
 	})
+	if x.how == "a put under way" {
+		wg.Wait()
+		return
+	}
 	flow(func(pick *rand.Rand, _ uint64) error {
 		at := pick.IntN(x.lane)
 		n := x.lane - at
