@@ -220,7 +220,7 @@ func TestHostsBootstrap(t *testing.T) {
 	}
 }
 
-// acrossSuites run across hosts, in each layout. "matrix" takes longest: it runs in only one layout, in two in full runs.
+// acrossSuites run across hosts, in each layout. "matrix" and "sums" take longest: they run in only one layout, in two in full runs.
 // Those of oneSided are in their order.
 var acrossSuites = append([]string{"random", "moves", "order", "bad", "imports", "mixed", "hosts", "p2p", "programs"}, oneSided...)
 
@@ -241,7 +241,7 @@ func TestHosts(t *testing.T) {
 		t.Run(p.String(), func(t *testing.T) {
 			suites := acrossSuites
 			if s := p.String(); s == "2,2 cyclic" || s == "2,2,1 block" && testkit.Full() {
-				suites = append([]string{"matrix"}, suites...)
+				suites = append([]string{"matrix", "sums"}, suites...)
 			}
 			h := across(t, len(p.ranks), p.options(), acrossVars(), append([]string{bin}, suites...)...)
 			h.succeed(t)

@@ -53,6 +53,7 @@ var suites = map[string]conform.Suite{
 	"windows":         onesided.Windows,
 	"access":          onesided.Access,
 	"atomics":         onesided.Atomics,
+	"sums":            onesided.Sums,
 	"kill-hosts":      endings.KillHosts,
 	"stopped":         endings.Stopped,
 	"close-stopped":   endings.CloseStopped,
