@@ -381,6 +381,7 @@ func death(t *testing.T, kind int, pick *rand.Rand) {
 			t.Fatalf("rank %d says nothing: %v: %s", r, err, h.out.String())
 		}
 		require.True(t, report.Lost, report.Text)
+		t.Logf("rank %d: %s", r, report.Text)
 		late = max(late, report.At.Sub(at))
 		switch kind {
 		case killRank:
