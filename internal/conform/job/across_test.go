@@ -252,6 +252,16 @@ func TestHosts(t *testing.T) {
 	}
 }
 
+// TestHostsProgress: a rank's memory is accessed while it computes, although its process has one processor.
+func TestHostsProgress(t *testing.T) {
+	t.Parallel()
+	testkit.Long(t)
+	bin := program(t)
+	h := across(t, 2, []string{"-ranks", "2,1"}, []string{"GOMAXPROCS=1"}, bin, "progress")
+	h.succeed(t)
+	require.Contains(t, h.out.String(), "ok progress: 3 ranks")
+}
+
 // TestMPIHosts is TestHosts under the MPI that scripts/conform-jobs sets.
 func TestMPIHosts(t *testing.T) {
 	mpiJob(t, 1) // skips without one

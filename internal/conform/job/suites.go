@@ -54,6 +54,7 @@ var suites = map[string]conform.Suite{
 	"access":          onesided.Access,
 	"atomics":         onesided.Atomics,
 	"sums":            onesided.Sums,
+	"progress":        onesided.Progress,
 	"kill-hosts":      endings.KillHosts,
 	"stopped":         endings.Stopped,
 	"close-stopped":   endings.CloseStopped,
