@@ -3,8 +3,8 @@
 // have the suites by subject. The program in the folder job runs them by name, and its tests start it in all these
 // ways. The folder bootstraps has the suite for what connects the ranks, with a program of its own.
 //
-// Variables: TEST_SEED repeats a run. CONFORM_PROGRAMS, CONFORM_ROUNDS, CONFORM_TAKEBACKS, CONFORM_MISMATCHES and
-// CONFORM_KILLS say how often something is done, CONFORM_STOPPED for how many seconds a host is stopped. CONFORM_FULL=1
+// Variables: TEST_SEED repeats a run. CONFORM_PROGRAMS, CONFORM_ROUNDS, CONFORM_TAKEBACKS, CONFORM_REVOCATIONS,
+// CONFORM_ATOMICS, CONFORM_SUMS, CONFORM_MISMATCHES and CONFORM_KILLS say how often something is done, CONFORM_STOPPED for how many seconds a host is stopped. CONFORM_FULL=1
 // gives devices as much as real ones can take. Scripts and tests that start jobs set the others: CONFORM_LAUNCH,
 // CONFORM_PROGRAM and CONFORM_UBCOLL (the launcher and the programs to start), CONFORM_DIR (where ranks write what the
 // test looks for), CONFORM_VICTIM (the rank to be killed), CONFORM_RUN and CONFORM_AGAIN (the job program calls Run

@@ -135,8 +135,9 @@ func (f *far) pace(ctx context.Context, op string, of closable, n int) error {
 // later makes the signals of s, which are not sent yet, leave with the next mark.
 func (f *far) later(s *signals) {
 	f.mu.Lock()
-	s.late.Store(true)
-	f.late = append(f.late, s)
+	if !s.late.Swap(true) { // else it is among them: a peer that does not answer must not cost memory for each signal
+		f.late = append(f.late, s)
+	}
 	f.mu.Unlock()
 	f.pacing.Lock()
 	none := f.marked == f.marks.Load()

@@ -23,6 +23,8 @@ type farRank struct {
 	heard atomic.Uint64 // its signals
 	state atomic.Uint64 // StateClosed once it has closed its part, if this rank has asked
 	part  atomic.Pointer[Remote]
+
+	written, landed atomic.Uint64 // calls that write, and of them those known to be in its memory
 }
 
 // windowOf returns what this rank has of f's part of a window. The caller holds mu.
@@ -131,6 +133,7 @@ func (w *Window) copyFar(ctx context.Context, op string, k *windowRank, off int,
 	case err != nil:
 		return err
 	case put:
+		k.far.written.Add(1)
 		return k.far.put(ctx, op, w, m, off, p, n, nil)
 	}
 	return k.far.get(ctx, op, w, m, off, p, n)
@@ -145,16 +148,31 @@ func (w *Window) flushFar(ctx context.Context) (about int, err error) {
 		if k == nil || k.far.part.Load() == nil {
 			continue
 		}
+		written := k.far.written.Load()
 		if err := f.flush(ctx, w); err != nil {
 			return f.pair.Rank, err
 		}
-		if m, err := k.remote(); err == nil {
-			if err := m.Live(); err != nil {
-				return m.Rank, err
-			}
+		// If the part has been closed meanwhile, nobody knows what was refused.
+		m, err := k.remote()
+		if err == nil {
+			err = m.Live()
+		}
+		if err == nil {
+			raise(&k.far.landed, written)
+		} else if written > k.far.landed.Load() {
+			return f.pair.Rank, err
 		}
 	}
 	return -1, nil
+}
+
+// raise sets v to x unless it is more.
+func raise(v *atomic.Uint64, x uint64) {
+	for {
+		if old := v.Load(); old >= x || v.CompareAndSwap(old, x) {
+			return
+		}
+	}
 }
 
 // leaveFar tells the ranks of other hosts that have asked that this rank's part is closed, and forgets theirs.

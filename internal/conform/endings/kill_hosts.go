@@ -24,18 +24,22 @@ func KillHosts(ctx context.Context, c *ubcoll.Comm) error {
 	if _, err := p2p.SendRecv(ctx, c, left, ubcoll.Of(make([]int32, 1)), right, ubcoll.Of(make([]int32, 1))); err != nil {
 		return err
 	}
-	dir, err := ready(c)
+	b, err := ubcoll.Alloc[float32](c, ubcoll.Host, 300000)
 	if err != nil {
 		return err
 	}
-	b, err := ubcoll.Alloc[float32](c, ubcoll.Host, 300000)
+	o, err := openOneSided(ctx, c)
+	if err != nil {
+		return err
+	}
+	dir, err := ready(c)
 	if err != nil {
 		return err
 	}
 	few, some, many := ubcoll.Of(make([]float32, 3)), ubcoll.Of(make([]float32, 50000)), b.Vec()
 	other, counts := ubcoll.Of(make([]float32, 50000)), slices.Repeat([]int{50000 / n}, n)
 	for k := 0; err == nil; k++ {
-		switch from := some.Slice(0, 50000/n*n); k % 11 {
+		switch from := some.Slice(0, 50000/n*n); k % 15 {
 		case 0:
 			err = coll.AllReduce(ctx, c, many, many, ubcoll.Max)
 		case 1:
@@ -58,6 +62,14 @@ func KillHosts(ctx context.Context, c *ubcoll.Comm) error {
 			err = testkit.ErrOf(p2p.SendRecv(ctx, c, left, other, right, some))
 		case 10:
 			err = testkit.ErrOf(p2p.SendRecv(ctx, c, right, other.Slice(0, 3), left, few))
+		case 11:
+			err = o.window(ctx, right, left)
+		case 12:
+			err = o.atomics(ctx, right)
+		case 13:
+			err = o.channels(ctx)
+		case 14:
+			err = o.flushes(ctx, right)
 		}
 	}
 	if werr := writeReport(c.Rank(), dir, err, time.Now()); werr != nil {
@@ -68,6 +80,80 @@ func KillHosts(ctx context.Context, c *ubcoll.Comm) error {
 	}
 	testkit.Until(func() bool { _, err := os.Stat(EnoughFile(dir)); return err == nil })
 	return err
+}
+
+// oneSided is what ranks do to each other's memory around the ring.
+type oneSided struct {
+	w           *ubcoll.Window
+	left, right *p2p.Channel
+	large       ubcoll.Vec
+}
+
+const oneSidedBytes = 4 << 20
+
+func openOneSided(ctx context.Context, c *ubcoll.Comm) (o *oneSided, err error) {
+	g, err := conform.NewRegion(c, oneSidedBytes)
+	if err != nil {
+		return nil, err
+	}
+	o = &oneSided{large: ubcoll.Of(make([]byte, oneSidedBytes/4))}
+	if o.w, err = c.RegisterWindow(ctx, g.Buf.Vec(), ubcoll.WindowAtomic); err != nil {
+		return nil, err
+	}
+	right, left := conform.Ring(c)
+	connect := []func() error{
+		func() (err error) { o.right, err = p2p.Connect(ctx, c, right, g.Reg); return err },
+		func() (err error) { o.left, err = p2p.Connect(ctx, c, left, g.Reg); return err },
+	}
+	if c.Rank() == c.Size()-1 { // else each waits for the next one
+		slices.Reverse(connect)
+	}
+	return o, testkit.InOrder(connect...)
+}
+
+// window puts and gets, and signals around the ring.
+func (o *oneSided) window(ctx context.Context, right, left int) error {
+	return testkit.InOrder(
+		func() error { return o.w.Put(ctx, right, oneSidedBytes/2, o.large) },
+		func() error { return o.w.Signal(ctx, right) },
+		func() error { return o.w.Wait(ctx, left) },
+		func() error { return o.w.Get(ctx, left, o.large, oneSidedBytes/2) })
+}
+
+// atomics only wait for answers.
+func (o *oneSided) atomics(ctx context.Context, right int) error {
+	for k := range uint64(50) {
+		if _, err := o.w.FetchAdd(ctx, right, 0, k); err != nil {
+			return err
+		}
+		if _, err := o.w.CompareAndSwap(ctx, right, 8, k, k+1); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// channels puts and gets to both sides.
+func (o *oneSided) channels(ctx context.Context) error {
+	const half, n = oneSidedBytes / 2, 100_000
+	return testkit.InOrder(
+		func() error { return o.right.PutWithSignal(ctx, half, 0, n) },
+		func() error { return o.left.Wait(ctx) },
+		func() error { return o.left.Get(ctx, half+n, 0, n) },
+		func() error { return o.left.Signal(ctx) },
+		func() error { return o.right.Wait(ctx) })
+}
+
+// flushes puts and accumulates in many calls, and waits until all has landed.
+func (o *oneSided) flushes(ctx context.Context, right int) error {
+	for k := range 200 {
+		if err := o.w.Put(ctx, right, 64*k, o.large.Slice(0, 50)); err != nil {
+			return err
+		}
+	}
+	return testkit.InOrder(
+		func() error { return o.w.Accumulate(ctx, right, 1<<20, o.large.Slice(0, 100_000), ubcoll.Max) },
+		func() error { return o.w.Flush(ctx) })
 }
 
 // CloseStopped makes rank 0 close its Comm after the test has stopped rank 1, on another host. Close ends all the same,

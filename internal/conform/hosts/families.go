@@ -128,7 +128,7 @@ func memoryOf(ctx context.Context, c, d *ubcoll.Comm) error {
 		m, err := d.Import(all[room*r:][:len(h)])
 		switch here := c.Hostname(r) == c.Hostname(c.Rank()); {
 		case r == c.Rank() && errors.Is(err, ubcoll.ErrArgument):
-		case !here && errors.Is(err, ubcoll.ErrNotSupported):
+		case !here && errors.Is(err, ubcoll.ErrStale): // its maker is no rank of d
 		case here && err == nil:
 			err = m.Close()
 			fallthrough

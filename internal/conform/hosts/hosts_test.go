@@ -64,7 +64,8 @@ func TestHosts(t *testing.T) {
 		named{"imports", collectives.Imports}, named{"family", families.Family},
 		named{"p2p", messages.P2P}, named{"programs", messages.Programs}, named{"handles", onesided.Handles},
 		named{"channels", onesided.Channels}, named{"windows", onesided.Windows}, named{"access", onesided.Access},
-		named{"atomics", onesided.Atomics})
+		named{"atomics", onesided.Atomics}, named{"sums", onesided.Sums},
+		named{"progress", onesided.Progress})
 	slices.SortFunc(all, func(a, b named) int { return cmp.Compare(a.name, b.name) }) // a sample has some of both
 	for _, l := range layouts() {
 		some := all
@@ -73,6 +74,9 @@ func TestHosts(t *testing.T) {
 		}
 		if l.String() != "abaa" && !testkit.Full() { // between hosts it takes long; blocks has the same operations
 			some = slices.DeleteFunc(slices.Clone(some), func(s named) bool { return s.name == "moves" })
+		}
+		if l.String() != "aabb" && !testkit.Full() { // two ranks of the owner's host, and two of another
+			some = slices.DeleteFunc(slices.Clone(some), func(s named) bool { return s.name == "sums" })
 		}
 		run(t, l, testkit.Sample(5, some)...)
 	}

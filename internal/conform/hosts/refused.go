@@ -14,22 +14,17 @@ import (
 	"github.com/ubcoll/ubcoll/p2p"
 )
 
-// operation is an operation that does not cross hosts.
-type operation struct {
-	name string
-	call func(c *ubcoll.Comm) error
-}
-
-// Refused calls what does not cross hosts yet: everything on devices. Each call fails on all ranks with ErrNotSupported,
-// and says why.
+// Refused calls everything that does not cross hosts yet: what is on devices. Each call fails on all ranks with
+// ErrNotSupported, and says why.
 func Refused(ctx context.Context, c *ubcoll.Comm) error {
 	if !Spans(c) {
 		return nil
 	}
-	if dev, err := c.GPU(); err == nil {
-		return onDevice(ctx, c, dev)
+	dev, err := c.GPU()
+	if err != nil {
+		return nil
 	}
-	return nil
+	return onDevice(ctx, c, dev)
 }
 
 // refusedAlike checks that this rank, like all, has the error for operations that do not work between hosts, and that
@@ -39,6 +34,12 @@ func refusedAlike(ctx context.Context, c *ubcoll.Comm, err error) error {
 		return fmt.Errorf("%v, not that it is not supported between hosts", err)
 	}
 	return errors.Join(c.Err(), conform.SumOf(ctx, c, 1, int64(c.Size())))
+}
+
+// operation is an operation on device memory.
+type operation struct {
+	name string
+	call func(c *ubcoll.Comm) error
 }
 
 // onDevice calls what devices cannot do between hosts.
@@ -75,9 +76,6 @@ func onDevice(ctx context.Context, c *ubcoll.Comm, dev ubcoll.Device) error {
 				})
 				return err
 			}},
-			{"window", func(c *ubcoll.Comm) error {
-				return testkit.ErrOf(c.RegisterWindow(ctx, b.Vec(), ubcoll.WindowDefault))
-			}},
 			{"send_recv", func(c *ubcoll.Comm) error {
 				_, err := p2p.SendRecv(ctx, c, last, b.Vec().Slice(0, 1), next, b.Vec().Slice(1, 2))
 				return err
@@ -88,6 +86,9 @@ func onDevice(ctx context.Context, c *ubcoll.Comm, dev ubcoll.Device) error {
 				return conform.Fail(c, "%s of device memory, %s: %w", o.name, at.name, err)
 			}
 		}
+	}
+	if err := oneSidedOnDevice(ctx, c, b); err != nil {
+		return err
 	}
 	if err := refusedAlike(ctx, c, errors.Join(coll.Barrier(ctx, c.On(s)), s.Sync(ctx))); err != nil {
 		return conform.Fail(c, "barrier on a stream of the device: %w", err)
@@ -119,4 +120,40 @@ func onDevice(ctx context.Context, c *ubcoll.Comm, dev ubcoll.Device) error {
 		return conform.Fail(c, "all_reduce on the devices of a host: %v, %v", got, err)
 	}
 	return errors.Join(s.Close(), d.Close(), b.Free())
+}
+
+// oneSidedOnDevice makes windows, channels and imports of device memory.
+func oneSidedOnDevice(ctx context.Context, c *ubcoll.Comm, b *ubcoll.Buffer[int32]) error {
+	_, err := c.RegisterWindow(ctx, b.Vec(), ubcoll.WindowDefault)
+	if err := refusedAlike(ctx, c, err); err != nil {
+		return conform.Fail(c, "window of device memory: %w", err)
+	}
+	r, err := c.RegisterBuffer(b.Vec())
+	if err != nil {
+		return err
+	}
+	if p := conform.Partner(c); p >= 0 && conform.Far(c, p) {
+		_, err := p2p.Connect(ctx, c, p, r)
+		if err := conform.Refused(c, "channel of device memory", err, ubcoll.ErrNotSupported); err != nil {
+			return err
+		}
+	}
+	h, err := r.MarshalBinary()
+	if err != nil {
+		return err
+	}
+	all := make([]byte, len(h)*c.Size())
+	if err := coll.AllGather(ctx, c, ubcoll.Of(all), ubcoll.Of(h)); err != nil {
+		return err
+	}
+	for p := range c.Size() {
+		if !conform.Far(c, p) {
+			continue
+		}
+		if err := conform.Refused(c, "import of device memory", testkit.ErrOf(c.Import(all[p*len(h):][:len(h)])),
+			ubcoll.ErrNotSupported); err != nil {
+			return err
+		}
+	}
+	return errors.Join(c.Err(), coll.Barrier(ctx, c), r.Close())
 }

@@ -220,8 +220,17 @@ func TestHostsBootstrap(t *testing.T) {
 	}
 }
 
-// acrossSuites run across hosts, in each layout. "matrix" takes longest: it runs in only one layout, in two in full runs.
-var acrossSuites = []string{"random", "moves", "order", "bad", "imports", "family", "mixed", "hosts", "p2p", "programs"}
+// acrossSuites run across hosts, in each layout. "matrix" and "sums" take longest: they run in only one layout, in two in full runs.
+// Those of oneSided are in their order.
+var acrossSuites = append([]string{"random", "moves", "order", "bad", "imports", "mixed", "hosts", "p2p", "programs"}, oneSided...)
+
+// acrossVars are their variables. Between hosts each atomic is a round trip.
+func acrossVars() []string {
+	if testkit.Full() || os.Getenv("CONFORM_ATOMICS") != "" {
+		return nil
+	}
+	return []string{"CONFORM_ATOMICS=200"}
+}
 
 // TestHosts runs everything that works across hosts, without MPI.
 func TestHosts(t *testing.T) {
@@ -232,15 +241,25 @@ func TestHosts(t *testing.T) {
 		t.Run(p.String(), func(t *testing.T) {
 			suites := acrossSuites
 			if s := p.String(); s == "2,2 cyclic" || s == "2,2,1 block" && testkit.Full() {
-				suites = append([]string{"matrix"}, suites...)
+				suites = append([]string{"matrix", "sums"}, suites...)
 			}
-			h := across(t, len(p.ranks), p.options(), nil, append([]string{bin}, suites...)...)
+			h := across(t, len(p.ranks), p.options(), acrossVars(), append([]string{bin}, suites...)...)
 			h.succeed(t)
 			for _, s := range suites {
 				require.Contains(t, h.out.String(), fmt.Sprintf("ok %s: %d ranks", s, p.size()))
 			}
 		})
 	}
+}
+
+// TestHostsProgress: a rank's memory is accessed while it computes, although its process has one processor.
+func TestHostsProgress(t *testing.T) {
+	t.Parallel()
+	testkit.Long(t)
+	bin := program(t)
+	h := across(t, 2, []string{"-ranks", "2,1"}, []string{"GOMAXPROCS=1"}, bin, "progress")
+	h.succeed(t)
+	require.Contains(t, h.out.String(), "ok progress: 3 ranks")
 }
 
 // TestMPIHosts is TestHosts under the MPI that scripts/conform-jobs sets.
@@ -255,9 +274,9 @@ func TestMPIHosts(t *testing.T) {
 		t.Run(p.String(), func(t *testing.T) {
 			suites := acrossSuites
 			if i < len(all)-1 && !testkit.Full() { // the launcher places and starts the ranks; TestHosts has the rest without it
-				suites = []string{"order", "hosts", "p2p"}
+				suites = []string{"order", "hosts", "p2p", "channels"}
 			}
-			h := across(t, len(p.ranks), append(p.options(), "-mpi", mpi), nil, append([]string{bin}, suites...)...)
+			h := across(t, len(p.ranks), append(p.options(), "-mpi", mpi), acrossVars(), append([]string{bin}, suites...)...)
 			said := func() bool {
 				for _, s := range suites {
 					if !strings.Contains(h.out.String(), fmt.Sprintf("ok %s: %d ranks", s, p.size())) {
@@ -372,6 +391,7 @@ func death(t *testing.T, kind int, pick *rand.Rand) {
 			t.Fatalf("rank %d says nothing: %v: %s", r, err, h.out.String())
 		}
 		require.True(t, report.Lost, report.Text)
+		t.Logf("rank %d: %s", r, report.Text)
 		late = max(late, report.At.Sub(at))
 		switch kind {
 		case killRank:

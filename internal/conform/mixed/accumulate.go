@@ -2,16 +2,18 @@ package mixed
 
 import (
 	"errors"
+	"fmt"
 
 	"github.com/ubcoll/ubcoll"
 	"github.com/ubcoll/ubcoll/coll"
 	"github.com/ubcoll/ubcoll/dtype"
+	"github.com/ubcoll/ubcoll/internal/testkit"
 )
 
 // accumulate lets all ranks of each group combine a part of a slot with the same place of one rank's other slot, at once.
 func (p *program) accumulate() error {
-	t, own := p.drawWithin(), p.all.IntN(ours)
-	if t == nil || p.dev != ubcoll.Host {
+	t, own := p.drawSiblings(), p.all.IntN(ours)
+	if p.dev != ubcoll.Host {
 		return nil
 	}
 	other := (own + 1 + p.all.IntN(numSlots-1)) % numSlots
@@ -66,4 +68,56 @@ func accumulated(op ubcoll.Op, t dtype.Type, dst, src []byte) {
 		}
 		setElement(t, dst, i, x)
 	}
+}
+
+// atomics lets all ranks of each group add to a word of one rank, and each swap a word of its own there.
+func (p *program) atomics() error {
+	t, own := p.drawSiblings(), p.all.IntN(ours)
+	if p.dev != ubcoll.Host {
+		return nil
+	}
+	target, at, times := p.all.IntN(64), 8*p.all.IntN(p.room/8-p.n-1), 1+p.all.IntN(5)
+	add := p.all.Uint64()
+	p.note("%d atomics from %d of slot %d of rank %d of %v", times, at, own, target, t.groups)
+	type memory struct {
+		word func(i int) uint64
+		set  func(i int, x uint64)
+	}
+	in := func(members []int) memory {
+		b := p.want[members[target%len(members)]][own][at:]
+		return memory{func(i int) uint64 { return element(dtype.Uint64, b, i) },
+			func(i int, x uint64) { setElement(dtype.Uint64, b, i, x) }}
+	}
+	var before uint64 // this rank's word
+	if t.c != nil {
+		before = in(t.members()).word(1 + t.rank)
+	}
+	for _, members := range t.groups {
+		m := in(members)
+		for r := range members {
+			m.set(0, m.word(0)+uint64(times)*(add+uint64(r)))
+			m.set(1+r, m.word(1+r)+uint64(times))
+		}
+	}
+	if t.c == nil {
+		return nil
+	}
+	w, err := t.c.RegisterWindow(p.ctx, p.slots[own].vec, ubcoll.WindowAtomic)
+	if err != nil {
+		return err
+	}
+	to := target % len(t.members())
+	for k := range uint64(times) {
+		if _, err := w.FetchAdd(p.ctx, to, at, add+uint64(t.rank)); err != nil {
+			return err
+		}
+		mine := at + 8*(1+t.rank)
+		for _, old := range []uint64{before + k + 1, before + k} { // the first is another value
+			if was, err := w.CompareAndSwap(p.ctx, to, mine, old, before+k+1); err != nil || was != before+k {
+				return fmt.Errorf("compare_and_swap of %d returned %d, %w", before+k, was, err)
+			}
+		}
+	}
+	return errors.Join(p.expect("an unaligned word", t.c, testkit.ErrOf(w.FetchAdd(p.ctx, to, at+4, 1)), ubcoll.ErrArgument),
+		coll.Barrier(p.ctx, t.c), w.Close())
 }

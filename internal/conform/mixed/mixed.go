@@ -47,8 +47,7 @@ func DevicePrograms(seed uint64, programs int) conform.Suite {
 // Programs runs this many random programs, the same on all ranks: collectives, blocking and on streams, in groups and
 // in graphs whose counts change between launches; messages, windows, channels; communicators and memory that come and
 // go; and misuse whose error is known beforehand. Each rank computes naively what all memory must hold, and compares
-// all of its own with that, byte for byte. Where ranks are on several hosts, messages, windows and channels are for
-// communicators of one host each.
+// all of its own with that, byte for byte.
 func Programs(seed uint64, programs int) conform.Suite {
 	return func(ctx context.Context, c *ubcoll.Comm) error {
 		return runPrograms(ctx, c, ubcoll.Host, seed, programs)
@@ -178,7 +177,7 @@ func (p *program) step() error {
 	}{
 		{24, "calls", p.calls}, {8, "on a stream", p.queued}, {8, "a group", p.grouped}, {8, "a capture", p.capture},
 		{14, "a launch", p.launch}, {3, "a graph's end", func() error { return p.closeGraph(p.all.IntN(max(len(p.graphs), 1))) }},
-		{8, "messages", p.messages}, {6, "a window", p.window}, {6, "a channel", p.channel}, {4, "accumulates", p.accumulate},
+		{8, "messages", p.messages}, {6, "a window", p.window}, {6, "a channel", p.channel}, {4, "accumulates", p.accumulate}, {4, "atomics", p.atomics},
 		{8, "memory", p.churn},
 		{5, "a split", p.split}, {2, "a communicator's end", func() error { return p.closeSiblings(1 + p.all.IntN(max(len(p.splits)-1, 1))) }},
 		{16, "misuse", p.misuse},

@@ -149,10 +149,7 @@ func (p *program) row(t *siblings, src, dst int) error {
 
 // window makes a window, puts and gets through it, and closes it.
 func (p *program) window() error {
-	t, own := p.drawWithin(), p.all.IntN(ours)
-	if t == nil {
-		return nil
-	}
+	t, own := p.drawSiblings(), p.all.IntN(ours)
 	other := (own + 1 + p.all.IntN(numSlots-1)) % numSlots
 	puts := p.transfers(t, other, own)
 	gets := p.transfers(t, own, other)
@@ -183,7 +180,8 @@ func (p *program) window() error {
 			}
 		}
 	}
-	// No rank may write what others still put from, or get what they have not put yet.
+	// No rank may write what others still put from, or get what they have not put yet. Between hosts a put has landed after
+	// Flush.
 	if err := testkit.InOrder(
 		func() error { return w.Flush(p.ctx) },
 		func() error { return coll.Barrier(p.ctx, t.c) }); err != nil {
@@ -206,10 +204,7 @@ func (p *program) window() error {
 
 // channel connects two ranks of each group, which put and get in both directions.
 func (p *program) channel() error {
-	t, s := p.drawWithin(), p.all.IntN(ours)
-	if t == nil {
-		return nil
-	}
+	t, s := p.drawSiblings(), p.all.IntN(ours)
 	half := p.room / 2
 	n, a, b, how := p.all.IntN(half/4), p.all.IntN(64), p.all.IntN(64), p.all.IntN(3)
 	from, to := p.all.IntN(half-n+1), half+p.all.IntN(half-n+1)

@@ -22,20 +22,6 @@ func (t *siblings) members() []int { return t.groups[t.me] }
 
 func (p *program) drawSiblings() *siblings { return p.splits[p.all.IntN(len(p.splits))] }
 
-// drawWithin is drawSiblings of those that are on one host each. It returns nil if there are none.
-func (p *program) drawWithin() *siblings {
-	var within []*siblings
-	for _, t := range p.splits {
-		if !slices.ContainsFunc(t.groups, p.between) {
-			within = append(within, t)
-		}
-	}
-	if len(within) == 0 {
-		return nil
-	}
-	return within[p.all.IntN(len(within))]
-}
-
 // between reports whether some of these ranks are on different hosts.
 func (p *program) between(members []int) bool {
 	return slices.ContainsFunc(members, func(w int) bool { return p.world.Hostname(w) != p.world.Hostname(members[0]) })

@@ -62,6 +62,7 @@ type takeBack struct {
 	scratch *conform.Region // never taken back
 
 	round         int
+	leaves        bool // the round's communicator is closed, too
 	did           []string
 	mu            sync.Mutex // guards the fields below
 	well, refused int
@@ -93,6 +94,7 @@ func (t *takeBack) run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	t.leaves = v.d != t.c
 	var wg sync.WaitGroup
 	t.attack(ctx, &wg, v)
 	next, err := t.close(v)
@@ -233,8 +235,11 @@ func (t *takeBack) openLetter(ctx context.Context, v *victim) (err error) {
 func (t *takeBack) note(what string, err error, wrong error) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
+	closed := errors.Is(err, ubcoll.ErrStale) || errors.Is(err, ubcoll.ErrClosed)
+	// Between hosts a peer that has closed its communicator no longer answers.
+	closed = closed || errors.Is(err, ubcoll.ErrPeerLost) && t.leaves && conform.Far(t.c, t.peer)
 	switch {
-	case wrong != nil || err != nil && !errors.Is(err, ubcoll.ErrStale) && !errors.Is(err, ubcoll.ErrClosed):
+	case wrong != nil || err != nil && !closed:
 		t.err = errors.Join(t.err, fmt.Errorf("%s: %w", what, errors.Join(err, wrong)))
 		return false
 	case err != nil:
@@ -304,7 +309,7 @@ func (t *takeBack) attack(ctx context.Context, wg *sync.WaitGroup, v *victim) {
 		_, err := v.win.FetchAdd(ctx, t.peer, off, 1)
 		return err, nil
 	})
-	loop("a view of a read-only part", v.readOnly != nil, func(pick *rand.Rand) (error, error) {
+	loop("a view of a read-only part", v.readOnly != nil && !conform.Far(t.c, t.peer), func(pick *rand.Rand) (error, error) {
 		off, n := part(pick)
 		x, err := v.readOnly.Peer(t.peer)
 		if err == nil { // nothing says how long the peer leaves the memory as it is
