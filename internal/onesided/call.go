@@ -32,8 +32,8 @@ const (
 	callAtomic                           // request: do B with A to the grant's word; B is 0 to add
 	callCheck                            // request: is the grant good?
 	callFlush                            // request: has all before this landed?
-	callAccumulate                       // combine the data with the grant's memory; A is the type, B the operation
-	callPackets                          // the data as packets to the grant's memory; A is the flag, B the width
+	callAccumulate                       // combine the data, or C bytes of staged data, with the grant's memory; A is the type, B the operation
+	callPackets                          // the data, or C bytes of staged data, as packets to the grant's memory; A is the flag, B the width
 	callRefused                          // the grant is revoked; with an ID it is a request
 	callDone                             // the answer to request ID: code A, and a result
 	callMark                             // answer with a callMarked of ID
@@ -151,8 +151,11 @@ func (f *far) exported(g mem.Location, off uint64, n int, need engine.Access) (u
 
 // Reach implements transport.Server.
 func (f *far) Reach(t transport.Target, n int) unsafe.Pointer {
-	if t.Slot == answerSlot {
+	switch t.Slot {
+	case answerSlot:
 		return f.answer(t, n)
+	case dataSlot:
+		return f.stage(t, n)
 	}
 	g := mem.Location{Slot: t.Slot, Generation: t.Key}
 	p, err := f.exported(g, t.Offset, n, engine.RemoteWrite)
@@ -161,6 +164,21 @@ func (f *far) Reach(t transport.Target, n int) unsafe.Pointer {
 		return nil
 	}
 	return p
+}
+
+// stage returns where n bytes of data go for the next call.
+func (f *far) stage(t transport.Target, n int) unsafe.Pointer {
+	if n > dataBytes || t.Offset > uint64(dataBytes-n) {
+		return nil
+	}
+	if f.staged == nil {
+		f.staged = make([]uint64, dataBytes/8)
+	}
+	if t.Offset == 0 {
+		f.came = 0
+	}
+	f.came += n
+	return unsafe.Add(unsafe.Pointer(&f.staged[0]), int(t.Offset))
 }
 
 // refuses tells the peer that a grant is no good.
@@ -202,9 +220,13 @@ func (f *far) serveAtomic(k *call) {
 
 // serveData accumulates, or writes packets.
 func (f *far) serveData(k *call, data []byte) {
-	if len(data) == 0 || len(data) > callData {
-		f.damaged("data of a call", uint64(len(data)))
-		return
+	if len(data) == 0 { // not all has come if the peer has given up
+		if came := f.came; came == 0 || uint64(came) != k.C {
+			f.came = 0
+			return
+		}
+		data = unsafe.Slice((*byte)(unsafe.Pointer(&f.staged[0])), f.came)
+		f.came = 0
 	}
 	src := unsafe.Pointer(&data[0])
 	if uintptr(src)%16 != 0 {

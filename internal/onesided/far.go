@@ -45,7 +45,12 @@ type far struct {
 	since   int        // bytes since the last mark
 	marked  uint64     // marks so far
 	marks   atomic.Uint64
-	scratch [transport.MaxCall / 8]uint64 // for calls whose data are not aligned; the network's goroutine's
+	staging sync.Mutex // held by goroutines that write data and make the call about them
+
+	// Those who serve the peer use these.
+	scratch [transport.MaxCall / 8]uint64 // for calls whose data are not aligned
+	staged  []uint64                      // see dataSlot; nil until it is needed
+	came    int                           // bytes there
 }
 
 // farEnd is an end of this rank, and what the peer has told of its own.

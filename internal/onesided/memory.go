@@ -14,6 +14,7 @@ func MemoryBetween(ranks, pairs int) []hosts.Term {
 	return []hosts.Term{
 		{What: "table of ranks", Bytes: ranks * (4 + 8)},
 		{What: "calls", Bytes: pairs * transport.MaxCall},
+		{What: "data to accumulate, and packets", Bytes: pairs * dataBytes},
 		{What: "pairs", Bytes: pairs * (hosts.PairBytes(0) + int(unsafe.Sizeof(far{})) + 2<<10)},
 	}
 }

@@ -11,18 +11,19 @@ func PacketBytes(width, n int) int {
 // Pack writes n bytes as packets. It writes a flag together with its data, or after it.
 func Pack(width int, dst, src unsafe.Pointer, n int, flag uint64) {
 	half := width / 2
-	for ; n >= half; n -= half {
+	whole := n / half
+	for i := range whole {
+		to, from := unsafe.Add(dst, i*width), unsafe.Add(src, i*half)
 		if width == 8 {
-			storeWord((*uint64)(dst), uint64(*(*uint32)(src))|flag<<32)
+			storeWord((*uint64)(to), uint64(*(*uint32)(from))|flag<<32)
 		} else {
-			*(*uint64)(dst) = *(*uint64)(src)
-			storeWord((*uint64)(unsafe.Add(dst, 8)), flag)
+			*(*uint64)(to) = *(*uint64)(from)
+			storeWord((*uint64)(unsafe.Add(to, 8)), flag)
 		}
-		dst, src = unsafe.Add(dst, width), unsafe.Add(src, half)
 	}
-	if n > 0 {
+	if rest := n % half; rest > 0 {
 		var last [8]byte
-		copy(last[:], unsafe.Slice((*byte)(src), n))
-		Pack(width, dst, unsafe.Pointer(&last), half, flag)
+		copy(last[:], unsafe.Slice((*byte)(unsafe.Add(src, whole*half)), rest))
+		Pack(width, unsafe.Add(dst, whole*width), unsafe.Pointer(&last), half, flag)
 	}
 }

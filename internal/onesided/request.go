@@ -20,6 +20,8 @@ import (
 const (
 	// answerSlot is the slot of targets for answers to gets; the key is the request's number. No heap has so many slots.
 	answerSlot = 1<<32 - 1
+	dataSlot   = 1<<32 - 2 // of targets for data of calls, with more than these have room for; the key only serves to withdraw
+	dataBytes  = 32 << 10
 	getPiece   = 1 << 20 // bytes that one request asks for
 	getPieces  = 4       // requests of one get that are under way
 
@@ -41,9 +43,8 @@ type request struct {
 
 // ask begins a request.
 func (f *far) ask(k *call, r *request) {
+	k.ID = f.next()
 	f.mu.Lock()
-	f.number++
-	k.ID = f.number
 	f.asked[k.ID] = r
 	f.mu.Unlock()
 	f.send(k, nil)
@@ -201,15 +202,7 @@ func (f *far) put(ctx context.Context, op string, of closable, m *Remote, off in
 		}
 		return f.pace(ctx, op, of, n)
 	}
-	queued := f.pair.Queued()
-	if f.pair.Sent() >= queued {
-		return nil
-	}
-	if err := f.wait(ctx, op, "its kernel takes the data", of, func() bool { return f.pair.Sent() >= queued }); err != nil {
-		f.pair.Withdraw(t)
-		return err
-	}
-	return nil
+	return f.sent(ctx, op, of, t)
 }
 
 // get reads n bytes.
@@ -285,21 +278,59 @@ func (m *Remote) unalignedFar(off, size int) error {
 	return fmt.Errorf("offset %d of rank %d's memory is no multiple of %d: %w", off, m.Rank, size, fault.ErrArgument)
 }
 
-// sendData makes calls of n bytes of data; size is that of an element, and each byte takes `takes` bytes there.
+// sendData makes calls about n bytes of data; size is that of an element, and each byte takes `takes` bytes there. What is
+// more than a call has room for is written to the peer's staging memory first, which the call then empties.
 func (f *far) sendData(ctx context.Context, op string, of closable, m *Remote, k *call, data unsafe.Pointer, n, size, takes int) error {
-	most := callData / size * size
+	most := dataBytes / size * size
+	inline := n <= callData
+	to := transport.Target{Slot: dataSlot, Key: f.next()}
 	for done := 0; done < n; done += most {
-		piece := min(most, n-done)
 		if err := f.good(m); err != nil {
 			return err
 		}
-		f.send(k, unsafe.Slice((*byte)(unsafe.Add(data, done)), piece))
+		p := unsafe.Add(data, done)
+		piece := min(most, n-done)
+		if inline {
+			f.send(k, unsafe.Slice((*byte)(p), piece))
+		} else {
+			k.C = uint64(piece)
+			f.staging.Lock()
+			f.pair.Write(to, p, piece, true)
+			f.send(k, nil)
+			f.staging.Unlock()
+		}
 		k.Offset += uint64(piece * takes)
-		if err := f.pace(ctx, op, of, piece); err != nil {
+	}
+	if inline {
+		if err := f.pace(ctx, op, of, n); err != nil {
 			return err
 		}
+	} else if err := f.sent(ctx, op, of, to); err != nil {
+		return err
 	}
 	return f.good(m)
+}
+
+// next is a number for what this rank sends.
+func (f *far) next() uint64 {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.number++
+	return f.number
+}
+
+// sent waits until the kernel has taken all that this rank has written. Otherwise it takes back what was written to a
+// target.
+func (f *far) sent(ctx context.Context, op string, of closable, to transport.Target) error {
+	queued := f.pair.Queued()
+	if f.pair.Sent() >= queued {
+		return nil
+	}
+	err := f.wait(ctx, op, "its kernel takes the data", of, func() bool { return f.pair.Sent() >= queued })
+	if err != nil {
+		f.pair.Withdraw(to)
+	}
+	return err
 }
 
 // accumulate combines v with the memory at off.
