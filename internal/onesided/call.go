@@ -41,7 +41,7 @@ const (
 	callKinds
 )
 
-// call is the head of a call, as it travels in this host's order of bytes (ranks agree on that at Open).
+// call is the head of a call. It travels as words of 8 bytes, little endian, in this order.
 type call struct {
 	Kind       callKind
 	ID         uint64
