@@ -89,6 +89,9 @@ func rudely(ctx context.Context, c *ubcoll.Comm, how int, acts bool, pick *rand.
 	if err != nil {
 		return 0, err
 	}
+	if err := coll.Barrier(ctx, c); err != nil { // the peer has its end, too
+		return 0, err
+	}
 	var wg sync.WaitGroup
 	var ended atomic.Int64
 	var stop atomic.Bool
