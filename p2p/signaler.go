@@ -100,6 +100,7 @@ func (s *signaler) poll() (bool, error) {
 	if err := s.side.Begin(context.Background()); err != nil {
 		return false, s.side.Error("poll", err)
 	}
+	s.side.PollFar()
 	ok := s.side.Poll()
 	s.side.End()
 	return ok, nil

@@ -27,14 +27,14 @@ func (ch *Channel) Copy(ctx context.Context, off int, local unsafe.Pointer, n in
 	if ch.far != nil {
 		return ch.copyFar(ctx, off, local, n, put, signal)
 	}
-	if err := ch.remote.copy(&ch.words.copying, off, local, n, put); err != nil {
-		return err
+	err := ch.remote.copy(&ch.words.copying, off, local, n, put)
+	if err == nil {
+		ch.countExclusive(put, n)
+		if signal {
+			ch.Signal()
+		}
 	}
-	ch.countExclusive(put, n)
-	if signal {
-		ch.Signal()
-	}
-	return nil
+	return err
 }
 
 // copyFar is Copy for a peer on another host.

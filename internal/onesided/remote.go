@@ -155,8 +155,8 @@ func (m *Remote) copy(copies *atomic.Uint64, off int, local unsafe.Pointer, n in
 // begin starts a copy from or to n bytes at off, which needs a right. It raises the count, which keeps the peer from giving the memory to
 // somebody else, and only then checks the grant. The caller lowers the count after the copy.
 func (m *Remote) begin(copies *atomic.Uint64, off, n int, need engine.Access) (unsafe.Pointer, error) {
-	if err := m.check(off, n, need); err != nil {
-		return nil, err
+	if m.Access&need != need || off < 0 || n < 0 || off > m.Bytes || n > m.Bytes-off { // without a call, since this counts
+		return nil, m.check(off, n, need)
 	}
 	copies.Add(1)
 	if err := m.Live(); err != nil {

@@ -60,6 +60,13 @@ func (e *Side) Wait(ctx context.Context) error {
 	return nil
 }
 
+// PollFar moves on what comes from a peer on another host.
+func (e *Side) PollFar() {
+	if e.far != nil {
+		e.far.pair.Poll()
+	}
+}
+
 // waitFar is Wait for a peer on another host.
 func (e *Side) waitFar(ctx context.Context, next uint64) error {
 	ready := func() bool { return team.Reached(e.in.Load(), next) }

@@ -33,15 +33,18 @@ type signals struct {
 // Signal lets one Wait of the other end go on. That end then sees all that this rank wrote before. Call it within a
 // use.
 func (s *signals) Signal() {
-	s.sent++
-	spin.Release(s.out, s.sent)
 	if s.far != nil {
 		s.signalFar()
+		return
 	}
+	s.sent++
+	spin.Release(s.out, s.sent)
 }
 
 // signalFar tells a peer on another host. Without room for that, it learns of it with a later mark.
 func (s *signals) signalFar() {
+	s.sent++
+	s.out.Store(s.sent)
 	if s.late.Load() || !s.far.paced(0) {
 		s.far.later(s)
 		return
@@ -52,9 +55,6 @@ func (s *signals) signalFar() {
 // Poll takes a signal if there is one. Call it within a use.
 func (s *signals) Poll() bool {
 	next := s.awaited + 1
-	if s.far != nil {
-		s.far.pair.Poll()
-	}
 	if !team.Reached(s.in.Load(), next) {
 		return false
 	}

@@ -151,14 +151,12 @@ func (w *Window) begin(ctx context.Context, op string, peer int) (*windowRank, e
 	case peer < 0 || peer >= c.Size():
 		err = c.LocalError(op, fmt.Errorf("rank %d of %d: %w", peer, c.Size(), fault.ErrArgument))
 	}
-	if err == nil {
-		if f := w.sp.far(peer, true); f != nil {
-			var k *windowRank
-			if k, err = w.farRank(ctx, op, f); err == nil {
-				return k, nil
-			}
-			err = peerError(c, op, peer, err)
+	if err == nil && w.sp.local(peer) < 0 {
+		var k *windowRank
+		if k, err = w.farRank(ctx, op, w.sp.far(peer, true)); err == nil {
+			return k, nil
 		}
+		err = peerError(c, op, peer, err)
 	}
 	if err != nil {
 		end(w)
