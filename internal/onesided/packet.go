@@ -12,13 +12,14 @@ func PacketBytes(width, n int) int {
 func Pack(width int, dst, src unsafe.Pointer, n int, flag uint64) {
 	half := width / 2
 	whole := n / half
-	for i := range whole {
-		to, from := unsafe.Add(dst, i*width), unsafe.Add(src, i*half)
-		if width == 8 {
-			storeWord((*uint64)(to), uint64(*(*uint32)(from))|flag<<32)
-		} else {
-			*(*uint64)(to) = *(*uint64)(from)
-			storeWord((*uint64)(unsafe.Add(to, 8)), flag)
+	if width == 8 {
+		for i := range whole {
+			storeWord((*uint64)(unsafe.Add(dst, 8*i)), uint64(*(*uint32)(unsafe.Add(src, 4*i)))|flag<<32)
+		}
+	} else {
+		for i := range whole {
+			*(*uint64)(unsafe.Add(dst, 16*i)) = *(*uint64)(unsafe.Add(src, 8*i))
+			storeWord((*uint64)(unsafe.Add(dst, 16*i+8)), flag)
 		}
 	}
 	if rest := n % half; rest > 0 {
