@@ -139,11 +139,12 @@ func (sp *Space) revokeFar(g mem.Location) {
 	}
 	var open []question
 	for _, f := range sp.allFar() {
-		if f.revoke(g) && sp.c.Broken() == nil {
+		if f.knew(g) && sp.c.Broken() == nil {
 			r := &request{}
 			f.ask(&call{Kind: callRefused, Slot: uint64(g.Slot), Generation: g.Generation}, r)
 			open = append(open, question{f, r})
 		}
+		f.stop(g) // after that was sent, so that an answer to a Flush does not come between what is dropped and the word of it
 	}
 	var w hosts.Wait
 	for start := time.Now(); len(open) > 0 && time.Since(start) < revokeTimeout && sp.c.Broken() == nil; {
@@ -159,14 +160,21 @@ func (sp *Space) revokeFar(g mem.Location) {
 // revokeTimeout is how long a rank that closes a registration waits for others to learn of it.
 const revokeTimeout = time.Second
 
-// revoke stops what the peer does with a grant. It reports whether the peer knows the grant.
-func (f *far) revoke(g mem.Location) (told bool) {
+// knew forgets that the peer knows a grant, and reports whether it did.
+func (f *far) knew(g mem.Location) bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	knew := f.told[g]
+	delete(f.told, g)
+	return knew
+}
+
+// stop stops what the peer does with a grant.
+func (f *far) stop(g mem.Location) {
 	f.pair.Refuse(transport.Target{Slot: g.Slot, Key: g.Generation})
 	sent := f.pair.Sent()
 	var under []reply
 	f.mu.Lock()
-	told = f.told[g]
-	delete(f.told, g)
 	f.serving = slices.DeleteFunc(f.serving, func(r reply) bool {
 		if r.until > sent && r.grant == g {
 			under = append(under, r)
@@ -177,7 +185,6 @@ func (f *far) revoke(g mem.Location) (told bool) {
 	for _, r := range under {
 		f.pair.Withdraw(r.to) // the peer sees that not all has come
 	}
-	return told
 }
 
 // tells notes that the peer is told of a grant.
