@@ -134,15 +134,16 @@ func (sp *Space) closeFar() error {
 // depend on that.
 func (sp *Space) revokeFar(g mem.Location) {
 	type question struct {
-		f *far
-		r *request
+		f  *far
+		r  *request
+		id uint64
 	}
 	var open []question
 	for _, f := range sp.allFar() {
 		if f.knew(g) && sp.c.Broken() == nil {
-			r := &request{}
-			f.ask(&call{Kind: callRefused, Slot: uint64(g.Slot), Generation: g.Generation}, r)
-			open = append(open, question{f, r})
+			r, k := &request{}, &call{Kind: callRefused, Slot: uint64(g.Slot), Generation: g.Generation}
+			f.ask(k, r)
+			open = append(open, question{f, r, k.ID})
 		}
 		f.stop(g) // after that was sent, so that an answer to a Flush does not come between what is dropped and the word of it
 	}
@@ -154,6 +155,11 @@ func (sp *Space) revokeFar(g mem.Location) {
 		if len(open) > 0 {
 			sp.pairs.Idle(&w, open[0].f.pair, false)
 		}
+	}
+	for _, q := range open {
+		q.f.mu.Lock()
+		delete(q.f.asked, q.id)
+		q.f.mu.Unlock()
 	}
 }
 
