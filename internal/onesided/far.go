@@ -28,16 +28,18 @@ type far struct {
 	sp   *Space
 	pair *hosts.Pair
 
-	mu      sync.Mutex // held for moments: the network's goroutine takes it, too
-	made    uint64     // ends that this rank has made with the peer
-	ends    map[uint64]*farEnd
-	windows map[uint64]*windowRank // by Window.id
-	asked   map[uint64]*request    // by their numbers
-	number  uint64                 // of requests
-	refused map[mem.Location]bool  // grants that the peer has revoked
-	told    map[mem.Location]bool  // this rank's grants that the peer knows
-	serving []reply                // gets of the peer whose data are not sent
-	late    []*signals             // of which signals were not sent
+	mu        sync.Mutex // held for moments: the network's goroutine takes it, too
+	made      uint64     // ends that this rank has made with the peer
+	ends      map[uint64]*farEnd
+	windows   map[uint64]*windowRank // by Window.id
+	asked     map[uint64]*request    // by their numbers
+	number    uint64                 // of requests
+	refused   map[mem.Location]bool  // grants that the peer has revoked, the last mostRefused
+	oldest    []mem.Location         // the same, as a ring
+	forgotten int                    // of them
+	told      map[mem.Location]bool  // this rank's grants that the peer knows
+	serving   []reply                // gets of the peer whose data are not sent
+	late      []*signals             // of which signals were not sent
 
 	called  atomic.Uint64 // calls to the peer, and of the peer
 	heard   atomic.Uint64
@@ -258,8 +260,16 @@ const mostRefused = 1 << 12
 func (f *far) refuse(g mem.Location) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if len(f.refused) >= mostRefused {
-		clear(f.refused)
+	if f.refused[g] {
+		return
+	}
+	if len(f.oldest) < mostRefused {
+		f.oldest = append(f.oldest, g)
+	} else { // the one that was refused first
+		at := &f.oldest[f.forgotten%mostRefused]
+		delete(f.refused, *at)
+		*at = g
+		f.forgotten++
 	}
 	f.refused[g] = true
 }

@@ -124,13 +124,13 @@ func (l *Link) make(ctx context.Context, expected bool) {
 		case <-l.made:
 			return
 		case <-ctx.Done():
-			select {
-			case <-l.made: // before that
-				return
-			default:
-			}
 			err = fmt.Errorf("network: rank %d has not made its side of the communicator: %w", l.peer, late(ctx))
 		}
+	}
+	select {
+	case <-l.made: // before that, by a wire that the peer has made, and perhaps it is closed again
+		return
+	default:
 	}
 	d, lost := errors.AsType[*transport.Down](err)
 	if !lost {
