@@ -254,7 +254,7 @@ func staleError(rank int) error {
 }
 
 // mostRefused is how many revoked grants this rank remembers. One that it has forgotten is refused anew.
-const mostRefused = 1 << 12
+const mostRefused = 1 << 10
 
 // refuse remembers that the peer has revoked a grant.
 func (f *far) refuse(g mem.Location) {
