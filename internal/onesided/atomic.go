@@ -140,8 +140,8 @@ func (w *Window) accumulateFar(ctx context.Context, k *windowRank, off int, v *t
 		err = w.allows(engine.RemoteAtomic)
 	}
 	if err == nil {
-		k.far.written.Add(1)
 		err = k.far.accumulate(ctx, w, m, off, v, red)
+		k.far.written.Add(1)
 	}
 	if err == nil {
 		w.count(true, v.Bytes())

@@ -133,8 +133,9 @@ func (w *Window) copyFar(ctx context.Context, op string, k *windowRank, off int,
 	case err != nil:
 		return err
 	case put:
-		k.far.written.Add(1)
-		return k.far.put(ctx, op, w, m, off, p, n, nil)
+		err = k.far.put(ctx, op, w, m, off, p, n, nil)
+		k.far.written.Add(1) // not before: another goroutine's Flush would count it without having waited for it
+		return err
 	}
 	return k.far.get(ctx, op, w, m, off, p, n)
 }
