@@ -46,8 +46,11 @@ func TestBetweenWires(t *testing.T) {
 			}
 			t.Run(w.String()+"/"+l.String(), func(t *testing.T) {
 				suite := func(ctx context.Context, c *ubcoll.Comm) error {
-					return conform.Each(ctx, c, messages.P2P, messages.Programs, onesided.Handles, onesided.Channels, onesided.Windows,
-						onesided.Access, onesided.Atomics)
+					suites := []conform.Suite{messages.P2P, messages.Programs, onesided.Handles, onesided.Windows}
+					if testkit.Full() || !race.Enabled && w.TwoSided { // internal/conform/hosts has them over TCP
+						suites = append(suites, onesided.Channels, onesided.Access, onesided.Atomics)
+					}
+					return conform.Each(ctx, c, suites...)
 				}
 				require.NoError(t, l.RunOver(t.Context(), transporttest.New(t, w).Node, suite))
 			})

@@ -59,6 +59,9 @@ func layouts() []conform.Layout {
 // TestHosts runs everything that works across hosts, this folder's suites and others', on hosts of all sizes. Long suites
 // run on two layouts, and not at all with the race detector.
 func TestHosts(t *testing.T) {
+	if !testkit.Full() {
+		t.Setenv("CONFORM_ATOMICS", "100") // between ranks that share processors each takes long
+	}
 	all := append(slices.Clone(suites), named{"matrix", collectives.Matrix}, named{"random", collectives.Random},
 		named{"moves", collectives.Moves}, named{"order", collectives.Order}, named{"bad", collectives.Bad},
 		named{"imports", collectives.Imports}, named{"family", families.Family},
