@@ -196,11 +196,13 @@ func (f *far) put(ctx context.Context, op string, of closable, m *Remote, off in
 	if more != nil {
 		more()
 	}
-	if n <= transport.MaxCall {
-		if n == 0 {
-			return nil
+	if n == 0 {
+		return nil
+	}
+	if n <= transport.MaxCall { // it counts as sent when it is copied
+		if err := f.pace(ctx, op, of, n); err != nil {
+			return err
 		}
-		return f.pace(ctx, op, of, n)
 	}
 	return f.sent(ctx, op, of, t)
 }
