@@ -40,12 +40,11 @@ func (n *Node) Join(c transport.Comm) error {
 	for _, w := range n.wires {
 		if places, ok := w.asked[c.ID]; ok {
 			waiting[w] = places
-			delete(w.asked, c.ID)
 		}
 	}
 	n.mu.Unlock()
 	for w, places := range waiting {
-		if err := w.admit(j, places); err != nil {
+		if err := w.admit(j, places, true); err != nil {
 			w.finish(transport.Broken, err)
 		}
 	}
@@ -118,11 +117,12 @@ func (w *Wire) opened(h tcp.Header) error {
 		w.refuse(h.Comm)
 		return nil
 	}
-	return w.admit(c, int(h.Place))
+	return w.admit(c, int(h.Place), false)
 }
 
-// admit makes this side of a link that the peer has made. An error ends the wire.
-func (w *Wire) admit(c *comm, places int) error {
+// admit makes this side of a link that the peer has made; waited says that this was before the communicator joined. An
+// error ends the wire.
+func (w *Wire) admit(c *comm, places int, waited bool) error {
 	if places != c.Places {
 		return fmt.Errorf("%w: its links of communicator %#x have %d places, not %d", tcp.ErrFrame, c.ID, places, c.Places)
 	}
@@ -132,7 +132,7 @@ func (w *Wire) admit(c *comm, places int) error {
 	if first {
 		l = c.link(w.node, w.peer)
 	}
-	made := l != nil && l.attach(w) == nil
+	made := l != nil && l.attach(w, waited) == nil
 	if first && !made { // the wire has ended; who wants an endpoint later connects anew
 		delete(c.links, w.peer)
 	}
@@ -145,7 +145,16 @@ func (w *Wire) admit(c *comm, places int) error {
 	return nil
 }
 
-func (w *Wire) refuse(comm uint64) { w.data[0].Put(tcp.Header{Kind: tcp.Refuse, Comm: comm}, nil, nil) }
+// refuse answers the peer's Open frame, unless it meets the end of this side, which is on its way on all connections: the
+// peer must go on counting these.
+func (w *Wire) refuse(comm uint64) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if l := (*w.links.Load())[comm]; l != nil && l.closed.Load() && l.over.Load()&1 == 0 {
+		return
+	}
+	w.data[0].Put(tcp.Header{Kind: tcp.Refuse, Comm: comm}, nil, nil)
+}
 
 // refused handles the peer's refusal.
 func (w *Wire) refused(comm uint64) {

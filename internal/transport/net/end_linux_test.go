@@ -116,12 +116,12 @@ func TestDeathAfterPut(t *testing.T) {
 	p := newPair(t, 1)
 	from, to := bytes.Repeat([]byte("x"), 100<<10), make([]byte, 100<<10) // which the kernel takes though nobody reads
 	p.lb.Post(0, 1, at(to), len(to))
-	p.b.poll.moving.Lock() // does not look before the end
+	resume := hold(t, p.b) // does not look before the end
 	p.la.Put(0, 1, at(from), len(from))
 	testkit.Eventually(t, func() bool { p.la.Poll(); return p.la.Sent() == 1 })
 	p.ab.ended.Store(true)
 	p.ab.close()
-	p.b.poll.moving.Unlock()
+	resume()
 	testkit.Eventually(t, func() bool { return p.lb.Err() != nil })
 	require.EqualValues(t, 1, p.lb.Word(0).Load())
 	require.Equal(t, from, to)
@@ -456,14 +456,14 @@ func TestCloseDrains(t *testing.T) {
 // Close waits no longer than its limit for a peer that reads nothing, and says what it leaves.
 func TestCloseLimit(t *testing.T) {
 	p := newPair(t, 1)
-	p.b.poll.moving.Lock() // stops receiving
+	resume := hold(t, p.b) // stops receiving
 	from := make([]byte, 32<<20)
 	p.la.Put(0, 1, at(from), len(from))
 	err := p.a.Close(50 * time.Millisecond)
 	require.ErrorContains(t, err, "rank 1 has not taken 1 puts within 50ms")
 	require.ErrorIs(t, err, fault.ErrTimeout)
 	require.Equal(t, transport.Left, p.la.Err().Kind)
-	p.b.poll.moving.Unlock()
+	resume()
 	testkit.Eventually(t, func() bool { return p.lb.Err() != nil }) // there is no grant, either
 	p.close(t)
 }

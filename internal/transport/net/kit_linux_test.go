@@ -2,7 +2,6 @@ package net
 
 import (
 	"context"
-	"github.com/ubcoll/ubcoll/internal/transport"
 	"os"
 	"sync"
 	"testing"
@@ -12,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/ubcoll/ubcoll/internal/testkit"
+	"github.com/ubcoll/ubcoll/internal/transport"
 )
 
 var secret = []byte("the secret of the tests")
@@ -54,6 +54,14 @@ func nodeWith(t testing.TB, c transport.Config) (*Node, *told) {
 	n.Begin()
 	t.Cleanup(func() { _ = n.Close(0); tolds.Delete(n) })
 	return n, h
+}
+
+// hold keeps the node from receiving, until resume or the end of the test, so that nothing hangs if the test fails before.
+func hold(t testing.TB, n *Node) (resume func()) {
+	n.poll.moving.Lock()
+	resume = sync.OnceFunc(n.poll.moving.Unlock)
+	t.Cleanup(resume)
+	return resume
 }
 
 // interfaces is what nodes listen on.

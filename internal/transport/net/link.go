@@ -117,7 +117,7 @@ func (l *Link) make(ctx context.Context, expected bool) {
 	defer l.settle()
 	w, err := l.node.connect(ctx, l.peer, expected)
 	if err == nil {
-		err = l.attach(w)
+		err = l.attach(w, false)
 	}
 	if err == nil {
 		select {
@@ -163,12 +163,16 @@ func (l *Link) Ready(ctx context.Context) error {
 	}
 }
 
-// attach gives the link its wire, unless it has one, and tells the peer.
-func (l *Link) attach(w *Wire) error {
+// attach gives the link its wire, unless it has one, and tells the peer. If the peer's side has waited for it, it must
+// wait still: its end has been answered otherwise.
+func (l *Link) attach(w *Wire, waited bool) error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	l.putting.Lock()
 	defer l.putting.Unlock()
+	if waited && !w.forget(l.id) {
+		return refusal(w.peer)
+	}
 	old, there := l.wire.Load(), (*w.links.Load())[l.id]
 	switch {
 	case l.closed.Load(), l.down.Load() != nil, old != nil && old != w, there != nil && there != l:

@@ -170,7 +170,7 @@ func TestClosedMidway(t *testing.T) {
 	p := newPair(t, 1)
 	oa, ob := links(t, p.ab, p.ba, 8, 1)
 	from, to := bytes.Repeat([]byte("x"), 32<<20), make([]byte, 32<<20)
-	p.b.poll.moving.Lock() // only the test receives
+	resume := hold(t, p.b) // only the test receives
 	p.lb.Grant(0, 1, at(to), len(to))
 	p.la.Put(0, 1, at(from), len(from))
 	oa.Put(0, 1, nil, 0)
@@ -179,7 +179,7 @@ func TestClosedMidway(t *testing.T) {
 	landed := bytes.Count(to, []byte("x"))
 	require.Less(t, landed, len(to))
 	ob.until(t, 0, 1)
-	p.b.poll.moving.Unlock()
+	resume()
 	require.Equal(t, landed, bytes.Count(to, []byte("x")))
 	require.Zero(t, p.lb.Word(0).Load())
 	p.close(t)
@@ -274,6 +274,62 @@ func TestLinkClosedEarly(t *testing.T) {
 	require.Empty(t, p.toldB.downs())
 }
 
+// A peer's side that waited for the communicator to join, and was given up meanwhile, is not joined anew.
+func TestJoinMeetsEnd(t *testing.T) {
+	p := newPair(t, 1)
+	la, err := p.ab.Link(9, 1)
+	require.NoError(t, err)
+	testkit.Eventually(t, func() bool { return asked(p.ba) == 1 })
+	la.Close()
+	testkit.Eventually(t, func() bool { return asked(p.ba) == 0 && len(*p.ab.links.Load()) == 1 })
+	c := &comm{Comm: transport.Comm{ID: 9, Places: 1}, links: map[int]*Link{}}
+	require.NoError(t, p.ba.admit(c, 1, true)) // as a Join does that has seen it wait
+	require.Empty(t, c.links)
+	require.Len(t, *p.ba.links.Load(), 1)
+	p.la.Put(0, 1, nil, 0)
+	p.lb.until(t, 0, 1)
+	p.lb.Put(0, 1, nil, 0)
+	p.la.until(t, 0, 1)
+	p.close(t)
+	require.Empty(t, p.toldA.downs())
+}
+
+// A side that is made while the end of the peer's has come on one connection, and not on the other, is refused, and
+// nothing of it stays.
+func TestMadeAmidEnd(t *testing.T) {
+	twoRails(t)
+	p := newPair(t, 1)
+	la, err := p.ab.Link(9, 1)
+	require.NoError(t, err)
+	testkit.Eventually(t, func() bool { return asked(p.ba) == 1 })
+	resume := hold(t, p.b)
+	p.a.Leave(9)
+	require.Equal(t, transport.Left, la.Err().Kind)
+	receive := func(until func() bool) { // on the first connection alone
+		testkit.Eventually(t, func() bool {
+			_, err := p.ba.data[0].Receive()
+			require.NoError(t, err)
+			return until()
+		})
+	}
+	receive(func() bool { return asked(p.ba) == 0 })
+	lb, err := p.ba.Link(9, 1)
+	require.NoError(t, err)
+	testkit.Eventually(t, func() bool { return lb.wire.Load() != nil })
+	p.lb.Put(0, 1, nil, 0)
+	p.la.until(t, 0, 1) // so the Open frame before it has come
+	p.la.Put(0, 1, nil, 0)
+	receive(func() bool { return p.lb.Word(0).Load() == 1 }) // so what answers it has, too
+	resume()
+	require.ErrorContains(t, lb.Ready(within(t)), "rank 0 of the job has closed the communicator")
+	require.Equal(t, transport.Refused, lb.Err().Kind)
+	p.b.Leave(9)
+	testkit.Eventually(t, func() bool { return p.a.pairs() == 2 && p.b.pairs() == 2 }, "what is kept of the other communicator")
+	p.close(t)
+	require.Empty(t, p.toldA.downs())
+	require.Empty(t, p.toldB.downs())
+}
+
 // If the wire of a peer that has made its side ends before the communicator joins, the endpoint says so.
 func TestLinkOfEndedWire(t *testing.T) {
 	p := newPair(t, 1)
@@ -315,7 +371,7 @@ func TestSevered(t *testing.T) {
 func TestUnsent(t *testing.T) {
 	p := newPair(t, 1)
 	from, to := make([]byte, 32<<20), make([]byte, 32<<20)
-	p.b.poll.moving.Lock() // reads nothing
+	resume := hold(t, p.b) // reads nothing
 	p.lb.Grant(0, 1, at(to), len(to))
 	p.la.Put(0, 1, at(from), len(from))
 	most, errs := 0, []error(nil)
@@ -324,7 +380,7 @@ func TestUnsent(t *testing.T) {
 		n, err := unix.IoctlGetInt(p.ab.data[0].end.fd, unix.SIOCOUTQNSD)
 		most, errs = max(most, n), append(errs, err)
 	}
-	p.b.poll.moving.Unlock()
+	resume()
 	require.NoError(t, errors.Join(errs...))
 	require.LessOrEqual(t, most, 2*unsent) // it takes whole packets
 	p.lb.until(t, 0, 1)

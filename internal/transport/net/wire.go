@@ -504,10 +504,8 @@ func (s sink) Told(h tcp.Header) error {
 // over handles the end of a communicator on this connection.
 func (s sink) over(h tcp.Header) error {
 	w := s.w
-	w.node.mu.Lock()
-	delete(w.asked, h.Comm)
-	w.node.mu.Unlock()
 	w.mu.Lock()
+	w.forget(h.Comm)
 	l := (*w.links.Load())[h.Comm]
 	bit := uint32(1) << s.i
 	if l == nil { // the peer's Open frame is still on its way on the first connection, or no link was made of it
@@ -519,13 +517,11 @@ func (s sink) over(h tcp.Header) error {
 		none := w.overs[h.Comm] == w.all()
 		if none {
 			delete(w.overs, h.Comm)
-		}
-		w.mu.Unlock()
-		for i := range w.data {
-			if none {
+			for i := range w.data { // before the Open frame of a side that is made now
 				w.data[i].Put(h, nil, nil)
 			}
 		}
+		w.mu.Unlock()
 		return nil
 	}
 	if l.over.Or(bit)&bit != 0 {
@@ -538,6 +534,16 @@ func (s sink) over(h tcp.Header) error {
 	w.mu.Unlock()
 	l.ended()
 	return nil
+}
+
+// forget removes a link of the peer that waits for its communicator to join, and returns whether there was one. The
+// caller holds mu.
+func (w *Wire) forget(comm uint64) bool {
+	w.node.mu.Lock()
+	defer w.node.mu.Unlock()
+	_, there := w.asked[comm]
+	delete(w.asked, comm)
+	return there
 }
 
 // all is Link.over once nothing more comes.
