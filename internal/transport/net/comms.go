@@ -146,10 +146,11 @@ func (w *Wire) admit(c *comm, places int, waited bool) error {
 }
 
 // refuse answers the peer's Open frame, unless it meets the end of this side, which is on its way on all connections: the
-// peer must go on counting these.
+// peer must go on counting these. The peer's side waits no more.
 func (w *Wire) refuse(comm uint64) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
+	w.forget(comm)
 	if l := (*w.links.Load())[comm]; l != nil && l.closed.Load() && l.over.Load()&1 == 0 {
 		return
 	}

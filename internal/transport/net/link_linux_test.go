@@ -286,6 +286,13 @@ func TestJoinMeetsEnd(t *testing.T) {
 	require.NoError(t, p.ba.admit(c, 1, true)) // as a Join does that has seen it wait
 	require.Empty(t, c.links)
 	require.Len(t, *p.ba.links.Load(), 1)
+
+	_, err = p.ab.Link(10, 1)
+	require.NoError(t, err)
+	testkit.Eventually(t, func() bool { return asked(p.ba) == 1 })
+	require.NoError(t, p.ba.admit(&comm{Comm: transport.Comm{ID: 10, Places: 1}, left: true}, 1, true)) // it has left since
+	require.Zero(t, asked(p.ba))
+	testkit.Eventually(t, func() bool { return len(*p.ab.links.Load()) == 1 }, "the peer is refused")
 	p.la.Put(0, 1, nil, 0)
 	p.lb.until(t, 0, 1)
 	p.lb.Put(0, 1, nil, 0)
