@@ -152,14 +152,23 @@ func (e *ends) queued(ch *p2p.Channel) func(ctx context.Context, variant string,
 	}
 }
 
-func openWindow(ctx context.Context, c *ubcoll.Comm, e *ends) error {
-	w, err := c.RegisterWindow(ctx, e.mem.vec, ubcoll.WindowCollSymmetric)
+// window makes the region a window, which done closes; over device memory its calls are queued on the stream.
+func (e *ends) window(ctx context.Context, c *ubcoll.Comm, flags ubcoll.WindowFlags) (*ubcoll.Window, error) {
+	w, err := c.RegisterWindow(ctx, e.mem.vec, ubcoll.WindowCollSymmetric|flags)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	e.done = w.Close
 	if e.mem.onDevice() {
 		w = w.On(e.stream)
+	}
+	return w, nil
+}
+
+func openWindow(ctx context.Context, c *ubcoll.Comm, e *ends) error {
+	w, err := e.window(ctx, c, ubcoll.WindowDefault)
+	if err != nil {
+		return err
 	}
 	peer := e.peer
 	e.run = func(ctx context.Context, variant string, n int) error {
@@ -186,13 +195,9 @@ func openWindow(ctx context.Context, c *ubcoll.Comm, e *ends) error {
 // openPuts makes a call a window of puts to one place, and a flush, which returns when all have arrived. The peer only sees to
 // it that its communicator makes progress: it waits in a barrier.
 func openPuts(ctx context.Context, c *ubcoll.Comm, e *ends) error {
-	w, err := c.RegisterWindow(ctx, e.mem.vec, ubcoll.WindowCollSymmetric)
+	w, err := e.window(ctx, c, ubcoll.WindowDefault)
 	if err != nil {
 		return err
-	}
-	e.done = w.Close
-	if e.mem.onDevice() {
-		w = w.On(e.stream)
 	}
 	half := c.Size() / 2
 	e.run = func(ctx context.Context, _ string, n int) error {
@@ -213,11 +218,10 @@ func openPuts(ctx context.Context, c *ubcoll.Comm, e *ends) error {
 // openAtomics makes a call what do does with the window's memory of the peer.
 func openAtomics(do func(ctx context.Context, w *ubcoll.Window, e *ends, n int) error) func(context.Context, *ubcoll.Comm, *ends) error {
 	return func(ctx context.Context, c *ubcoll.Comm, e *ends) error {
-		w, err := c.RegisterWindow(ctx, e.mem.vec, ubcoll.WindowCollSymmetric|ubcoll.WindowAtomic)
+		w, err := e.window(ctx, c, ubcoll.WindowAtomic)
 		if err != nil {
 			return err
 		}
-		e.done = w.Close
 		e.run = func(ctx context.Context, _ string, n int) error {
 			if e.peer < 0 {
 				return nil
