@@ -219,12 +219,12 @@ func (p *Pairs) breakBy(why func() *fault.Error) { p.Break(why) }
 
 // Close ends all pairs. Unless the communicator is broken, it first waits until the puts are on their way, as long as
 // Network.Close does. Its error says what peers did not take in time.
-func (p *Pairs) Close(broken bool) error {
+func (p *Pairs) Close() error {
 	if p.closed.Swap(true) {
 		return nil
 	}
 	var err error
-	if !broken {
+	if p.Team.Broken() == nil {
 		err = p.flush()
 	}
 	p.Network.remove(p.ID)

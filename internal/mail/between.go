@@ -107,7 +107,7 @@ func (m *Mail) closeBetween() error {
 	if w.pairs == nil {
 		return nil
 	}
-	return w.pairs.Close(m.c.Broken() != nil)
+	return w.pairs.Close()
 }
 
 // lastFar says how far this rank got with a peer.

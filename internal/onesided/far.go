@@ -128,7 +128,7 @@ func (sp *Space) closeFar() error {
 	if sp.pairs == nil {
 		return nil
 	}
-	return sp.pairs.Close(sp.c.Broken() != nil)
+	return sp.pairs.Close()
 }
 
 // revokeFar stops what ranks of other hosts do with a grant, which has been revoked. Those that know it are told, and it
