@@ -7,7 +7,7 @@ import (
 
 	"github.com/ubcoll/ubcoll/fault"
 	"github.com/ubcoll/ubcoll/internal/transport"
-	"github.com/ubcoll/ubcoll/internal/transport/net/tcp"
+	"github.com/ubcoll/ubcoll/internal/transport/net/frame"
 )
 
 // Each side of a link tells the other that it has made it, by an Open frame. The link is up once the peer's has come.
@@ -101,7 +101,7 @@ func (n *Node) Endpoint(id uint64, peer int, expected bool) transport.Endpoint {
 }
 
 // opened handles the peer's Open frame.
-func (w *Wire) opened(h tcp.Header) error {
+func (w *Wire) opened(h frame.Header) error {
 	n := w.node
 	n.mu.Lock()
 	c := n.comms[h.Comm]
@@ -124,7 +124,7 @@ func (w *Wire) opened(h tcp.Header) error {
 // error ends the wire.
 func (w *Wire) admit(c *comm, places int, waited bool) error {
 	if places != c.Places {
-		return fmt.Errorf("%w: its links of communicator %#x have %d places, not %d", tcp.ErrFrame, c.ID, places, c.Places)
+		return fmt.Errorf("%w: its links of communicator %#x have %d places, not %d", frame.ErrFrame, c.ID, places, c.Places)
 	}
 	c.mu.Lock()
 	l := c.links[w.peer]
@@ -154,7 +154,7 @@ func (w *Wire) refuse(comm uint64) {
 	if l := (*w.links.Load())[comm]; l != nil && l.closed.Load() && l.over.Load()&1 == 0 {
 		return
 	}
-	w.data[0].Put(tcp.Header{Kind: tcp.Refuse, Comm: comm}, nil, nil)
+	w.data[0].Put(frame.Header{Kind: frame.Refuse, Comm: comm}, nil, nil)
 }
 
 // refused handles the peer's refusal.

@@ -17,7 +17,7 @@ import (
 	"github.com/ubcoll/ubcoll/fault"
 	"github.com/ubcoll/ubcoll/internal/race"
 	"github.com/ubcoll/ubcoll/internal/testkit"
-	"github.com/ubcoll/ubcoll/internal/transport/net/tcp"
+	"github.com/ubcoll/ubcoll/internal/transport/net/frame"
 )
 
 // A thousand nodes connect to one at once.
@@ -257,7 +257,7 @@ func TestConnectAnew(t *testing.T) {
 			require.Len(t, sent, 1)
 			require.Len(t, received, 1)
 			require.EqualValues(t, []uint64{2, 2}, []uint64{sent[0].SentPuts, received[0].ReceivedPuts})
-			require.EqualValues(t, []uint64{4 * tcp.HeaderSize, 4 * tcp.HeaderSize}, []uint64{sent[0].SentBytes, received[0].ReceivedBytes},
+			require.EqualValues(t, []uint64{4 * frame.HeaderSize, 4 * frame.HeaderSize}, []uint64{sent[0].SentBytes, received[0].ReceivedBytes},
 				"two heads for each link: that it is open, and the put's")
 			old.close()
 			p.close(t)

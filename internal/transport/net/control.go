@@ -9,7 +9,7 @@ import (
 	"syscall"
 
 	"github.com/ubcoll/ubcoll/internal/transport"
-	"github.com/ubcoll/ubcoll/internal/transport/net/tcp"
+	"github.com/ubcoll/ubcoll/internal/transport/net/frame"
 )
 
 // A control connection carries messages: "UC", a kind, 0, the length of the body (4 bytes, little endian), the body.
@@ -74,7 +74,7 @@ func decodeMessage(b []byte) transport.Message {
 		About: int32(binary.LittleEndian.Uint32(b[12:])), Text: string(b[tellFixed:])}
 }
 
-// parseControl parses the first message of b. size is 0 while the message is incomplete. Errors wrap tcp.ErrFrame.
+// parseControl parses the first message of b. size is 0 while the message is incomplete. Errors wrap frame.ErrFrame.
 func parseControl(b []byte) (kind byte, body []byte, size int, err error) {
 	if len(b) < controlHeader {
 		return 0, nil, 0, nil
@@ -90,7 +90,7 @@ func parseControl(b []byte) (kind byte, body []byte, size int, err error) {
 		most = transport.MaxText
 	}
 	if b[0] != 'U' || b[1] != 'C' || kind == 0 || kind >= controlEnd || b[3] != 0 || length < least || length > most {
-		return 0, nil, 0, fmt.Errorf("%w: a message begins with % x", tcp.ErrFrame, b[:controlHeader])
+		return 0, nil, 0, fmt.Errorf("%w: a message begins with % x", frame.ErrFrame, b[:controlHeader])
 	}
 	size = controlHeader + int(length)
 	if len(b) < size {
@@ -183,7 +183,7 @@ func (c *control) shut() {
 }
 
 // receive reads and handles what has arrived. The error is io.EOF after a bye, io.ErrUnexpectedEOF without one,
-// tcp.ErrFrame, errTold, or a system error.
+// frame.ErrFrame, errTold, or a system error.
 func (c *control) receive() error {
 	if !c.receiving.TryLock() {
 		return nil
@@ -239,7 +239,7 @@ func (c *control) read() error {
 			break
 		}
 		if c.bye {
-			return fmt.Errorf("%w: a message after a bye", tcp.ErrFrame)
+			return fmt.Errorf("%w: a message after a bye", frame.ErrFrame)
 		}
 		switch kind {
 		case controlTell:
@@ -287,7 +287,7 @@ func (c *control) credit(n int) error {
 	c.sending.Lock()
 	defer c.sending.Unlock()
 	if n > c.unread {
-		return fmt.Errorf("%w: the peer has read %d bytes of %d", tcp.ErrFrame, n, c.unread)
+		return fmt.Errorf("%w: the peer has read %d bytes of %d", frame.ErrFrame, n, c.unread)
 	}
 	c.unread -= n
 	for len(c.held) > 0 {

@@ -18,7 +18,7 @@ import (
 
 	"github.com/ubcoll/ubcoll/fault"
 	"github.com/ubcoll/ubcoll/internal/testkit"
-	"github.com/ubcoll/ubcoll/internal/transport/net/tcp"
+	"github.com/ubcoll/ubcoll/internal/transport/net/frame"
 )
 
 // Messages come in order, even many more than the peer reads at once, and before their sender's end.
@@ -136,13 +136,13 @@ func TestDeathBesideReader(t *testing.T) {
 	held, release := make(chan struct{}), make(chan struct{})
 	var all sync.WaitGroup
 	all.Go(func() {
-		p.ba.data[0].Stop(func(tcp.Header) bool { close(held); <-release; return false }) // like a reader
+		p.ba.data[0].Stop(func(frame.Header) bool { close(held); <-release; return false }) // like a reader
 	})
 	<-held
 	p.la.Put(0, 1, at(from), len(from))
 	testkit.Eventually(t, func() bool {
 		n, err := unix.IoctlGetInt(p.ba.data[0].end.fd, unix.TIOCINQ)
-		return err == nil && n == tcp.HeaderSize+len(from)
+		return err == nil && n == frame.HeaderSize+len(from)
 	})
 	all.Go(func() { p.ba.finish(transport.Died, fault.ErrPeerLost) })
 	testkit.Eventually(t, p.ba.ended.Load)
@@ -258,9 +258,9 @@ func TestRetries(t *testing.T) {
 
 // A peer that breaks the protocol ends the wire. Both ends learn how it did, and nothing is written.
 func TestViolations(t *testing.T) {
-	good := tcp.Header{Kind: tcp.Put, Place: 1, Comm: commID, Seq: 5, Length: 8}
+	good := frame.Header{Kind: frame.Put, Place: 1, Comm: commID, Seq: 5, Length: 8}
 	edit := func(f func(b []byte)) []byte {
-		b := make([]byte, tcp.HeaderSize+16)
+		b := make([]byte, frame.HeaderSize+16)
 		good.Encode(b)
 		f(b)
 		return b
@@ -278,9 +278,9 @@ func TestViolations(t *testing.T) {
 		"sequence 0":       edit(func(b []byte) { le.PutUint64(b[16:], 0) }),
 		"length":           edit(func(b []byte) { le.PutUint64(b[24:], 9) }),
 		"large length":     edit(func(b []byte) { le.PutUint64(b[24:], 1<<63) }),
-		"large part":       edit(func(b []byte) { b[2] = byte(tcp.Part); le.PutUint64(b[24:], 9) }),
-		"empty part":       edit(func(b []byte) { b[2] = byte(tcp.Part); le.PutUint64(b[24:], 0) }),
-		"part not granted": edit(func(b []byte) { b[2] = byte(tcp.Part); le.PutUint32(b[4:], 0) }),
+		"large part":       edit(func(b []byte) { b[2] = byte(frame.Part); le.PutUint64(b[24:], 9) }),
+		"empty part":       edit(func(b []byte) { b[2] = byte(frame.Part); le.PutUint64(b[24:], 0) }),
+		"part not granted": edit(func(b []byte) { b[2] = byte(frame.Part); le.PutUint32(b[4:], 0) }),
 	} {
 		t.Run(name, func(t *testing.T) {
 			p := newPair(t, 2)
@@ -290,20 +290,20 @@ func TestViolations(t *testing.T) {
 			require.NoError(t, err)
 			testkit.Eventually(t, func() bool { return p.lb.Err() != nil && p.la.Err() != nil })
 			require.Equal(t, transport.Broken, p.lb.Err().Kind)
-			require.ErrorIs(t, p.lb.Err(), tcp.ErrFrame)
+			require.ErrorIs(t, p.lb.Err(), frame.ErrFrame)
 			require.Equal(t, transport.Broken, p.la.Err().Kind)
-			require.ErrorContains(t, p.la.Err(), tcp.ErrFrame.Error())
+			require.ErrorContains(t, p.la.Err(), frame.ErrFrame.Error())
 			require.Equal(t, make([]byte, 16), to)
 			p.close(t)
 		})
 	}
 	for name, c := range map[string]struct {
-		next   tcp.Header
+		next   frame.Header
 		closed bool // this side, too
 	}{
 		"put after the last":               {good, false},
 		"put after the last of a closed":   {good, true},
-		"communicator that is over, again": {tcp.Header{Kind: tcp.Over, Comm: commID}, false},
+		"communicator that is over, again": {frame.Header{Kind: frame.Over, Comm: commID}, false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			p := newPair(t, 2)
@@ -311,13 +311,13 @@ func TestViolations(t *testing.T) {
 			if c.closed {
 				p.lb.Close()
 			}
-			b := make([]byte, 2*tcp.HeaderSize+8)
-			tcp.Header{Kind: tcp.Over, Comm: commID}.Encode(b)
-			c.next.Encode(b[tcp.HeaderSize:])
+			b := make([]byte, 2*frame.HeaderSize+8)
+			frame.Header{Kind: frame.Over, Comm: commID}.Encode(b)
+			c.next.Encode(b[frame.HeaderSize:])
 			_, err := unix.Write(p.ab.data[0].end.fd, b)
 			require.NoError(t, err)
 			testkit.Eventually(t, func() bool { return p.lb.Err() != nil })
-			require.ErrorIs(t, p.lb.Err(), tcp.ErrFrame)
+			require.ErrorIs(t, p.lb.Err(), frame.ErrFrame)
 			p.close(t)
 		})
 	}
@@ -335,13 +335,13 @@ func TestViolations(t *testing.T) {
 // the grant. Parts of a sequence that was revoked, or has landed, are forgotten.
 func TestParts(t *testing.T) {
 	const room = 8
-	frame := func(kind tcp.Kind, place uint32, seq uint64, text string) []byte {
-		b := make([]byte, tcp.HeaderSize, tcp.HeaderSize+len(text))
-		tcp.Header{Kind: kind, Place: place, Comm: commID, Seq: seq, Length: uint64(len(text))}.Encode(b)
+	framed := func(kind frame.Kind, place uint32, seq uint64, text string) []byte {
+		b := make([]byte, frame.HeaderSize, frame.HeaderSize+len(text))
+		frame.Header{Kind: kind, Place: place, Comm: commID, Seq: seq, Length: uint64(len(text))}.Encode(b)
 		return append(b, text...)
 	}
-	part := func(seq uint64, text string) []byte { return frame(tcp.Part, 0, seq, text) }
-	put := func(seq uint64, text string) []byte { return frame(tcp.Put, 0, seq, text) }
+	part := func(seq uint64, text string) []byte { return framed(frame.Part, 0, seq, text) }
+	put := func(seq uint64, text string) []byte { return framed(frame.Put, 0, seq, text) }
 	for _, k := range []struct {
 		name   string
 		frames [][]byte // for sequence 5 of place 0; the last one raises place 1's word
@@ -351,7 +351,7 @@ func TestParts(t *testing.T) {
 	}{
 		{"a part and the rest", [][]byte{part(5, "abc"), put(5, "de")}, "abcde", 5, ""},
 		{"parts to the last byte", [][]byte{part(5, "abc"), part(5, "defg"), put(5, "h")}, "abcdefgh", 8, ""},
-		{"others in between", [][]byte{part(5, "abc"), frame(tcp.Put, 2, 1, "xyz"), part(5, "d"), frame(tcp.Put, 3, 1, ""), put(5, "e")}, "abcde", 5, ""},
+		{"others in between", [][]byte{part(5, "abc"), framed(frame.Put, 2, 1, "xyz"), part(5, "d"), framed(frame.Put, 3, 1, ""), put(5, "e")}, "abcde", 5, ""},
 		{"a part alone", [][]byte{part(5, "abc")}, "abc", 0, ""},
 		{"an empty end", [][]byte{part(5, "abc"), put(5, "")}, "abc", 3, ""},
 		{"older parts", [][]byte{part(4, "wxyz"), part(5, "abc"), part(3, "w"), put(4, "w"), put(5, "d")}, "abcd", 4, ""},
@@ -366,7 +366,7 @@ func TestParts(t *testing.T) {
 			to, other := make([]byte, 2*room), make([]byte, room)
 			p.lb.Post(0, 5, at(to), room)
 			p.lb.Post(2, 1, at(other), room)
-			_, err := unix.Write(p.ab.data[0].end.fd, bytes.Join(append(k.frames, frame(tcp.Put, 1, 1, "")), nil))
+			_, err := unix.Write(p.ab.data[0].end.fd, bytes.Join(append(k.frames, framed(frame.Put, 1, 1, "")), nil))
 			require.NoError(t, err)
 			testkit.Eventually(t, func() bool { return p.lb.Word(1).Load() == 1 || p.lb.Err() != nil })
 			require.Equal(t, k.want+strings.Repeat("\x00", 2*room-len(k.want)), string(to))
@@ -390,7 +390,7 @@ func TestParts(t *testing.T) {
 		}
 		p.lb.Post(0, 5, at(to), room)
 		write(part(5, "abc"))
-		write(frame(tcp.Put, 1, 1, ""))
+		write(framed(frame.Put, 1, 1, ""))
 		p.lb.until(t, 1, 1)
 		p.lb.Revoke(0, 5)
 		testkit.Eventually(t, func() bool { p.lb.Poll(); return p.lb.Revoking() == 0 })
@@ -411,10 +411,10 @@ func TestOld(t *testing.T) {
 	p := newPair(t, 2)
 	to := make([]byte, 8)
 	p.lb.Post(0, 5, at(to), 8)
-	b := make([]byte, tcp.HeaderSize+8)
+	b := make([]byte, frame.HeaderSize+8)
 	write := func(seq uint64, fill byte) {
-		tcp.Header{Kind: tcp.Put, Comm: commID, Seq: seq, Length: 8}.Encode(b)
-		copy(b[tcp.HeaderSize:], bytes.Repeat([]byte{fill}, 8))
+		frame.Header{Kind: frame.Put, Comm: commID, Seq: seq, Length: 8}.Encode(b)
+		copy(b[frame.HeaderSize:], bytes.Repeat([]byte{fill}, 8))
 		_, err := unix.Write(p.ab.data[0].end.fd, b)
 		require.NoError(t, err)
 	}

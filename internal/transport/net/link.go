@@ -11,7 +11,7 @@ import (
 
 	"github.com/ubcoll/ubcoll/fault"
 	"github.com/ubcoll/ubcoll/internal/transport"
-	"github.com/ubcoll/ubcoll/internal/transport/net/tcp"
+	"github.com/ubcoll/ubcoll/internal/transport/net/frame"
 )
 
 // Link is one communicator's use of a wire. It implements transport.Endpoint.
@@ -47,7 +47,7 @@ type Link struct {
 
 // early is a frame that waits for the peer's side.
 type early struct {
-	h tcp.Header
+	h frame.Header
 	p unsafe.Pointer
 }
 
@@ -191,7 +191,7 @@ func (l *Link) attach(w *Wire, waited bool) error {
 	l.over.Store(w.overs[l.id])
 	delete(w.overs, l.id)
 	l.wire.Store(w)
-	w.data[0].Put(tcp.Header{Kind: tcp.Open, Comm: l.id, Place: uint32(len(l.places))}, nil, nil)
+	w.data[0].Put(frame.Header{Kind: frame.Open, Comm: l.id, Place: uint32(len(l.places))}, nil, nil)
 	if w.Err() != nil { // its end has perhaps missed this link
 		l.settle()
 	}
@@ -213,8 +213,8 @@ func (l *Link) rise() {
 }
 
 // send sends a frame, or keeps it until the peer has made its side. The caller holds putting.
-func (l *Link) send(h tcp.Header, p unsafe.Pointer) {
-	put, served := h.Kind == tcp.Put, h.Kind.Served()
+func (l *Link) send(h frame.Header, p unsafe.Pointer) {
+	put, served := h.Kind == frame.Put, h.Kind.Served()
 	switch {
 	case h.Kind == 0, (put || served) && l.closed.Load(), put && h.Seq <= l.places[h.Place].theirs.revoked:
 		switch o, w := l.order.Load(), l.wire.Load(); {
@@ -227,7 +227,7 @@ func (l *Link) send(h tcp.Header, p unsafe.Pointer) {
 		}
 	case l.closed.Load() || !l.up && l.down.Load() != nil:
 	case !l.up:
-		if h.Kind == tcp.Call { // its memory may be changed
+		if h.Kind == frame.Call { // its memory may be changed
 			p = unsafe.Pointer(unsafe.SliceData(bytes.Clone(unsafe.Slice((*byte)(p), h.Length))))
 		}
 		l.early = append(l.early, early{h, p})
@@ -238,7 +238,7 @@ func (l *Link) send(h tcp.Header, p unsafe.Pointer) {
 	default:
 		w := l.wire.Load()
 		for i := range w.data {
-			if h.Kind == tcp.Revoke || i == w.home(int(h.Place)) { // the peer's put may be on any connection
+			if h.Kind == frame.Revoke || i == w.home(int(h.Place)) { // the peer's put may be on any connection
 				w.data[i].Queue(h, nil, nil)
 			}
 		}
@@ -247,7 +247,7 @@ func (l *Link) send(h tcp.Header, p unsafe.Pointer) {
 }
 
 // put sends a put. The caller holds putting.
-func (l *Link) put(h tcp.Header, p unsafe.Pointer) {
+func (l *Link) put(h frame.Header, p unsafe.Pointer) {
 	w, o := l.wire.Load(), l.order.Load()
 	if o == nil {
 		w.data[0].Put(h, p, &l.sent)
@@ -259,7 +259,7 @@ func (l *Link) put(h tcp.Header, p unsafe.Pointer) {
 }
 
 // serve sends a write or a call. All take one connection, so that they stay in order. The caller holds putting.
-func (l *Link) serve(h tcp.Header, p unsafe.Pointer, more bool) {
+func (l *Link) serve(h frame.Header, p unsafe.Pointer, more bool) {
 	w, o := l.wire.Load(), l.order.Load()
 	i, sent := w.home(0), &l.sent
 	if o != nil {
@@ -294,13 +294,13 @@ func (l *Link) Post(place int, seq uint64, p unsafe.Pointer, n int) {
 // Grant implements transport.Endpoint.
 func (l *Link) Grant(place int, seq uint64, p unsafe.Pointer, n int) {
 	l.Post(place, seq, p, n)
-	l.say(tcp.Grant, place, seq, n)
+	l.say(frame.Grant, place, seq, n)
 }
 
 // say queues a frame without payload, which leaves with the next put or progress.
-func (l *Link) say(kind tcp.Kind, place int, seq uint64, n int) {
+func (l *Link) say(kind frame.Kind, place int, seq uint64, n int) {
 	l.putting.Lock()
-	l.send(tcp.Header{Kind: kind, Place: uint32(place), Comm: l.id, Seq: seq, Length: uint64(n)}, nil)
+	l.send(frame.Header{Kind: kind, Place: uint32(place), Comm: l.id, Seq: seq, Length: uint64(n)}, nil)
 	l.putting.Unlock()
 }
 
@@ -313,7 +313,7 @@ func (l *Link) Room(place int) int { return int(l.places[place].theirs.room.Load
 // Revoke implements transport.Endpoint.
 func (l *Link) Revoke(place int, seq uint64) {
 	l.revoking.Add(1)
-	l.say(tcp.Revoke, place, seq, 0)
+	l.say(frame.Revoke, place, seq, 0)
 }
 
 // Revoking implements transport.Endpoint. After either side has closed, or Err, nothing is left to acknowledge.
@@ -336,7 +336,7 @@ func (l *Link) Landed(place int) int { return int(l.places[place].landed.Load())
 // Put implements transport.Endpoint. It sends what the kernel takes at once, and queues the rest, which any progress
 // sends.
 func (l *Link) Put(place int, seq uint64, p unsafe.Pointer, n int) {
-	h := tcp.Header{Kind: tcp.Put, Place: uint32(place), Comm: l.id, Seq: seq, Length: uint64(n)}
+	h := frame.Header{Kind: frame.Put, Place: uint32(place), Comm: l.id, Seq: seq, Length: uint64(n)}
 	l.putting.Lock()
 	l.queued.Add(1)
 	if l.up && !l.lost && !l.closed.Load() { // as send does, with less to look at, since this counts
@@ -350,16 +350,16 @@ func (l *Link) Put(place int, seq uint64, p unsafe.Pointer, n int) {
 // Write implements transport.Endpoint. With more it leaves with what is written, called or put next, or at the next Poll
 // or progress.
 func (l *Link) Write(t transport.Target, p unsafe.Pointer, n int, more bool) {
-	l.ask(tcp.Header{Kind: tcp.Write, Place: t.Slot, Comm: l.id, Seq: t.Key, Length: uint64(n), Offset: t.Offset}, p, more)
+	l.ask(frame.Header{Kind: frame.Write, Place: t.Slot, Comm: l.id, Seq: t.Key, Length: uint64(n), Offset: t.Offset}, p, more)
 }
 
 // Call implements transport.Endpoint.
 func (l *Link) Call(b []byte) {
-	l.ask(tcp.Header{Kind: tcp.Call, Comm: l.id, Length: uint64(len(b))}, unsafe.Pointer(unsafe.SliceData(b)), false)
+	l.ask(frame.Header{Kind: frame.Call, Comm: l.id, Length: uint64(len(b))}, unsafe.Pointer(unsafe.SliceData(b)), false)
 }
 
 // ask is Put of a write or a call.
-func (l *Link) ask(h tcp.Header, p unsafe.Pointer, more bool) {
+func (l *Link) ask(h frame.Header, p unsafe.Pointer, more bool) {
 	l.putting.Lock()
 	l.queued.Add(1)
 	if l.up && !l.closed.Load() {
@@ -385,7 +385,7 @@ func (l *Link) Withdraw(t transport.Target) {
 				l.sent.Add(1)
 				continue
 			}
-		case tcp.Put, tcp.Write, tcp.Call:
+		case frame.Put, frame.Write, frame.Call:
 			waits = true
 		}
 		kept = append(kept, e)
@@ -401,7 +401,7 @@ func (l *Link) Withdraw(t transport.Target) {
 // about each later one.
 func (l *Link) Refuse(t transport.Target) {
 	if w := l.wire.Load(); w != nil {
-		w.data[w.home(0)].Stop(func(h tcp.Header) bool { return h.Writes(l.id, t.Slot, t.Key) })
+		w.data[w.home(0)].Stop(func(h frame.Header) bool { return h.Writes(l.id, t.Slot, t.Key) })
 	}
 }
 
@@ -467,7 +467,7 @@ func (l *Link) Close() {
 	again, up, w := l.closed.Swap(true), l.up, l.wire.Load()
 	for _, e := range l.early {
 		switch e.h.Kind {
-		case 0, tcp.Put, tcp.Write, tcp.Call:
+		case 0, frame.Put, frame.Write, frame.Call:
 			l.sent.Add(1)
 		}
 	}
@@ -491,10 +491,10 @@ func (l *Link) Close() {
 	w.mu.Unlock()
 	for i := range w.data {
 		c := w.data[i].Conn
-		c.Stop(func(h tcp.Header) bool { return h.Comm == l.id })
+		c.Stop(func(h frame.Header) bool { return h.Comm == l.id })
 		c.Drop(l.id)
 		if theirs {
-			c.Put(tcp.Header{Kind: tcp.Over, Comm: l.id}, nil, nil) // after all puts
+			c.Put(frame.Header{Kind: frame.Over, Comm: l.id}, nil, nil) // after all puts
 		}
 	}
 }

@@ -16,7 +16,7 @@ import (
 	"github.com/ubcoll/ubcoll/fault"
 	"github.com/ubcoll/ubcoll/internal/race"
 	"github.com/ubcoll/ubcoll/internal/testkit"
-	"github.com/ubcoll/ubcoll/internal/transport/net/tcp"
+	"github.com/ubcoll/ubcoll/internal/transport/net/frame"
 )
 
 // Puts of every size land whole, followed by their word.
@@ -146,7 +146,7 @@ func TestRevoke(t *testing.T) {
 		if landed {
 			require.Equal(t, n, before)
 		} else {
-			require.Zero(t, before%tcp.MaxPayload)
+			require.Zero(t, before%frame.MaxPayload)
 			require.Less(t, before, n)
 		}
 		p.la.Put(0, seq, at(from), n)
@@ -366,7 +366,7 @@ func TestSevered(t *testing.T) {
 	oa.Put(0, 1, nil, 0) // comes after
 	ob.until(t, 0, 1)
 	landed := bytes.Count(to, []byte("x"))
-	require.Zero(t, landed%tcp.MaxPayload)
+	require.Zero(t, landed%frame.MaxPayload)
 	require.Less(t, landed, len(to))
 	require.Zero(t, p.lb.Word(0).Load())
 	require.Zero(t, p.lb.Word(1).Load())

@@ -12,7 +12,7 @@ import (
 
 	"github.com/ubcoll/ubcoll/internal/env"
 	"github.com/ubcoll/ubcoll/internal/transport"
-	"github.com/ubcoll/ubcoll/internal/transport/net/tcp"
+	"github.com/ubcoll/ubcoll/internal/transport/net/frame"
 )
 
 // rail is a way to a peer: an address of this host that UBCOLL_NET names, and one of the peer's in the same subnet.
@@ -136,12 +136,12 @@ func (w *Wire) home(place int) int { return w.homes[place%len(w.homes)] }
 // choose returns the connection that a put takes. All to a place takes the same one, so that it stays in order, but for
 // a long put that answers a grant: until the peer grants again, nothing else of the place is under way. A put that
 // answers none may still be under way then, so another one follows it. The caller holds putting.
-func (l *Link) choose(w *Wire, h tcp.Header) int {
+func (l *Link) choose(w *Wire, h frame.Header) int {
 	x := &l.places[h.Place].theirs
 	answers := h.Seq == x.granted.Load()
 	if free := answers && !x.behind; free || x.by == 0 {
 		by := w.home(int(h.Place))
-		if free && len(w.rails) > 1 && h.Length > tcp.Short {
+		if free && len(w.rails) > 1 && h.Length > frame.Short {
 			by = w.soonest(int(h.Length))
 		}
 		x.by = uint8(by + 1)

@@ -14,7 +14,7 @@ import (
 	"github.com/ubcoll/ubcoll/fault"
 	"github.com/ubcoll/ubcoll/internal/testkit"
 	"github.com/ubcoll/ubcoll/internal/transport"
-	"github.com/ubcoll/ubcoll/internal/transport/net/tcp"
+	"github.com/ubcoll/ubcoll/internal/transport/net/frame"
 )
 
 // Rails are pairs of addresses in a subnet, one for each interface and subnet.
@@ -114,7 +114,7 @@ func TestSentInOrder(t *testing.T) {
 	p, from, read := busyRail(t, 3)
 	defer read()
 	before := p.ab.data[1].traffic().SentPuts
-	p.la.Put(1, 1, at(from), 2*tcp.Short)
+	p.la.Put(1, 1, at(from), 2*frame.Short)
 	require.Equal(t, before+1, p.ab.data[1].traffic().SentPuts, "the other rail is free")
 	require.Zero(t, p.ab.data[1].Queued())
 	p.la.Put(2, 1, nil, 0)
@@ -165,14 +165,14 @@ func TestSentOfDropped(t *testing.T) {
 // Only a long put that answers a grant may take another connection than the last to its place, and none that follows one
 // that answered no grant.
 func TestChoose(t *testing.T) {
-	const long = 2 * tcp.Short
+	const long = 2 * frame.Short
 	type step struct {
 		granted, seq uint64
 		n, want      int
 	}
 	for name, steps := range map[string][]step{
 		"long, granted":             {{1, 1, long, 1}},
-		"short, granted":            {{1, 1, tcp.Short, 0}},
+		"short, granted":            {{1, 1, frame.Short, 0}},
 		"long, posted":              {{0, 1, long, 0}},
 		"empty after granted":       {{1, 1, long, 1}, {1, 2, 0, 1}},
 		"granted after empty":       {{0, 1, 0, 0}, {2, 2, long, 0}},
@@ -187,7 +187,7 @@ func TestChoose(t *testing.T) {
 			for i, s := range steps {
 				x := &p.la.places[2]
 				x.theirs.granted.Store(s.granted)
-				require.Equal(t, s.want, p.la.choose(p.ab, tcp.Header{Kind: tcp.Put, Place: 2, Comm: commID, Seq: s.seq, Length: uint64(s.n)}), "put %d", i)
+				require.Equal(t, s.want, p.la.choose(p.ab, frame.Header{Kind: frame.Put, Place: 2, Comm: commID, Seq: s.seq, Length: uint64(s.n)}), "put %d", i)
 			}
 			p.la.putting.Unlock()
 			read()
@@ -366,7 +366,7 @@ func TestRailLost(t *testing.T) {
 			lb.Grant(0, 1, at(buf), len(buf))
 			testkit.Eventually(t, func() bool { lb.Poll(); return la.Granted(0).Load() == 1 })
 			la.putting.Lock()
-			ab.data[1].Put(tcp.Header{Kind: tcp.Put, Comm: commID, Seq: 1, Length: uint64(len(buf))}, at(buf), &la.order.Load().sent[1])
+			ab.data[1].Put(frame.Header{Kind: frame.Put, Comm: commID, Seq: 1, Length: uint64(len(buf))}, at(buf), &la.order.Load().sent[1])
 			la.putting.Unlock()
 		}
 		all.Go(func() {

@@ -16,7 +16,7 @@ import (
 	"github.com/ubcoll/ubcoll/internal/race"
 	"github.com/ubcoll/ubcoll/internal/testkit"
 	"github.com/ubcoll/ubcoll/internal/transport"
-	"github.com/ubcoll/ubcoll/internal/transport/net/tcp"
+	"github.com/ubcoll/ubcoll/internal/transport/net/frame"
 )
 
 // server is a transport.Server that has memory for slot 1, and records what it is asked.
@@ -129,7 +129,7 @@ func TestWrite(t *testing.T) {
 		want := make([]byte, len(sb.memory))
 		var asked []piece
 		var calls []string
-		for i, n := range []int{1, 8, tcp.Short, tcp.Short + 1, tcp.MaxPayload, tcp.MaxPayload + 1, 2 * tcp.MaxPayload, 20 << 20} {
+		for i, n := range []int{1, 8, frame.Short, frame.Short + 1, frame.MaxPayload, frame.MaxPayload + 1, 2 * frame.MaxPayload, 20 << 20} {
 			from := bytes.Repeat([]byte{byte(i + 1), 7, byte(n)}, n/3+1)[:n]
 			to := transport.Target{Key: uint64(i) + 1<<63, Slot: 1, Offset: uint64(1000*i + 3)}
 			copy(want[to.Offset:], from)
@@ -142,7 +142,7 @@ func TestWrite(t *testing.T) {
 			testkit.Eventually(t, func() bool { p.lb.Poll(); return len(sb.heard()) == i+1 })
 			require.True(t, bytes.Equal(want, sb.memory), "%d bytes", n)
 			for n > 0 {
-				k := min(n, tcp.MaxPayload)
+				k := min(n, frame.MaxPayload)
 				asked = append(asked, piece{to, k})
 				to.Offset, n = to.Offset+uint64(k), n-k
 			}
@@ -176,7 +176,7 @@ func TestMore(t *testing.T) {
 		p.a.mu.Unlock()
 		require.Equal(t, 1, held)
 		require.Zero(t, left)
-		require.EqualValues(t, before+uint64(2*tcp.HeaderSize+n+8), p.ab.data[0].traffic().SentBytes)
+		require.EqualValues(t, before+uint64(2*frame.HeaderSize+n+8), p.ab.data[0].traffic().SentBytes)
 	}
 	resume()
 	p.la.Write(to, at(from), 64<<10, true)
@@ -293,7 +293,7 @@ func TestRefusedWrite(t *testing.T) {
 	testkit.Eventually(t, func() bool { p.la.Poll(); p.lb.Poll(); return len(sb.heard()) == 2 })
 	require.Equal(t, []string{"call", "next"}, sb.heard())
 	require.Equal(t, from[:8], sb.memory)
-	require.Len(t, sb.pieces(), len(from)/tcp.MaxPayload+2)
+	require.Len(t, sb.pieces(), len(from)/frame.MaxPayload+2)
 	p.close(t)
 	require.Empty(t, p.toldB.downs())
 }
@@ -322,7 +322,7 @@ func TestWithdraw(t *testing.T) {
 		p.la.allSent(t)
 		testkit.Eventually(t, func() bool { p.lb.Poll(); return len(sb.heard()) == 1 })
 		landed := bytes.Count(sb.memory, []byte("x"))
-		require.Zero(t, landed%tcp.MaxPayload)
+		require.Zero(t, landed%frame.MaxPayload)
 		require.Less(t, landed, len(from))
 		require.Equal(t, landed, bytes.Count(sb.memory[:landed], []byte("x")))
 		require.Equal(t, other, sb.memory[31<<20:][:len(other)])
@@ -334,14 +334,14 @@ func TestWithdraw(t *testing.T) {
 
 // rawWrite is the bytes of a write's frame.
 func rawWrite(t transport.Target, b []byte) []byte {
-	f := make([]byte, tcp.HeaderSize, tcp.HeaderSize+len(b))
-	tcp.Header{Kind: tcp.Write, Place: t.Slot, Comm: commID, Seq: t.Key, Length: uint64(len(b)), Offset: t.Offset}.Encode(f)
+	f := make([]byte, frame.HeaderSize, frame.HeaderSize+len(b))
+	frame.Header{Kind: frame.Write, Place: t.Slot, Comm: commID, Seq: t.Key, Length: uint64(len(b)), Offset: t.Offset}.Encode(f)
 	return append(f, b...)
 }
 
 func rawCall(text string) []byte {
-	f := make([]byte, tcp.HeaderSize, tcp.HeaderSize+len(text))
-	tcp.Header{Kind: tcp.Call, Comm: commID, Length: uint64(len(text))}.Encode(f)
+	f := make([]byte, frame.HeaderSize, frame.HeaderSize+len(text))
+	frame.Header{Kind: frame.Call, Comm: commID, Length: uint64(len(text))}.Encode(f)
 	return append(f, text...)
 }
 
@@ -369,18 +369,18 @@ func TestRefuse(t *testing.T) {
 			p := served(t, 1, nil, sb)
 			ping, pong := links(t, p.ab, p.ba, 9, 1)
 			fd := p.ab.data[0].end.fd
-			frame := rawWrite(to, bytes.Repeat([]byte("x"), 200<<10))
-			half := len(frame) - 150<<10
-			_, err := unix.Write(fd, frame[:half])
+			raw := rawWrite(to, bytes.Repeat([]byte("x"), 200<<10))
+			half := len(raw) - 150<<10
+			_, err := unix.Write(fd, raw[:half])
 			require.NoError(t, err)
 			count := func() int { return bytes.Count(sb.memory, []byte("x")) }
 			resume := hold(t, p.b) // only this goroutine receives, so the memory can be looked at
-			testkit.Eventually(t, func() bool { p.lb.Poll(); return count() == half-tcp.HeaderSize })
+			testkit.Eventually(t, func() bool { p.lb.Poll(); return count() == half-frame.HeaderSize })
 			if !k.whole && name == "refused" {
 				sb.refuse()
 			}
 			k.stop(p)
-			for rest := append(frame[half:], rawCall("after")...); len(rest) > 0; {
+			for rest := append(raw[half:], rawCall("after")...); len(rest) > 0; {
 				n, err := unix.Write(fd, rest)
 				if err != nil {
 					require.ErrorIs(t, err, unix.EAGAIN)
@@ -393,9 +393,9 @@ func TestRefuse(t *testing.T) {
 			resume()
 			require.Equal(t, k.calls, sb.heard())
 			if k.whole {
-				require.Equal(t, len(frame)-tcp.HeaderSize, count())
+				require.Equal(t, len(raw)-frame.HeaderSize, count())
 			} else {
-				require.Equal(t, half-tcp.HeaderSize, count())
+				require.Equal(t, half-frame.HeaderSize, count())
 			}
 			p.close(t)
 			require.Empty(t, p.toldB.downs())
@@ -411,8 +411,8 @@ func TestCallInHalves(t *testing.T) {
 		p := served(t, 1, nil, sb)
 		ping, pong := links(t, p.ab, p.ba, 9, 1)
 		fd := p.ab.data[0].end.fd
-		frame := rawCall("a call in halves")
-		_, err := unix.Write(fd, frame[:tcp.HeaderSize+5])
+		raw := rawCall("a call in halves")
+		_, err := unix.Write(fd, raw[:frame.HeaderSize+5])
 		require.NoError(t, err)
 		testkit.Eventually(t, func() bool { p.lb.Poll(); return p.ba.data[0].traffic().ReceivedPuts > 0 })
 		want := []string{"a call in halves"}
@@ -420,7 +420,7 @@ func TestCallInHalves(t *testing.T) {
 			p.lb.Close()
 			want = []string{}
 		}
-		_, err = unix.Write(fd, frame[tcp.HeaderSize+5:])
+		_, err = unix.Write(fd, raw[frame.HeaderSize+5:])
 		require.NoError(t, err)
 		ping.Put(0, 1, nil, 0)
 		pong.until(t, 0, 1)

@@ -13,6 +13,7 @@ import (
 	"github.com/ubcoll/ubcoll/fault"
 	"github.com/ubcoll/ubcoll/internal/env"
 	"github.com/ubcoll/ubcoll/internal/transport"
+	"github.com/ubcoll/ubcoll/internal/transport/net/frame"
 	"github.com/ubcoll/ubcoll/internal/transport/net/tcp"
 )
 
@@ -167,7 +168,7 @@ func (w *Wire) heard(err error) {
 			w.node.poll.remove(&w.control.end)
 		}
 		w.settle()
-	case errors.Is(err, tcp.ErrFrame), errors.Is(err, errTold):
+	case errors.Is(err, frame.ErrFrame), errors.Is(err, errTold):
 		w.finish(transport.Broken, err)
 	case errors.As(err, new(lostRail)):
 		w.finish(transport.Cut, err)
@@ -231,7 +232,7 @@ func (w *Wire) over(d *data, err error) {
 		return
 	}
 	w.node.poll.remove(&d.end)
-	if errors.Is(err, tcp.ErrFrame) {
+	if errors.Is(err, frame.ErrFrame) {
 		w.finish(transport.Broken, err)
 		return
 	}
@@ -281,7 +282,7 @@ func (w *Wire) finish(kind transport.DownKind, err error) {
 	if w.ended.Swap(true) {
 		return
 	}
-	if kind == transport.Broken && errors.Is(err, tcp.ErrFrame) {
+	if kind == transport.Broken && errors.Is(err, frame.ErrFrame) {
 		text := err.Error()
 		w.control.tell(controlBroken, []byte(text[:min(len(text), transport.MaxText)]), false)
 	}
@@ -345,18 +346,18 @@ func (w *Wire) left() string {
 	return "has not closed its end"
 }
 
-// sink is the tcp.Sink of a data connection.
+// sink is the frame.Sink of a data connection.
 type sink struct {
 	w *Wire
 	i int
 }
 
-// Place implements tcp.Sink.
-func (s sink) Place(h tcp.Header) (unsafe.Pointer, bool, error) {
+// Place implements frame.Sink.
+func (s sink) Place(h frame.Header) (unsafe.Pointer, bool, error) {
 	l := s.w.recent.Load()
 	if l == nil || l.id != h.Comm {
 		if l = (*s.w.links.Load())[h.Comm]; l == nil {
-			return nil, false, tcp.Refused(h, "no such communicator")
+			return nil, false, frame.Refused(h, "no such communicator")
 		}
 		s.w.recent.Store(l)
 	}
@@ -368,13 +369,13 @@ func (s sink) Place(h tcp.Header) (unsafe.Pointer, bool, error) {
 		defer l.landing.Unlock()
 	}
 	if l.over.Load()&(1<<s.i) != 0 {
-		return nil, false, tcp.Refused(h, "it was said to be closed")
+		return nil, false, frame.Refused(h, "it was said to be closed")
 	}
 	if l.closed.Load() {
 		return nil, false, nil
 	}
 	if uint64(h.Place) >= uint64(len(l.places)) {
-		return nil, false, tcp.Refused(h, fmt.Sprintf("there are %d places", len(l.places)))
+		return nil, false, frame.Refused(h, fmt.Sprintf("there are %d places", len(l.places)))
 	}
 	x := &l.places[h.Place]
 	if h.Seq <= x.done {
@@ -388,25 +389,25 @@ func (s sink) Place(h tcp.Header) (unsafe.Pointer, bool, error) {
 	case h.Seq < g:
 		return nil, false, nil
 	case h.Seq > g:
-		return nil, false, tcp.Refused(h, fmt.Sprintf("sequence %d is granted", g))
+		return nil, false, frame.Refused(h, fmt.Sprintf("sequence %d is granted", g))
 	case h.Length > uint64(x.n-came):
-		return nil, false, tcp.Refused(h, fmt.Sprintf("%d bytes are granted, of which %d have come", x.n, came))
+		return nil, false, frame.Refused(h, fmt.Sprintf("%d bytes are granted, of which %d have come", x.n, came))
 	}
 	return unsafe.Add(x.p, came), true, nil
 }
 
 // reach returns where the payload of a write or a call goes, as Place does.
-func (s sink) reach(l *Link, h tcp.Header) (p unsafe.Pointer, ok bool, err error) {
+func (s sink) reach(l *Link, h frame.Header) (p unsafe.Pointer, ok bool, err error) {
 	switch {
 	case l.over.Load()&(1<<s.i) != 0:
-		return nil, false, tcp.Refused(h, "it was said to be closed")
+		return nil, false, frame.Refused(h, "it was said to be closed")
 	case s.i != s.w.home(0): // two would call the server at once
-		return nil, false, tcp.Refused(h, "it is on another connection")
+		return nil, false, frame.Refused(h, "it is on another connection")
 	case l.closed.Load():
 		return nil, false, nil
 	case l.server == nil:
-		return nil, false, tcp.Refused(h, "there is no server")
-	case h.Kind == tcp.Write:
+		return nil, false, frame.Refused(h, "there is no server")
+	case h.Kind == frame.Write:
 		p = l.server.Reach(transport.Target{Key: h.Seq, Slot: h.Place, Offset: h.Offset}, int(h.Length))
 		return p, p != nil, nil
 	}
@@ -416,8 +417,8 @@ func (s sink) reach(l *Link, h tcp.Header) (p unsafe.Pointer, ok bool, err error
 	return unsafe.Pointer(&l.called[0]), true, nil
 }
 
-// Landed implements tcp.Sink.
-func (s sink) Landed(h tcp.Header) {
+// Landed implements frame.Sink.
+func (s sink) Landed(h frame.Header) {
 	l := s.w.recent.Load()
 	if l == nil || l.id != h.Comm {
 		l = (*s.w.links.Load())[h.Comm]
@@ -426,7 +427,7 @@ func (s sink) Landed(h tcp.Header) {
 		return
 	}
 	if h.Kind.Served() {
-		if h.Kind == tcp.Call {
+		if h.Kind == frame.Call {
 			l.server.Called(l.called[:h.Length])
 		}
 		return
@@ -437,7 +438,7 @@ func (s sink) Landed(h tcp.Header) {
 	}
 	x := &l.places[h.Place]
 	came := x.cameOf(h.Seq) + int(h.Length)
-	if h.Kind == tcp.Part {
+	if h.Kind == frame.Part {
 		x.part, x.came = h.Seq, came
 		return
 	}
@@ -449,46 +450,46 @@ func (s sink) Landed(h tcp.Header) {
 	x.word.Store(h.Seq)
 }
 
-// Told implements tcp.Sink.
-func (s sink) Told(h tcp.Header) error {
+// Told implements frame.Sink.
+func (s sink) Told(h frame.Header) error {
 	l := (*s.w.links.Load())[h.Comm]
 	switch h.Kind {
-	case tcp.Open:
+	case frame.Open:
 		return s.w.opened(h)
-	case tcp.Refuse:
+	case frame.Refuse:
 		s.w.refused(h.Comm)
 		return nil
-	case tcp.Over:
+	case frame.Over:
 		return s.over(h)
 	}
 	switch {
 	case l == nil:
-		return tcp.Refused(h, "no such communicator")
+		return frame.Refused(h, "no such communicator")
 	case l.closed.Load():
 		return nil
 	case uint64(h.Place) >= uint64(len(l.places)):
-		return tcp.Refused(h, fmt.Sprintf("there are %d places", len(l.places)))
+		return frame.Refused(h, fmt.Sprintf("there are %d places", len(l.places)))
 	}
 	x := &l.places[h.Place]
 	switch h.Kind {
-	case tcp.Grant:
+	case frame.Grant:
 		if h.Seq <= x.theirs.granted.Load() {
-			return tcp.Refused(h, fmt.Sprintf("sequence %d was granted before", x.theirs.granted.Load()))
+			return frame.Refused(h, fmt.Sprintf("sequence %d was granted before", x.theirs.granted.Load()))
 		}
 		x.theirs.room.Store(int64(h.Length))
 		x.theirs.granted.Store(h.Seq)
-	case tcp.Revoke:
+	case frame.Revoke:
 		l.putting.Lock()
 		defer l.putting.Unlock()
 		l.lost = true
 		x.theirs.revoked = max(x.theirs.revoked, h.Seq)
 		c := s.w.data[s.i].Conn
 		c.Withdraw(h.Comm, h.Place, h.Seq)
-		h.Kind = tcp.Revoked
+		h.Kind = frame.Revoked
 		c.Put(h, nil, nil)
-	case tcp.Revoked:
+	case frame.Revoked:
 		if l.revoking.Load() == 0 {
-			return tcp.Refused(h, "nothing was revoked")
+			return frame.Refused(h, "nothing was revoked")
 		}
 		l.landing.Lock()
 		defer l.landing.Unlock()
@@ -502,7 +503,7 @@ func (s sink) Told(h tcp.Header) error {
 }
 
 // over handles the end of a communicator on this connection.
-func (s sink) over(h tcp.Header) error {
+func (s sink) over(h frame.Header) error {
 	w := s.w
 	w.mu.Lock()
 	w.forget(h.Comm)
@@ -511,7 +512,7 @@ func (s sink) over(h tcp.Header) error {
 	if l == nil { // the peer's Open frame is still on its way on the first connection, or no link was made of it
 		if len(w.overs) > mostAsked {
 			w.mu.Unlock()
-			return tcp.Refused(h, "too many communicators are over that were never open")
+			return frame.Refused(h, "too many communicators are over that were never open")
 		}
 		w.overs[h.Comm] |= bit
 		none := w.overs[h.Comm] == w.all()
@@ -526,7 +527,7 @@ func (s sink) over(h tcp.Header) error {
 	}
 	if l.over.Or(bit)&bit != 0 {
 		w.mu.Unlock()
-		return tcp.Refused(h, "it was said to be closed")
+		return frame.Refused(h, "it was said to be closed")
 	}
 	if l.closed.Load() {
 		w.put(h.Comm, l.rest())

@@ -1,18 +1,16 @@
+// Package tcp carries frames over TCP connections. The receiver reads payloads straight into the places that it reserved.
 package tcp
 
 import (
-	"fmt"
 	"io"
 	"slices"
 	"sync"
 	"sync/atomic"
 	"syscall"
 	"unsafe"
-)
 
-// Short is the largest payload that is copied behind its header, so that one call sends or receives both. A put of up
-// to that many bytes is a word.
-const Short = 4 << 10
+	"github.com/ubcoll/ubcoll/internal/transport/net/frame"
+)
 
 // ahead is how much is read together with a header. Copying some of it to its place is cheaper than another call.
 const ahead = 16 << 10
@@ -20,18 +18,6 @@ const ahead = 16 << 10
 // batch is about how many bytes one Receive, Put or Flush moves at most, so that a waiting caller can look at its words
 // in between.
 const batch = 1 << 20
-
-// Sink receives frames. Its methods are called by one goroutine at a time, and may call Put, Queue, Withdraw and
-// WithdrawWrites alone, of any connection.
-type Sink interface {
-	// Place returns where the payload of a frame goes that has one. If not ok, it is read and dropped. An error ends the
-	// connection.
-	Place(h Header) (p unsafe.Pointer, ok bool, err error)
-	// Landed is called once all of a frame is where Place said.
-	Landed(h Header)
-	// Told is called for every frame without a payload. An error ends the connection.
-	Told(h Header) error
-}
 
 // Conn is one data connection. Its methods are local and safe for concurrent use. None waits for the peer.
 //
@@ -42,25 +28,25 @@ type Sink interface {
 // a put.
 type Conn struct {
 	fd   int // -1 once closed; written under receiving and sending
-	sink Sink
+	sink frame.Sink
 	want func(room bool) // tells whether the connection wants to know when the socket takes more
 
 	counts counts
 
 	receiving sync.Mutex
-	in        [HeaderSize + ahead]byte
-	at, have  int    // in[at:have] has not been handled yet
-	now       Header // the frame whose payload is being read
-	rest      int    // how much of it is missing; 0: no frame is being read
-	dry       bool   // the last call read less than it asked for
+	in        [frame.HeaderSize + ahead]byte
+	at, have  int          // in[at:have] has not been handled yet
+	now       frame.Header // the frame whose payload is being read
+	rest      int          // how much of it is missing; 0: no frame is being read
+	dry       bool         // the last call read less than it asked for
 	base      unsafe.Pointer
 	end       error
 	into      [2]iovec
 
 	sending sync.Mutex // held by the goroutine that sends, or takes puts out of the queue
 	wanted  bool
-	out     [HeaderSize + Short]byte
-	heads   [together][HeaderSize]byte
+	out     [frame.HeaderSize + frame.Short]byte
+	heads   [together][frame.HeaderSize]byte
 	from    [1 + 2*together]iovec
 	message scatter
 
@@ -80,7 +66,9 @@ const (
 
 // New makes a connection of a non-blocking socket, and owns it from now on. want tells whether the connection wants
 // Flush to be called once the socket takes more.
-func New(fd int, sink Sink, want func(room bool)) *Conn { return &Conn{fd: fd, sink: sink, want: want} }
+func New(fd int, sink frame.Sink, want func(room bool)) *Conn {
+	return &Conn{fd: fd, sink: sink, want: want}
+}
 
 // Receive reads what has arrived, up to about 1 MiB, and reports whether there was anything; if not it costs one system
 // call. It does nothing while another goroutine receives. Once there is an error, every call returns it: io.EOF after
@@ -126,9 +114,9 @@ func (c *Conn) receive() (moved bool, err error) {
 			// Reads beyond the payload, too: usually that is the next header.
 			k := min(c.rest, mostIn)
 			c.into[0] = element(unsafe.Add(c.base, int(c.now.Length)-c.rest), k)
-			c.into[1] = element(unsafe.Pointer(&c.in[0]), HeaderSize+Short)
+			c.into[1] = element(unsafe.Pointer(&c.in[0]), frame.HeaderSize+frame.Short)
 			v := c.into[:]
-			if asked = k + HeaderSize + Short; k < c.rest {
+			if asked = k + frame.HeaderSize + frame.Short; k < c.rest {
 				v, asked = v[:1], k
 			}
 			n, e = gather(c.fd, v)
@@ -175,26 +163,26 @@ func (c *Conn) arrived(n int) error {
 		}
 	}
 	c.have += n
-	for c.have-c.at >= HeaderSize && c.rest == 0 {
-		h, err := Decode(c.in[c.at:])
+	for c.have-c.at >= frame.HeaderSize && c.rest == 0 {
+		h, err := frame.Decode(c.in[c.at:])
 		if err != nil {
 			return err
 		}
-		if !h.Kind.loaded() {
+		if !h.Kind.Loaded() {
 			if err := c.sink.Told(h); err != nil {
 				return err
 			}
-			c.at += HeaderSize
+			c.at += frame.HeaderSize
 			continue
 		}
 		p, ok, err := c.sink.Place(h)
 		if err != nil {
 			return err
 		}
-		if h.Kind != Part {
+		if h.Kind != frame.Part {
 			c.counts.putsReceived++
 		}
-		c.at += HeaderSize
+		c.at += frame.HeaderSize
 		k := int(min(h.Length, uint64(c.have-c.at)))
 		if ok && k > 0 {
 			copy(unsafe.Slice((*byte)(p), k), c.in[c.at:])
@@ -214,7 +202,7 @@ func (c *Conn) arrived(n int) error {
 }
 
 // Stop runs f while nothing is received. If f says so of the current frame's header, the rest of that frame is dropped.
-func (c *Conn) Stop(f func(h Header) (drop bool)) {
+func (c *Conn) Stop(f func(h frame.Header) (drop bool)) {
 	c.receiving.Lock()
 	defer c.receiving.Unlock()
 	if f(c.now) && c.rest > 0 {
@@ -225,11 +213,11 @@ func (c *Conn) Stop(f func(h Header) (drop bool)) {
 // Put sends a frame, or a put or write of any length, as far as the kernel takes it at once, and queues the rest. p is in use
 // until sent is raised by 1, or Drop or Close has returned. sent is the same for all puts of a communicator, or nil.
 // After Close, Put does nothing.
-func (c *Conn) Put(h Header, p unsafe.Pointer, sent *atomic.Uint64) {
+func (c *Conn) Put(h frame.Header, p unsafe.Pointer, sent *atomic.Uint64) {
 	var direct bool
-	if h.payload() <= MaxPayload && c.queued.Load() == 0 && c.sending.TryLock() {
+	if h.Payload() <= frame.MaxPayload && c.queued.Load() == 0 && c.sending.TryLock() {
 		if direct = c.queued.Load() == 0; direct {
-			if h.Kind.loaded() {
+			if h.Kind.Loaded() {
 				c.counts.direct++
 			}
 			c.put(h, p, sent)
@@ -247,21 +235,21 @@ func (c *Conn) Put(h Header, p unsafe.Pointer, sent *atomic.Uint64) {
 }
 
 // put sends what is one frame. Nothing is queued before it.
-func (c *Conn) put(h Header, p unsafe.Pointer, sent *atomic.Uint64) {
+func (c *Conn) put(h frame.Header, p unsafe.Pointer, sent *atomic.Uint64) {
 	if c.fd < 0 {
 		return
 	}
-	n := h.payload()
+	n := h.Payload()
 	h.Encode(c.out[:])
 	var done int
 	var e syscall.Errno
-	if n <= Short {
+	if n <= frame.Short {
 		if n > 0 {
-			copy(c.out[HeaderSize:], unsafe.Slice((*byte)(p), n))
+			copy(c.out[frame.HeaderSize:], unsafe.Slice((*byte)(p), n))
 		}
-		done, e = send(c.fd, c.out[:HeaderSize+n])
+		done, e = send(c.fd, c.out[:frame.HeaderSize+n])
 	} else {
-		c.from[0], c.from[1] = element(unsafe.Pointer(&c.out[0]), HeaderSize), element(p, n)
+		c.from[0], c.from[1] = element(unsafe.Pointer(&c.out[0]), frame.HeaderSize), element(p, n)
 		done, e = c.message.send(c.fd, c.from[:2])
 		c.from[1] = iovec{}
 	}
@@ -269,11 +257,11 @@ func (c *Conn) put(h Header, p unsafe.Pointer, sent *atomic.Uint64) {
 		done = 0 // EAGAIN, or an error that Receive will report
 	}
 	c.counts.sent += uint64(done)
-	if done < HeaderSize+n {
+	if done < frame.HeaderSize+n {
 		c.wants(true)
 		c.mu.Lock()
 		defer c.mu.Unlock()
-		if n > Short { // before what was put meanwhile
+		if n > frame.Short { // before what was put meanwhile
 			x := c.wait(h, p, sent)
 			x.begun = done
 			if i := c.turn(h.Comm); i >= 0 {
@@ -283,7 +271,7 @@ func (c *Conn) put(h Header, p unsafe.Pointer, sent *atomic.Uint64) {
 			c.turns = slices.Insert(c.turns, 0, x)
 			return
 		}
-		c.first(c.out[done : HeaderSize+n])
+		c.first(c.out[done : frame.HeaderSize+n])
 	}
 	if sent != nil {
 		sent.Add(1)
@@ -291,7 +279,7 @@ func (c *Conn) put(h Header, p unsafe.Pointer, sent *atomic.Uint64) {
 }
 
 // Queue is Put, but nothing leaves before the next Put or Flush: then it does together with that.
-func (c *Conn) Queue(h Header, p unsafe.Pointer, sent *atomic.Uint64) { c.enqueue(h, p, sent) }
+func (c *Conn) Queue(h frame.Header, p unsafe.Pointer, sent *atomic.Uint64) { c.enqueue(h, p, sent) }
 
 // Flush sends what is queued as far as the kernel takes it. It does nothing while another goroutine sends, which will
 // look again.
@@ -372,17 +360,4 @@ func (c *Conn) Close() {
 			c.forget()
 		}
 	})
-}
-
-// Refused is the error of a Sink about a frame.
-func Refused(h Header, why string) error {
-	switch h.Kind {
-	case Write:
-		return fmt.Errorf("%w: %d bytes at %d of slot %d, key %d, of communicator %#x: %s", ErrFrame, h.Length, h.Offset, h.Place,
-			h.Seq, h.Comm, why)
-	case Call:
-		return fmt.Errorf("%w: a call of %d bytes of communicator %#x: %s", ErrFrame, h.Length, h.Comm, why)
-	}
-	return fmt.Errorf("%w: %d bytes for place %d of communicator %#x, sequence %d: %s", ErrFrame, h.Length, h.Place, h.Comm,
-		h.Seq, why)
 }

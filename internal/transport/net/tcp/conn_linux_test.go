@@ -17,6 +17,7 @@ import (
 
 	"github.com/ubcoll/ubcoll/internal/race"
 	"github.com/ubcoll/ubcoll/internal/transport"
+	. "github.com/ubcoll/ubcoll/internal/transport/net/frame"
 )
 
 // model takes frames for places 0 to 3 into memory of 64 bytes each, parts behind each other, drops those for 4 to 7,
@@ -144,7 +145,7 @@ func FuzzFrames(f *testing.F) {
 			var p unsafe.Pointer
 			var ok bool
 			switch {
-			case err == nil && !h.Kind.loaded():
+			case err == nil && !h.Kind.Loaded():
 				err = want.Told(h)
 				h.Length = 0
 			case err == nil:
@@ -237,7 +238,7 @@ func drain(t *testing.T, c *Conn, fd int) (frames []Header, bytes map[Header][]b
 		for len(got)-end >= HeaderSize {
 			h, err := Decode(got[end:])
 			require.NoError(t, err)
-			next := end + HeaderSize + h.payload()
+			next := end + HeaderSize + h.Payload()
 			if next > len(got) {
 				break
 			}
@@ -253,7 +254,7 @@ func drain(t *testing.T, c *Conn, fd int) (frames []Header, bytes map[Header][]b
 }
 
 // What tables of puts and frames consist of.
-func frame(comm uint64, place uint32, seq uint64, n int) Header {
+func putFrame(comm uint64, place uint32, seq uint64, n int) Header {
 	return Header{Kind: Put, Comm: comm, Place: place, Seq: seq, Length: uint64(n)}
 }
 
@@ -288,35 +289,35 @@ func TestQueueOrder(t *testing.T) {
 		puts []Header
 		want []Header
 	}{
-		{"parts", []Header{frame(1, 0, 1, 2*most+5000)}, []Header{part(1, 0, 1), part(1, 0, 1), frame(1, 0, 1, 5000)}},
-		{"one frame", []Header{frame(1, 0, 1, most)}, []Header{frame(1, 0, 1, most)}},
-		{"one more byte", []Header{frame(1, 0, 1, most+1)}, []Header{part(1, 0, 1), frame(1, 0, 1, 1)}},
-		{"two whole frames", []Header{frame(1, 0, 1, 2*most)}, []Header{part(1, 0, 1), frame(1, 0, 1, most)}},
-		{"turns", []Header{frame(1, 0, 1, 3*most), frame(2, 0, 1, 2*most), frame(1, 1, 1, 5000), frame(3, 0, 1, 5000)},
-			[]Header{part(1, 0, 1), part(2, 0, 1), frame(3, 0, 1, 5000), part(1, 0, 1), frame(2, 0, 1, most),
-				frame(1, 0, 1, most), frame(1, 1, 1, 5000)}},
-		{"a turn has few frames", []Header{frame(1, 0, 1, 5000), frame(1, 1, 1, 5000), frame(1, 2, 1, 5000), frame(1, 3, 1, 5000), frame(1, 4, 1, 5000),
-			frame(1, 5, 1, 5000), frame(1, 6, 1, 5000), frame(1, 7, 1, 5000), frame(1, 8, 1, 5000), frame(2, 0, 1, 5000)},
-			[]Header{frame(1, 0, 1, 5000), frame(1, 1, 1, 5000), frame(1, 2, 1, 5000), frame(1, 3, 1, 5000), frame(1, 4, 1, 5000),
-				frame(1, 5, 1, 5000), frame(1, 6, 1, 5000), frame(1, 7, 1, 5000), frame(2, 0, 1, 5000), frame(1, 8, 1, 5000)}},
-		{"words first", []Header{frame(1, 0, 1, 2*most), frame(2, 0, 1, 8), note(Grant, 1, 0), frame(1, 1, 1, Short), note(Revoked, 2, 0),
-			frame(1, 2, 1, 0), frame(1, 3, 1, Short+1)},
-			[]Header{frame(2, 0, 1, 8), note(Grant, 1, 0), frame(1, 1, 1, Short), note(Revoked, 2, 0), frame(1, 2, 1, 0), part(1, 0, 1),
-				frame(1, 0, 1, most), frame(1, 3, 1, Short+1)}},
-		{"a word behind its place", []Header{frame(1, 0, 1, most+1), frame(1, 0, 2, 8), frame(1, 0, 3, 0), frame(2, 0, 1, 8), frame(1, 1, 1, 8)},
-			[]Header{frame(2, 0, 1, 8), frame(1, 1, 1, 8), part(1, 0, 1), frame(1, 0, 1, 1), frame(1, 0, 2, 8), frame(1, 0, 3, 0)}},
+		{"parts", []Header{putFrame(1, 0, 1, 2*most+5000)}, []Header{part(1, 0, 1), part(1, 0, 1), putFrame(1, 0, 1, 5000)}},
+		{"one frame", []Header{putFrame(1, 0, 1, most)}, []Header{putFrame(1, 0, 1, most)}},
+		{"one more byte", []Header{putFrame(1, 0, 1, most+1)}, []Header{part(1, 0, 1), putFrame(1, 0, 1, 1)}},
+		{"two whole frames", []Header{putFrame(1, 0, 1, 2*most)}, []Header{part(1, 0, 1), putFrame(1, 0, 1, most)}},
+		{"turns", []Header{putFrame(1, 0, 1, 3*most), putFrame(2, 0, 1, 2*most), putFrame(1, 1, 1, 5000), putFrame(3, 0, 1, 5000)},
+			[]Header{part(1, 0, 1), part(2, 0, 1), putFrame(3, 0, 1, 5000), part(1, 0, 1), putFrame(2, 0, 1, most),
+				putFrame(1, 0, 1, most), putFrame(1, 1, 1, 5000)}},
+		{"a turn has few frames", []Header{putFrame(1, 0, 1, 5000), putFrame(1, 1, 1, 5000), putFrame(1, 2, 1, 5000), putFrame(1, 3, 1, 5000), putFrame(1, 4, 1, 5000),
+			putFrame(1, 5, 1, 5000), putFrame(1, 6, 1, 5000), putFrame(1, 7, 1, 5000), putFrame(1, 8, 1, 5000), putFrame(2, 0, 1, 5000)},
+			[]Header{putFrame(1, 0, 1, 5000), putFrame(1, 1, 1, 5000), putFrame(1, 2, 1, 5000), putFrame(1, 3, 1, 5000), putFrame(1, 4, 1, 5000),
+				putFrame(1, 5, 1, 5000), putFrame(1, 6, 1, 5000), putFrame(1, 7, 1, 5000), putFrame(2, 0, 1, 5000), putFrame(1, 8, 1, 5000)}},
+		{"words first", []Header{putFrame(1, 0, 1, 2*most), putFrame(2, 0, 1, 8), note(Grant, 1, 0), putFrame(1, 1, 1, Short), note(Revoked, 2, 0),
+			putFrame(1, 2, 1, 0), putFrame(1, 3, 1, Short+1)},
+			[]Header{putFrame(2, 0, 1, 8), note(Grant, 1, 0), putFrame(1, 1, 1, Short), note(Revoked, 2, 0), putFrame(1, 2, 1, 0), part(1, 0, 1),
+				putFrame(1, 0, 1, most), putFrame(1, 3, 1, Short+1)}},
+		{"a word behind its place", []Header{putFrame(1, 0, 1, most+1), putFrame(1, 0, 2, 8), putFrame(1, 0, 3, 0), putFrame(2, 0, 1, 8), putFrame(1, 1, 1, 8)},
+			[]Header{putFrame(2, 0, 1, 8), putFrame(1, 1, 1, 8), part(1, 0, 1), putFrame(1, 0, 1, 1), putFrame(1, 0, 2, 8), putFrame(1, 0, 3, 0)}},
 		{"a write in frames", []Header{write(1, 7, 9, 100, 2*most+5000)},
 			[]Header{write(1, 7, 9, 100, most), write(1, 7, 9, 100+most, most), write(1, 7, 9, 100+2*most, 5000)}},
-		{"writes and calls first", []Header{frame(1, 0, 1, most+1), write(1, 0, 1, 5, Short), call(1, 8), write(1, 0, 1, 0, 1)},
-			[]Header{write(1, 0, 1, 5, Short), call(1, 8), write(1, 0, 1, 0, 1), part(1, 0, 1), frame(1, 0, 1, 1)}},
+		{"writes and calls first", []Header{putFrame(1, 0, 1, most+1), write(1, 0, 1, 5, Short), call(1, 8), write(1, 0, 1, 0, 1)},
+			[]Header{write(1, 0, 1, 5, Short), call(1, 8), write(1, 0, 1, 0, 1), part(1, 0, 1), putFrame(1, 0, 1, 1)}},
 		{"writes and calls in order", []Header{write(1, 7, 9, 1, most+1), call(1, Short), write(1, 6, 9, 5, 8), write(1, 7, 9, 0, 5000), call(1, 1),
 			call(2, 2), write(2, 7, 9, 3, 8)},
 			[]Header{call(2, 2), write(2, 7, 9, 3, 8), write(1, 7, 9, 1, most), write(1, 7, 9, 1+most, 1), call(1, Short), write(1, 6, 9, 5, 8),
 				write(1, 7, 9, 0, 5000), call(1, 1)}},
-		{"a slot is no place", []Header{write(1, 0, 1, 0, 5000), frame(1, 0, 1, 8), note(Grant, 1, 0), call(1, 8)},
-			[]Header{frame(1, 0, 1, 8), note(Grant, 1, 0), write(1, 0, 1, 0, 5000), call(1, 8)}},
-		{"turns of writes", []Header{write(1, 0, 1, 0, 2*most), call(1, 8), frame(2, 0, 1, most+5000), write(2, 3, 1, 0, 5000)},
-			[]Header{write(1, 0, 1, 0, most), part(2, 0, 1), write(1, 0, 1, most, most), frame(2, 0, 1, 5000), write(2, 3, 1, 0, 5000), call(1, 8)}},
+		{"a slot is no place", []Header{write(1, 0, 1, 0, 5000), putFrame(1, 0, 1, 8), note(Grant, 1, 0), call(1, 8)},
+			[]Header{putFrame(1, 0, 1, 8), note(Grant, 1, 0), write(1, 0, 1, 0, 5000), call(1, 8)}},
+		{"turns of writes", []Header{write(1, 0, 1, 0, 2*most), call(1, 8), putFrame(2, 0, 1, most+5000), write(2, 3, 1, 0, 5000)},
+			[]Header{write(1, 0, 1, 0, most), part(2, 0, 1), write(1, 0, 1, most, most), putFrame(2, 0, 1, 5000), write(2, 3, 1, 0, 5000), call(1, 8)}},
 	} {
 		t.Run(k.name, func(t *testing.T) {
 			c, fd, _ := full(t)
@@ -325,7 +326,7 @@ func TestQueueOrder(t *testing.T) {
 			counts := [4]uint64{}
 			c.sending.Lock() // so that all is queued
 			for _, h := range k.puts {
-				if !h.Kind.loaded() {
+				if !h.Kind.Loaded() {
 					c.Queue(h, nil, nil)
 					continue
 				}
@@ -363,16 +364,16 @@ func TestCallLength(t *testing.T) {
 		puts        []Header
 		words, want int
 	}{
-		{"words and a turn", []Header{frame(1, 0, 1, 3*MaxPayload), frame(2, 0, 1, 8), frame(2, 1, 1, MaxPayload)}, HeaderSize + 8,
+		{"words and a turn", []Header{putFrame(1, 0, 1, 3*MaxPayload), putFrame(2, 0, 1, 8), putFrame(2, 1, 1, MaxPayload)}, HeaderSize + 8,
 			2*HeaderSize + 8 + MaxPayload},
-		{"a turn of several puts", []Header{frame(1, 0, 1, 100<<10), frame(1, 1, 1, 100<<10), frame(1, 2, 1, 100<<10), frame(1, 3, 1, 100<<10),
-			frame(2, 0, 1, 5000)}, 0, 3 * (HeaderSize + 100<<10)},
-		{"puts that nobody waits for", slices.Repeat([]Header{frame(1, 0, 1, 100<<10)}, together+1), 0, together * (HeaderSize + 100<<10)},
-		{"frames that nobody waits for", []Header{frame(1, 0, 1, mostOut+MaxPayload)}, 0, mostOut/MaxPayload*HeaderSize + mostOut},
+		{"a turn of several puts", []Header{putFrame(1, 0, 1, 100<<10), putFrame(1, 1, 1, 100<<10), putFrame(1, 2, 1, 100<<10), putFrame(1, 3, 1, 100<<10),
+			putFrame(2, 0, 1, 5000)}, 0, 3 * (HeaderSize + 100<<10)},
+		{"puts that nobody waits for", slices.Repeat([]Header{putFrame(1, 0, 1, 100<<10)}, together+1), 0, together * (HeaderSize + 100<<10)},
+		{"frames that nobody waits for", []Header{putFrame(1, 0, 1, mostOut+MaxPayload)}, 0, mostOut/MaxPayload*HeaderSize + mostOut},
 		{"a short write and its call", []Header{write(1, 0, 1, 0, 8), call(1, 8)}, 2 * (HeaderSize + 8), 2 * (HeaderSize + 8)},
 		{"a write and its call", []Header{write(1, 0, 1, 0, MaxPayload), call(1, 8)}, 0, 2*HeaderSize + MaxPayload + 8},
 		{"a long write", []Header{write(1, 0, 1, 0, mostOut+MaxPayload), call(1, 8)}, 0, mostOut/MaxPayload*HeaderSize + mostOut},
-		{"many words", append(slices.Repeat([]Header{frame(2, 0, 1, Short)}, MaxPayload/Short), frame(1, 0, 1, 5000)), MaxPayload, MaxPayload},
+		{"many words", append(slices.Repeat([]Header{putFrame(2, 0, 1, Short)}, MaxPayload/Short), putFrame(1, 0, 1, 5000)), MaxPayload, MaxPayload},
 	} {
 		t.Run(k.name, func(t *testing.T) {
 			c, _, _ := full(t)
@@ -403,8 +404,8 @@ func TestSkip(t *testing.T) {
 	b := make([]byte, MaxPayload)
 	c.Skip(1, &sent)
 	require.EqualValues(t, 1, sent.Load(), "nothing waits")
-	_, memory := c.fill(t, frame(1, 1, 1, 4*MaxPayload), &sent)
-	c.Put(frame(1, 2, 1, MaxPayload), unsafe.Pointer(&b[0]), &sent)
+	_, memory := c.fill(t, putFrame(1, 1, 1, 4*MaxPayload), &sent)
+	c.Put(putFrame(1, 2, 1, MaxPayload), unsafe.Pointer(&b[0]), &sent)
 	c.Skip(1, &sent)
 	c.Skip(1, &sent)
 	c.Skip(2, &others)
@@ -428,10 +429,10 @@ func TestTakenInPart(t *testing.T) {
 				}
 				before += k
 			}
-			h := frame(1, 1, 1, n)
+			h := putFrame(1, 1, 1, n)
 			b, other := pattern(h), make([]byte, 5000)
 			var sent atomic.Uint64
-			for _, h := range []Header{frame(2, 0, 1, 5000), frame(1, 2, 1, 5000), frame(2, 1, 1, 8)} { // while it is being sent
+			for _, h := range []Header{putFrame(2, 0, 1, 5000), putFrame(1, 2, 1, 5000), putFrame(2, 1, 1, 8)} { // while it is being sent
 				c.enqueue(h, unsafe.Pointer(&other[0]), &sent)
 			}
 			c.put(h, unsafe.Pointer(&b[0]), &sent)
@@ -447,7 +448,7 @@ func TestTakenInPart(t *testing.T) {
 			frames, got := drain(t, c, fd)
 			require.Len(t, frames, 4)
 			if n == Short+1 { // it has not begun
-				require.Equal(t, frame(2, 1, 1, 8), frames[0])
+				require.Equal(t, putFrame(2, 1, 1, 8), frames[0])
 				frames = frames[1:]
 			}
 			require.Equal(t, h, frames[0])
@@ -461,18 +462,18 @@ func TestTakenInPart(t *testing.T) {
 func TestWordBeside(t *testing.T) {
 	c, fd, wanted := full(t)
 	var sent, other atomic.Uint64
-	h := frame(1, 0, 1, 4<<20)
+	h := putFrame(1, 0, 1, 4<<20)
 	begun, memory := c.fill(t, h, &sent)
 	require.True(t, *wanted)
-	word := pattern(frame(2, 0, 1, 8))
-	c.Put(frame(2, 0, 1, 8), unsafe.Pointer(&word[0]), &other)
+	word := pattern(putFrame(2, 0, 1, 8))
+	c.Put(putFrame(2, 0, 1, 8), unsafe.Pointer(&word[0]), &other)
 	require.EqualValues(t, 1, other.Load())
 	clear(word) // it is a copy that waits
 	frames, got := drain(t, c, fd)
-	require.Equal(t, frame(2, 0, 1, 8), frames[begun+1])
+	require.Equal(t, putFrame(2, 0, 1, 8), frames[begun+1])
 	require.Len(t, frames, 4<<20/MaxPayload+1)
 	require.True(t, bytes.Equal(memory[:h.Length], got[Header{Comm: 1, Seq: 1}]))
-	require.Equal(t, pattern(frame(2, 0, 1, 8))[:8], got[Header{Comm: 2, Seq: 1}])
+	require.Equal(t, pattern(putFrame(2, 0, 1, 8))[:8], got[Header{Comm: 2, Seq: 1}])
 	require.False(t, *wanted)
 	require.EqualValues(t, 1, sent.Load())
 }
@@ -481,9 +482,9 @@ func TestWordBeside(t *testing.T) {
 func TestSentInOrder(t *testing.T) {
 	c, fd, _ := full(t)
 	var sent atomic.Uint64
-	_, memory := c.fill(t, frame(1, 0, 1, 4<<20), &sent)
+	_, memory := c.fill(t, putFrame(1, 0, 1, 4<<20), &sent)
 	for i, n := range []int{8, 5000, 8, 8} {
-		c.Put(frame(1, uint32(i+1), 1, n), unsafe.Pointer(&memory[0]), &sent)
+		c.Put(putFrame(1, uint32(i+1), 1, n), unsafe.Pointer(&memory[0]), &sent)
 	}
 	require.Zero(t, sent.Load())
 	buf := make([]byte, 4<<10)
@@ -510,8 +511,8 @@ func TestTakeBack(t *testing.T) {
 		left []Header // of those after the large one
 		sent uint64
 	}{
-		{"drop", func(c *Conn) { c.Drop(1) }, []Header{frame(2, 0, 1, 5000)}, 4},
-		{"withdraw", func(c *Conn) { c.Withdraw(1, 0, 7) }, []Header{frame(1, 1, 5, 5000), frame(1, 0, 9, 5000), frame(2, 0, 1, 5000)}, 1},
+		{"drop", func(c *Conn) { c.Drop(1) }, []Header{putFrame(2, 0, 1, 5000)}, 4},
+		{"withdraw", func(c *Conn) { c.Withdraw(1, 0, 7) }, []Header{putFrame(1, 1, 5, 5000), putFrame(1, 0, 9, 5000), putFrame(2, 0, 1, 5000)}, 1},
 		{"withdraw earlier ones", func(c *Conn) { c.Withdraw(1, 0, 4) }, nil, 0},
 		{"withdraw from another place", func(c *Conn) { c.Withdraw(1, 1, 4) }, nil, 0},
 		{"withdraw another communicator's", func(c *Conn) { c.Withdraw(2, 0, 1) }, nil, 0},
@@ -519,14 +520,14 @@ func TestTakeBack(t *testing.T) {
 		t.Run(k.name, func(t *testing.T) {
 			c, fd, wanted := full(t)
 			var sent, other atomic.Uint64
-			large := frame(1, 0, 5, 4<<20)
+			large := putFrame(1, 0, 5, 4<<20)
 			_, memory := c.fill(t, large, &sent)
 			want := bytes.Clone(memory)
 			small := make([]byte, 5000)
-			for _, h := range []Header{frame(1, 1, 5, 5000), frame(1, 0, 6, 5000), frame(1, 0, 9, 5000)} {
+			for _, h := range []Header{putFrame(1, 1, 5, 5000), putFrame(1, 0, 6, 5000), putFrame(1, 0, 9, 5000)} {
 				c.Put(h, unsafe.Pointer(&small[0]), &sent)
 			}
-			c.Put(frame(2, 0, 1, 5000), unsafe.Pointer(&small[0]), &other)
+			c.Put(putFrame(2, 0, 1, 5000), unsafe.Pointer(&small[0]), &other)
 			c.Queue(note(Grant, 2, 0), nil, nil)
 			x := c.turns[c.turn(1)]
 			n := (x.off + min(x.begun, 1) + MaxPayload - 1) / MaxPayload // frames; the kernel may have taken more meanwhile
@@ -554,7 +555,7 @@ func TestTakeBack(t *testing.T) {
 
 // WithdrawWrites takes back writes to a key, and Withdraw puts to a place that has the slot's number.
 func TestWithdrawWrites(t *testing.T) {
-	rest := []Header{frame(1, 0, 4, 5000), write(1, 0, 6, 0, 5000), write(1, 1, 5, 0, 5000), call(1, 100), write(2, 0, 5, 0, 5000)}
+	rest := []Header{putFrame(1, 0, 4, 5000), write(1, 0, 6, 0, 5000), write(1, 1, 5, 0, 5000), call(1, 100), write(2, 0, 5, 0, 5000)}
 	for _, k := range []struct {
 		name string
 		take func(c *Conn)
@@ -618,7 +619,7 @@ func TestDropAnywhere(t *testing.T) {
 		fds := pair(t)
 		c := New(fds[0], &model{}, func(bool) {})
 		var sent atomic.Uint64
-		h := frame(1, 0, 1, 5000)
+		h := putFrame(1, 0, 1, 5000)
 		if done%2 == 0 {
 			h = write(1, 0, 1, 1<<40, 5000)
 		}
@@ -658,14 +659,14 @@ func TestDropAll(t *testing.T) {
 	c.wanted = true
 	var sent atomic.Uint64
 	large := make([]byte, 5000)
-	c.enqueue(frame(1, 0, 1, 5000), unsafe.Pointer(&large[0]), &sent)
+	c.enqueue(putFrame(1, 0, 1, 5000), unsafe.Pointer(&large[0]), &sent)
 	c.Drop(1)
 	require.False(t, wanted)
 	require.Zero(t, c.Queued())
 	require.EqualValues(t, 1, sent.Load())
 	c.Close()
-	c.Put(frame(1, 0, 2, 5000), unsafe.Pointer(&large[0]), &sent)
-	c.Put(frame(1, 0, 3, 8), unsafe.Pointer(&large[0]), &sent)
+	c.Put(putFrame(1, 0, 2, 5000), unsafe.Pointer(&large[0]), &sent)
+	c.Put(putFrame(1, 0, 3, 8), unsafe.Pointer(&large[0]), &sent)
 	require.Zero(t, c.Queued())
 	require.EqualValues(t, 1, sent.Load())
 	require.NoError(t, unix.Close(fds[1]))
@@ -677,7 +678,7 @@ func TestPutMeanwhile(t *testing.T) {
 	c := New(fds[0], &model{}, func(bool) {})
 	var sent atomic.Uint64
 	b := make([]byte, 8)
-	c.alone(func() { c.Put(frame(1, 0, 1, 8), unsafe.Pointer(&b[0]), &sent) })
+	c.alone(func() { c.Put(putFrame(1, 0, 1, 8), unsafe.Pointer(&b[0]), &sent) })
 	require.Zero(t, c.Queued())
 
 	// Drop has the lock and is about to look into the queue.
@@ -688,7 +689,7 @@ func TestPutMeanwhile(t *testing.T) {
 		c.sending.Unlock()
 		runtime.Gosched()
 	}
-	h := frame(1, 0, 2, 0)
+	h := putFrame(1, 0, 2, 0)
 	c.words = append(c.words, make([]byte, HeaderSize)...)
 	h.Encode(c.words)
 	c.frames++
@@ -699,7 +700,7 @@ func TestPutMeanwhile(t *testing.T) {
 	<-dropped
 	require.Zero(t, c.Queued())
 	frames, _ := drain(t, c, fds[1])
-	require.Equal(t, []Header{frame(1, 0, 1, 8), h}, frames)
+	require.Equal(t, []Header{putFrame(1, 0, 1, 8), h}, frames)
 	c.Close()
 	require.NoError(t, unix.Close(fds[1]))
 }
@@ -717,9 +718,9 @@ func TestQueueAllocations(t *testing.T) {
 	trip := func() {
 		c.sending.Lock()
 		for comm := range uint64(3) {
-			c.Put(frame(comm, 0, 1, 2*MaxPayload), unsafe.Pointer(&large[0]), &sent)
-			c.Put(frame(comm, 1, 1, 8), unsafe.Pointer(&large[0]), &sent)
-			c.Put(frame(comm, 2, 1, 5000), unsafe.Pointer(&large[0]), &sent)
+			c.Put(putFrame(comm, 0, 1, 2*MaxPayload), unsafe.Pointer(&large[0]), &sent)
+			c.Put(putFrame(comm, 1, 1, 8), unsafe.Pointer(&large[0]), &sent)
+			c.Put(putFrame(comm, 2, 1, 5000), unsafe.Pointer(&large[0]), &sent)
 			c.Put(write(comm, 2, 1, 0, 5000), unsafe.Pointer(&large[0]), &sent)
 			c.Put(call(comm, 64), unsafe.Pointer(&large[0]), &sent)
 			c.Queue(note(Grant, comm, 1), nil, nil)

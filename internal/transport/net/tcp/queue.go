@@ -4,13 +4,15 @@ import (
 	"slices"
 	"sync/atomic"
 	"unsafe"
+
+	"github.com/ubcoll/ubcoll/internal/transport/net/frame"
 )
 
 // The queue of what the socket has not taken at once: see Conn.
 
 // put is one that waits for its turns.
 type put struct {
-	h      Header // of the whole put
+	h      frame.Header // of the whole put
 	p      unsafe.Pointer
 	off    int            // bytes of the payload whose frames have been sent
 	begun  int            // bytes of the next frame that have been sent, with its head
@@ -24,13 +26,13 @@ type put struct {
 const mostKept = 256
 
 // frame is the head of the put's frame that begins at off.
-func (x *put) frame(off int) Header {
+func (x *put) frame(off int) frame.Header {
 	h := x.h
 	left := int(h.Length) - off
-	if left > MaxPayload && h.Kind == Put {
-		h.Kind = Part
+	if left > frame.MaxPayload && h.Kind == frame.Put {
+		h.Kind = frame.Part
 	}
-	if h.Length = uint64(min(left, MaxPayload)); h.Kind == Write {
+	if h.Length = uint64(min(left, frame.MaxPayload)); h.Kind == frame.Write {
 		h.Offset += uint64(off)
 	}
 	return h
@@ -46,28 +48,28 @@ func (c *Conn) first(rest []byte) {
 	c.queued.Add(1)
 }
 
-func (c *Conn) enqueue(h Header, p unsafe.Pointer, sent *atomic.Uint64) {
+func (c *Conn) enqueue(h frame.Header, p unsafe.Pointer, sent *atomic.Uint64) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.counts.waited += h.frames()
-	n := h.payload()
-	behind := n > Short
+	c.counts.waited += h.Frames()
+	n := h.Payload()
+	behind := n > frame.Short
 	i := c.turn(h.Comm)
 	var last *put
 	if i >= 0 {
 		for last = c.turns[i]; ; last = last.next {
-			behind = behind || h.behind(&last.h)
+			behind = behind || h.Behind(&last.h)
 			if last.next == nil {
 				break
 			}
 		}
 	}
 	if !behind {
-		c.words = slices.Grow(c.words, HeaderSize+n)
+		c.words = slices.Grow(c.words, frame.HeaderSize+n)
 		at := len(c.words)
-		c.words = c.words[:at+HeaderSize+n]
+		c.words = c.words[:at+frame.HeaderSize+n]
 		h.Encode(c.words[at:])
-		copy(c.words[at+HeaderSize:], unsafe.Slice((*byte)(p), n))
+		copy(c.words[at+frame.HeaderSize:], unsafe.Slice((*byte)(p), n))
 		c.frames++
 		c.queued.Add(1)
 		switch {
@@ -104,7 +106,7 @@ func (c *Conn) Skip(comm uint64, sent *atomic.Uint64) {
 }
 
 // wait makes a put that waits for its turns.
-func (c *Conn) wait(h Header, p unsafe.Pointer, sent *atomic.Uint64) *put {
+func (c *Conn) wait(h frame.Header, p unsafe.Pointer, sent *atomic.Uint64) *put {
 	x := c.spare
 	if x == nil {
 		x = new(put)
@@ -112,7 +114,7 @@ func (c *Conn) wait(h Header, p unsafe.Pointer, sent *atomic.Uint64) *put {
 		c.spare = x.next
 	}
 	*x = put{h: h, p: p, sent: sent, counts: 1, copied: x.copied}
-	if h.Kind == Call { // its memory may be changed
+	if h.Kind == frame.Call { // its memory may be changed
 		x.copied = append(x.copied[:0], unsafe.Slice((*byte)(p), h.Length)...)
 		x.p = unsafe.Pointer(&x.copied[0])
 	}
@@ -156,7 +158,7 @@ func (c *Conn) plan() (v []iovec, words, want int) {
 	if len(c.turns) > 0 {
 		x = c.turns[0]
 	}
-	frames, limit := together, MaxPayload
+	frames, limit := together, frame.MaxPayload
 	if len(c.turns) == 1 { // nobody waits for the end of this turn
 		limit = mostOut
 	}
@@ -164,7 +166,7 @@ func (c *Conn) plan() (v []iovec, words, want int) {
 		if len(c.words) > 0 {
 			frames = 1
 		}
-	} else if words = min(len(c.words), MaxPayload); words > 0 {
+	} else if words = min(len(c.words), frame.MaxPayload); words > 0 {
 		v = append(v, element(unsafe.Pointer(&c.words[0]), words))
 		want = words
 		if words < len(c.words) {
@@ -182,13 +184,13 @@ func (c *Conn) plan() (v []iovec, words, want int) {
 			break
 		}
 		h.Encode(c.heads[i][:])
-		if begun < HeaderSize {
-			v = append(v, element(unsafe.Pointer(&c.heads[i][begun]), HeaderSize-begun))
+		if begun < frame.HeaderSize {
+			v = append(v, element(unsafe.Pointer(&c.heads[i][begun]), frame.HeaderSize-begun))
 		}
-		if done := max(begun-HeaderSize, 0); done < n {
+		if done := max(begun-frame.HeaderSize, 0); done < n {
 			v = append(v, element(unsafe.Add(x.p, off+done), n-done))
 		}
-		want += HeaderSize + n - begun
+		want += frame.HeaderSize + n - begun
 		begun = 0
 		if x.ends(off, n) {
 			x, off = x.next, 0
@@ -215,10 +217,10 @@ func (c *Conn) took(n, words int) {
 	}
 	x := c.turns[0]
 	for n > 0 {
-		size := min(int(x.h.Length)-x.off, MaxPayload) // of the frame's payload
-		k := min(n, HeaderSize+size-x.begun)
+		size := min(int(x.h.Length)-x.off, frame.MaxPayload) // of the frame's payload
+		k := min(n, frame.HeaderSize+size-x.begun)
 		n -= k
-		if x.begun += k; x.begun < HeaderSize+size {
+		if x.begun += k; x.begun < frame.HeaderSize+size {
 			break
 		}
 		x.begun = 0
@@ -245,7 +247,7 @@ func (c *Conn) Drop(comm uint64) { c.remove(comm, func(*put) bool { return true 
 // Withdraw does the same for a communicator's puts to a place, up to a sequence. What is put afterwards is sent after
 // the last frame of these.
 func (c *Conn) Withdraw(comm uint64, place uint32, seq uint64) {
-	c.remove(comm, func(x *put) bool { return x.h.Kind == Put && x.h.Place == place && x.h.Seq <= seq })
+	c.remove(comm, func(x *put) bool { return x.h.Kind == frame.Put && x.h.Place == place && x.h.Seq <= seq })
 }
 
 // WithdrawWrites does the same for a communicator's writes to a key.
@@ -288,7 +290,7 @@ func (c *Conn) remove(comm uint64, which func(x *put) bool) {
 // left is a copy of what is left of the frame that has begun.
 func (x *put) left() []byte {
 	h := x.frame(x.off)
-	b := make([]byte, HeaderSize, HeaderSize+int(h.Length))
+	b := make([]byte, frame.HeaderSize, frame.HeaderSize+int(h.Length))
 	h.Encode(b)
 	return append(b, unsafe.Slice((*byte)(unsafe.Add(x.p, x.off)), int(h.Length))...)[x.begun:]
 }

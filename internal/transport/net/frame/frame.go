@@ -1,6 +1,6 @@
-// Package tcp moves puts, writes and calls over a TCP connection. A frame is a header of 32 bytes and the payload. The
-// receiver reads the payload straight into the place that it reserved.
-package tcp
+// Package frame is what data connections carry, whatever they go over: frames. A frame is a header of 32 bytes and the
+// payload.
+package frame
 
 import (
 	"encoding/binary"
@@ -17,6 +17,10 @@ const (
 	MaxPayload = 256 << 10
 	MaxLength  = 1 << 40
 )
+
+// Short is the largest payload that is copied behind its header, so that it leaves with that. A put of up to that many bytes is
+// a word.
+const Short = 4 << 10
 
 const magic = 0x4255 // "UB"
 
@@ -37,8 +41,8 @@ const (
 	Call                    // Length bytes for the communicator's server
 )
 
-// loaded reports whether a payload follows frames of this kind.
-func (k Kind) loaded() bool { return k == Put || k >= Part }
+// Loaded reports whether a payload follows frames of this kind.
+func (k Kind) Loaded() bool { return k == Put || k >= Part }
 
 // Served reports whether frames of this kind are for the server, which gets them in order.
 func (k Kind) Served() bool { return k > Part }
@@ -124,28 +128,28 @@ func (h *Header) Writes(comm uint64, slot uint32, key uint64) bool {
 	return h.Kind == Write && h.Comm == comm && h.Place == slot && h.Seq == key
 }
 
-// payload is how many bytes follow the head.
-func (h *Header) payload() int {
-	if h.Kind.loaded() {
+// Payload is how many bytes follow the head.
+func (h *Header) Payload() int {
+	if h.Kind.Loaded() {
 		return int(h.Length)
 	}
 	return 0
 }
 
-// frames is how many puts this counts as at both ends: the receiver does not learn which of a long write's frames is the
+// Frames is how many puts this counts as at both ends: the receiver does not learn which of a long write's frames is the
 // last one.
-func (h *Header) frames() uint64 {
+func (h *Header) Frames() uint64 {
 	switch {
 	case h.Kind == Write:
 		return (h.Length + MaxPayload - 1) / MaxPayload
-	case h.Kind.loaded():
+	case h.Kind.Loaded():
 		return 1
 	}
 	return 0
 }
 
-// behind reports whether h may not leave before x, which was put before it by the same communicator.
-func (h *Header) behind(x *Header) bool {
+// Behind reports whether h may not leave before x, which was put before it by the same communicator.
+func (h *Header) Behind(x *Header) bool {
 	if h.Kind == Put {
 		return x.Kind == Put && x.Place == h.Place
 	}

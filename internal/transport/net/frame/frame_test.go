@@ -1,4 +1,4 @@
-package tcp
+package frame
 
 import (
 	"encoding/binary"
@@ -50,7 +50,7 @@ func TestHeader(t *testing.T) {
 			with(4, 3, k.place)
 			with(16, 3, k.seq)
 			with(16, 0, !k.seq)
-			empty := k.h.Kind == Put || !k.h.Kind.loaded()
+			empty := k.h.Kind == Put || !k.h.Kind.Loaded()
 			with(24, 0, empty)
 			with(24, min(k.length, 3), true)
 			with(24, k.length, empty || k.length > 0)
