@@ -84,6 +84,25 @@ func (c *Channel) Wait(ctx context.Context) error {
 	return nil
 }
 
+// Take is Wait without waiting: it reports whether there was an event. (ibv_get_cq_event)
+func (c *Channel) Take() (bool, error) {
+	var cq *C.ubv_cq
+	code, err := c.use(func() C.int {
+		code := C.ubv_get_event(c.channel, &cq)
+		if code == 0 {
+			C.ubv_ack(cq, 1)
+		}
+		return code
+	})
+	switch {
+	case err != nil:
+		return false, fmt.Errorf("completion channel of %s: %w", c.device.name, err)
+	case code == C.int(syscall.EAGAIN):
+		return false, nil
+	}
+	return code == 0, c.device.check("ibv_get_cq_event", "", code)
+}
+
 // Close destroys the channel; a Wait under way ends. (ibv_destroy_comp_channel)
 func (c *Channel) Close() error {
 	if err := c.end("completion channel of "+c.device.name, "ibv_destroy_comp_channel", c.device.name, func() C.int {

@@ -115,6 +115,9 @@ func (m *MR) PD() *PD { return nil }
 // FD is not supported here.
 func (c *Channel) FD() int { return -1 }
 
+// Take is not supported here.
+func (c *Channel) Take() (bool, error) { return false, errOther }
+
 // Wait is not supported here.
 func (c *Channel) Wait(context.Context) error { return errOther }
 

@@ -60,7 +60,18 @@ type Header struct {
 	Seq    uint64 // over 0, where the kind has one; or a write's key
 	Length uint64 // of the payload; a put of 0 bytes only raises the place's word
 	Offset uint64 // of a write; else 0
+
+	Landing Landing // of a grant, and of a put that answers it, where the wire can write there; it is not in the head
 }
+
+// Landing is registered memory that a peer may write to by RDMA. The zero Landing is none.
+type Landing struct {
+	Address    uint64
+	Key, Index uint32 // Index, below MaxIndex, says to the receiver which of its places this is
+}
+
+// MaxIndex is above the largest Landing.Index.
+const MaxIndex = 1 << 20
 
 // lengthBits is how many bits a write's length has in its head, below the offset.
 const lengthBits = 19
@@ -71,6 +82,13 @@ const (
 	_ = uint(1<<lengthBits - 1 - MaxPayload)
 	_ = uint64(transport.MaxOffset-1) << lengthBits
 )
+
+// Append adds h's bytes to b.
+func (h Header) Append(b []byte) []byte {
+	b = append(b, make([]byte, HeaderSize)...)
+	h.Encode(b[len(b)-HeaderSize:])
+	return b
+}
 
 // Encode writes h to the first HeaderSize bytes of b.
 func (h Header) Encode(b []byte) {

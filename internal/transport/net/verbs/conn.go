@@ -1,0 +1,340 @@
+package verbs
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"time"
+	"unsafe"
+
+	ib "github.com/ubcoll/ubcoll/hw/verbs"
+	"github.com/ubcoll/ubcoll/internal/transport/net/frame"
+	"github.com/ubcoll/ubcoll/register"
+)
+
+// Sink receives what comes on a connection.
+type Sink interface {
+	frame.Sink
+	// Wrote is called after the peer has written n bytes to the memory that a grant's Landing described, behind those
+	// before; last says that the put ends with them. Calls are as those of Landed. An error ends the connection.
+	Wrote(index uint32, n int, last bool) error
+}
+
+// Conn is one queue pair with its completion queue. Its methods are local and safe for concurrent use. None waits for
+// the peer but Connect, Ping and Drop.
+//
+// What cannot be sent at once waits in a queue, with the same order as that of package tcp: words first, then
+// communicators take turns with their other puts, a chunk each.
+type Conn struct {
+	nic     *NIC
+	channel *ib.Channel
+	cq      *ib.CQ
+	qp      *ib.QP
+	out     slots // of messages under way
+	find    func(addr uintptr, n int) *register.Claim
+	sink    Sink
+	counts  counts
+
+	receiving sync.Mutex // held by the goroutine that looks at the completion queue
+	done      [16]ib.Completion
+	used      []uint64 // receives that are to be posted again
+	pinged    bool     // the peer has
+	end       error
+	closed    bool  // written under receiving and sending
+	dead      bool  // the queue pair is destroyed; as closed
+	failed    error // of Close
+
+	sending sync.Mutex // held by the goroutine that posts
+	work    [batch]ib.Work
+
+	mu     sync.Mutex // guards the rest
+	have   int        // how many messages and chunks the peer has room for
+	owed   int        // receives that are posted again, and the peer does not know it
+	flight [depth]*put
+	sizes  [depth]int
+	first  uint64 // of flight that has not completed
+	next   uint64 // to be posted; its message is out's of the same index
+	queue  queue
+	ended  []*register.Claim     // of puts that are over: released once mu is not held
+	queued atomic.Int64          // words and puts that wait, and what is under way
+	broken atomic.Pointer[error] // of posting
+}
+
+const (
+	depth = credits + 1 // that are under way: an answer to the last one may come before its completion
+	batch = 16          // that one call posts
+	half  = credits / 2 // so many receives that the peer does not know of are worth a message
+)
+
+// The first byte of messages that are no frames, which begin with another. The second is how many credits they return.
+const (
+	credit = iota + 1
+	ping
+)
+
+// Immediates of chunks: the landing's index, whether the put ends, and how many credits return.
+const (
+	lastBit     = 1 << 20
+	creditShift = 24
+	mostReturns = 1<<8 - 1
+)
+
+// New makes this process's end of a connection, and returns its address for the peer's Connect. find returns the claim
+// on registered memory that contains the bytes at an address, or nil.
+func New(n *NIC, find func(addr uintptr, n int) *register.Claim) (c *Conn, addr ib.Address, err error) {
+	if err = n.take(); err != nil {
+		return nil, ib.Address{}, err
+	}
+	c = &Conn{nic: n, find: find, have: credits}
+	d := n.pd.Device()
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, c.free())
+		}
+	}()
+	if c.out, err = n.lay(depth); err != nil {
+		return nil, addr, err
+	}
+	if c.channel, err = d.CreateChannel(); err != nil {
+		return nil, addr, err
+	}
+	if c.cq, err = d.CreateCQ(depth+credits, c.channel); err != nil {
+		return nil, addr, err
+	}
+	if c.qp, err = n.pd.CreateQP(ib.QPConfig{Send: c.cq, Receive: c.cq, Shared: n.shared, Work: depth, Inline: inline}); err != nil {
+		return nil, addr, err
+	}
+	if addr, err = c.qp.Init(n.path, ib.RemoteWrite); err != nil {
+		return nil, addr, err
+	}
+	return c, addr, c.cq.Notify(false)
+}
+
+// inline is the largest message that every device takes inside of its work request, and sends without reading memory.
+const inline = 64
+
+// Connect connects the queue pair; name is the peer's name in errors. See QP.Connect.
+func (c *Conn) Connect(peer ib.Address, name string) error { return c.qp.Connect(peer, name) }
+
+// Ping sends the peer a message and waits until its own has come, or ctx ends. Both ends call it, once both have
+// connected, and before anything else.
+func (c *Conn) Ping(ctx context.Context) error {
+	c.message([]byte{ping, 0})
+	for {
+		c.receiving.Lock()
+		_, err := c.take(1)
+		pinged := c.pinged
+		c.receiving.Unlock()
+		c.mu.Lock()
+		came := c.first > 0
+		c.mu.Unlock()
+		switch {
+		case err != nil:
+			return err
+		case pinged && came:
+			return nil
+		case ctx.Err() != nil:
+			return fmt.Errorf("no answer to a ping: %w", context.Cause(ctx))
+		}
+		time.Sleep(20 * time.Microsecond)
+	}
+}
+
+// Begin says who receives. It is called once, after Ping.
+func (c *Conn) Begin(s Sink) { c.sink = s }
+
+// FD is readable once something has completed since the last Ready.
+func (c *Conn) FD() int { return c.channel.FD() }
+
+// Ready takes what FD tells of, so that it tells of what completes from now on.
+func (c *Conn) Ready() error {
+	if _, err := c.channel.Take(); err != nil {
+		return err
+	}
+	return c.cq.Notify(false)
+}
+
+// Receive handles what has completed, and reports whether there was anything. It does nothing while another goroutine
+// receives. Once there is an error, every call returns it: a *ib.CompletionError, frame.ErrFrame, or an error of the Sink.
+func (c *Conn) Receive() (moved bool, err error) {
+	if !c.receiving.TryLock() {
+		return false, nil
+	}
+	n, err := c.take(len(c.done))
+	c.receiving.Unlock()
+	c.credit()
+	return n > 0, err
+}
+
+// Drain waits until no other goroutine receives, and then receives all that has arrived. Its error is Receive's.
+func (c *Conn) Drain() error {
+	c.receiving.Lock()
+	defer c.receiving.Unlock()
+	for {
+		if n, err := c.take(len(c.done)); err != nil || n == 0 {
+			return err
+		}
+	}
+}
+
+// take handles up to most completions. The caller holds receiving.
+func (c *Conn) take(most int) (int, error) {
+	if c.end != nil {
+		return 0, c.end
+	}
+	if err := c.broken.Load(); err != nil {
+		c.end = *err
+		return 0, c.end
+	}
+	n, err := c.cq.Poll(c.done[:most], 1)
+	if err != nil {
+		c.end = err
+		return 0, err
+	}
+	for i := range c.done[:n] {
+		x := &c.done[i]
+		switch {
+		case c.end != nil:
+		case x.Status != ib.Success:
+			c.end = c.cq.Failure(x)
+		case !x.Received():
+			c.completed()
+		default:
+			c.used = append(c.used, x.ID)
+			c.end = c.arrived(x)
+		}
+	}
+	if len(c.used) > 0 {
+		if err := c.nic.again(c.used); err != nil && c.end == nil {
+			c.end = err
+		}
+		c.mu.Lock()
+		c.owed += len(c.used)
+		c.mu.Unlock()
+		c.used = c.used[:0]
+	}
+	return n, c.end
+}
+
+// unlock unlocks mu, and releases the claims of puts that are over.
+func (c *Conn) unlock() {
+	ended := c.ended
+	c.ended = nil
+	c.mu.Unlock()
+	for _, cl := range ended {
+		cl.Release()
+	}
+}
+
+// completed handles the end of the oldest work request that is under way.
+func (c *Conn) completed() {
+	c.mu.Lock()
+	defer c.unlock()
+	i := c.first % depth
+	x := c.flight[i]
+	c.flight[i] = nil
+	c.counts.acked += uint64(c.sizes[i])
+	c.first++
+	c.queued.Add(-1)
+	if x != nil {
+		x.flying--
+		c.settle(x.line)
+	}
+}
+
+// arrived handles a message or a chunk.
+func (c *Conn) arrived(x *ib.Completion) error {
+	c.counts.received.Add(uint64(x.Bytes))
+	if v, ok := x.Immediate(); ok {
+		c.returned(int(v >> creditShift))
+		last := v&lastBit != 0
+		if last {
+			c.counts.putsReceived.Add(1)
+		}
+		return c.sink.Wrote(v&(lastBit-1), int(x.Bytes), last)
+	}
+	b := unsafe.Slice((*byte)(c.nic.slot(x.ID)), slotBytes)[:x.Bytes]
+	if len(b) < 2 {
+		return fmt.Errorf("%w: a message of %d bytes", frame.ErrFrame, len(b))
+	}
+	switch {
+	case b[0] == credit:
+		c.returned(int(b[1]))
+		return nil
+	case b[0] == ping:
+		c.pinged = true
+		return nil
+	case len(b) < frame.HeaderSize:
+		return fmt.Errorf("%w: a message of %d bytes that begins with %#x", frame.ErrFrame, len(b), b[0])
+	}
+	c.returned(int(b[creditByte]))
+	b[creditByte] = 0
+	h, err := frame.Decode(b)
+	if err != nil {
+		return err
+	}
+	rest := b[frame.HeaderSize:]
+	switch {
+	case h.Kind == frame.Grant && len(rest) == landingBytes:
+		h.Landing = decodeLanding(rest)
+	case len(rest) != h.Payload():
+		return frame.Refused(h, fmt.Sprintf("%d bytes follow its head", len(rest)))
+	}
+	if !h.Kind.Loaded() {
+		return c.sink.Told(h)
+	}
+	p, ok, err := c.sink.Place(h)
+	if err != nil {
+		return err
+	}
+	if h.Kind != frame.Part {
+		c.counts.putsReceived.Add(1)
+	}
+	if ok {
+		copy(unsafe.Slice((*byte)(p), len(rest)), rest)
+		c.sink.Landed(h)
+	}
+	return nil
+}
+
+// creditByte is the byte of a frame's head that says how many credits return with it.
+const creditByte = 3
+
+const landingBytes = 16
+
+func appendLanding(b []byte, l frame.Landing) []byte {
+	b = binary.LittleEndian.AppendUint64(b, l.Address)
+	b = binary.LittleEndian.AppendUint32(b, l.Key)
+	return binary.LittleEndian.AppendUint32(b, l.Index)
+}
+
+func decodeLanding(b []byte) frame.Landing {
+	return frame.Landing{Address: binary.LittleEndian.Uint64(b), Key: binary.LittleEndian.Uint32(b[8:]),
+		Index: binary.LittleEndian.Uint32(b[12:])}
+}
+
+// returned adds credits that the peer has returned.
+func (c *Conn) returned(n int) {
+	if n == 0 {
+		return
+	}
+	c.mu.Lock()
+	c.have += n
+	c.mu.Unlock()
+	if c.waits() {
+		c.Flush()
+	}
+}
+
+// credit returns credits by a message of their own, if they are many.
+func (c *Conn) credit() {
+	c.mu.Lock()
+	due := c.owed >= half && c.have > 0
+	c.mu.Unlock()
+	if due {
+		c.message([]byte{credit, 0})
+	}
+}

@@ -1,0 +1,185 @@
+// Package verbs carries frames over queue pairs of an RDMA device. What is short travels in messages, which land in slots
+// that this process has registered. The bytes of a long put go straight from the sender's registered memory to the
+// place that the receiver has granted, if that is registered, too; if one of the two is not, they travel in messages.
+//
+// No message is sent before the peer has a receive for it: each connection may have so many under way as its peer has
+// granted receives, its credits. So no peer is ever found not ready.
+package verbs
+
+import (
+	"errors"
+	"fmt"
+	"sync"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/ubcoll/ubcoll/fault"
+	ib "github.com/ubcoll/ubcoll/hw/verbs"
+	"github.com/ubcoll/ubcoll/internal/transport/net/frame"
+	"github.com/ubcoll/ubcoll/internal/transport/net/mr"
+	"github.com/ubcoll/ubcoll/register"
+)
+
+const (
+	slotBytes = (frame.HeaderSize + frame.Short + 63) &^ 63 // a whole number of cache lines
+	credits   = 32                                          // messages and chunks that a peer may have under way on a connection
+	mostShare = 1 << 14                                     // receives of a NIC
+)
+
+// NIC is an RDMA device as this process's connections share it: one queue of receives, and the memory of their slots.
+// Its methods are safe for concurrent use.
+type NIC struct {
+	pd     *ib.PD
+	path   ib.Path
+	index  int // of the NIC's keys in those of a region
+	shared *ib.SRQ
+
+	mu    sync.Mutex
+	slots []slots // those of receives
+	spare int     // receives that are posted, and no connection has
+}
+
+// slots is memory of some messages, side by side.
+type slots struct {
+	memory []byte
+	region *ib.MR
+}
+
+// Open makes what connections of a NIC share. path says how their packets travel.
+func Open(pd *ib.PD, index int, path ib.Path) (*NIC, error) {
+	n := &NIC{pd: pd, path: path, index: index}
+	var err error
+	n.shared, err = pd.CreateSRQ(min(mostShare, pd.Device().Limits().SRQWork), 0)
+	if err != nil {
+		return nil, err
+	}
+	return n, nil
+}
+
+// Name is like "mlx5_0:1".
+func (n *NIC) Name() string { return fmt.Sprintf("%s:%d", n.pd.Device().Name(), n.path.Port) }
+
+// Close frees what Open and connections have made. All connections must be closed.
+func (n *NIC) Close() error {
+	errs := []error{n.shared.Close()}
+	for _, s := range n.slots {
+		errs = append(errs, s.close())
+	}
+	return errors.Join(errs...)
+}
+
+// lay makes room for count messages, where the device may write.
+func (n *NIC) lay(count int) (slots, error) {
+	b, err := unix.Mmap(-1, 0, count*slotBytes, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANONYMOUS)
+	if err != nil {
+		return slots{}, fmt.Errorf("memory of %d messages: %w", count, err)
+	}
+	r, err := n.pd.Register(uintptr(unsafe.Pointer(unsafe.SliceData(b))), len(b), ib.LocalWrite)
+	if err != nil {
+		_ = unix.Munmap(b)
+		return slots{}, err
+	}
+	return slots{b, r}, nil
+}
+
+// close frees the memory. If the device does not let go of it, it stays mapped.
+func (s slots) close() error {
+	if err := s.region.Close(); err != nil {
+		return err
+	}
+	return unix.Munmap(s.memory)
+}
+
+// at is the address of a message.
+func (s slots) at(i int) unsafe.Pointer { return unsafe.Pointer(&s.memory[i*slotBytes]) }
+
+// take makes sure that there are receives for one more connection.
+func (n *NIC) take() error {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.spare >= credits {
+		n.spare -= credits
+		return nil
+	}
+	if (len(n.slots)+1)*credits > n.shared.Size() {
+		return fmt.Errorf("%s has receives for %d connections: %w", n.Name(), len(n.slots), fault.ErrLimit)
+	}
+	s, err := n.lay(credits)
+	if err != nil {
+		return err
+	}
+	n.slots = append(n.slots, s)
+	ids := make([]uint64, credits)
+	for i := range ids {
+		ids[i] = uint64((len(n.slots)-1)*credits + i)
+	}
+	return n.post(ids)
+}
+
+// give returns the receives of a connection that has ended, with those whose messages came to it.
+func (n *NIC) give(used []uint64) error {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.spare += credits
+	return n.post(used)
+}
+
+// again posts receives whose messages have been handled.
+func (n *NIC) again(used []uint64) error {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.post(used)
+}
+
+// post posts receives. The caller holds mu.
+func (n *NIC) post(ids []uint64) error {
+	var work [credits]ib.Receive
+	for len(ids) > 0 {
+		k := min(len(ids), len(work))
+		for i, id := range ids[:k] {
+			s := &n.slots[id/credits]
+			work[i] = ib.Receive{ID: id, Local: uint64(uintptr(s.at(int(id % credits)))), Length: slotBytes, Key: s.region.LKey()}
+		}
+		if _, err := n.shared.Post(work[:k]...); err != nil {
+			return err
+		}
+		ids = ids[k:]
+	}
+	return nil
+}
+
+// slot is the memory of a receive.
+func (n *NIC) slot(id uint64) unsafe.Pointer {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.slots[id/credits].at(int(id % credits))
+}
+
+// keys returns the keys of a claim's memory on this NIC, if peers and this process may do there what access says.
+func (n *NIC) keys(cl *register.Claim, access ib.Access) (mr.Key, bool) {
+	h, err := cl.Handle(register.NET)
+	if err != nil {
+		return mr.Key{}, false
+	}
+	keys, err := h.(*mr.Region).For(access)
+	if err != nil {
+		return mr.Key{}, false
+	}
+	return keys[n.index], true
+}
+
+// Landing returns what a peer needs to write to the n bytes at p, and the claim on them, to be released after that; nil
+// if they are not registered.
+func (c *Conn) Landing(p unsafe.Pointer, n int) (frame.Landing, *register.Claim) {
+	cl := c.find(uintptr(p), n)
+	if cl == nil {
+		return frame.Landing{}, nil
+	}
+	key, ok := c.nic.keys(cl, ib.LocalWrite|ib.RemoteWrite)
+	if !ok {
+		cl.Release()
+		return frame.Landing{}, nil
+	}
+	return frame.Landing{Address: uint64(uintptr(p)), Key: uint32(key.Remote)}, cl
+}

@@ -1,0 +1,273 @@
+package verbs
+
+import (
+	"sync/atomic"
+	"time"
+	"unsafe"
+
+	ib "github.com/ubcoll/ubcoll/hw/verbs"
+	"github.com/ubcoll/ubcoll/internal/transport/net/frame"
+	"github.com/ubcoll/ubcoll/register"
+)
+
+// claim returns the claim on registered memory, and its key on the NIC; nil if it is not registered.
+func (c *Conn) claim(p unsafe.Pointer, n int) (*register.Claim, uint32) {
+	cl := c.find(uintptr(p), n)
+	if cl == nil {
+		return nil, 0
+	}
+	key, ok := c.nic.keys(cl, 0)
+	if !ok {
+		cl.Release()
+		return nil, 0
+	}
+	return cl, uint32(key.Local)
+}
+
+// Put sends a frame, or a put or write of any length, as far as the device and the peer take it at once, and queues the
+// rest. p is in use until sent is raised by 1, or Drop or Close has returned. sent is the same for all puts of a
+// communicator, or nil. After Close, Put does nothing.
+func (c *Conn) Put(h frame.Header, p unsafe.Pointer, sent *atomic.Uint64) {
+	c.Queue(h, p, sent)
+	c.Flush()
+}
+
+// Queue is Put, but nothing leaves before the next Put or Flush: then it does together with that.
+func (c *Conn) Queue(h frame.Header, p unsafe.Pointer, sent *atomic.Uint64) {
+	c.mu.Lock()
+	c.add(h, p, sent)
+	c.mu.Unlock()
+}
+
+// Skip counts a put of a communicator that is not sent, once all its puts before it are.
+func (c *Conn) Skip(comm uint64, sent *atomic.Uint64) {
+	c.mu.Lock()
+	count(c.queue.of(comm), sent)
+	c.mu.Unlock()
+}
+
+// waits reports whether something could be sent if there were room.
+func (c *Conn) waits() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.ready()
+}
+
+func (c *Conn) ready() bool {
+	if len(c.queue.ends) > 0 {
+		return true
+	}
+	for _, l := range c.queue.lines {
+		if l.next != nil {
+			return true
+		}
+	}
+	return false
+}
+
+// Flush sends what is queued as far as device and peer take it. It does nothing while another goroutine sends, which
+// will look again.
+func (c *Conn) Flush() {
+	for c.waits() && c.sending.TryLock() {
+		full := c.flush()
+		c.sending.Unlock()
+		if full {
+			return
+		}
+	}
+}
+
+// flush returns true if there is no room for more. The caller holds sending.
+func (c *Conn) flush() (full bool) {
+	for !c.dead {
+		c.mu.Lock()
+		n := c.plan()
+		full := !c.room()
+		c.unlock()
+		if n == 0 {
+			return full
+		}
+		c.post(n)
+	}
+	return true
+}
+
+// post posts the first n of work. If that fails, the next Receive finds the queue pair's failure.
+func (c *Conn) post(n int) {
+	if _, err := c.qp.Post(c.work[:n]...); err != nil {
+		c.broken.CompareAndSwap(nil, &err)
+	}
+}
+
+// room reports whether one more message or chunk may be sent. One credit is kept for returning credits. The caller
+// holds mu.
+func (c *Conn) room() bool { return c.have > 1 && c.next-c.first < depth-1 }
+
+// plan lays out what one call posts, and returns how much that is. The caller holds sending and mu.
+func (c *Conn) plan() (n int) {
+	q := &c.queue
+	at := 0
+	done := 0
+	for n < len(c.work) && c.room() {
+		if done < len(q.ends) {
+			b := c.slot()
+			k := copy(b, q.words[at:q.ends[done]])
+			at = q.ends[done]
+			done++
+			c.queued.Add(-1)
+			c.send(&c.work[n], b[:k])
+			n++
+			continue
+		}
+		l := q.taking()
+		if l == nil {
+			break
+		}
+		c.chunk(&c.work[n], l.next)
+		n++
+	}
+	if done > 0 {
+		q.words = q.words[:copy(q.words, q.words[at:])]
+		for i := range q.ends[done:] {
+			q.ends[i] = q.ends[done+i] - at
+		}
+		q.ends = q.ends[:len(q.ends)-done]
+	}
+	return n
+}
+
+// taking returns the line whose turn it is, or nil.
+func (q *queue) taking() *line {
+	for range q.lines {
+		if q.turn >= len(q.lines) {
+			q.turn = 0
+		}
+		l := q.lines[q.turn]
+		q.turn++
+		if l.next != nil {
+			return l
+		}
+	}
+	return nil
+}
+
+// chunk makes work of the next part of a put.
+func (c *Conn) chunk(w *ib.Work, x *put) {
+	h, n := x.chunk()
+	if x.claim == nil {
+		b := c.slot()
+		h.Encode(b)
+		k := frame.HeaderSize + copy(b[frame.HeaderSize:], unsafe.Slice((*byte)(unsafe.Add(x.p, x.off)), n))
+		if x.off += n; h.Kind != frame.Part {
+			c.counts.puts++
+		}
+		c.send(w, b[:k])
+	} else {
+		k := min(c.owed, mostReturns)
+		c.owed -= k
+		v := x.h.Landing.Index | uint32(k)<<creditShift
+		*w = ib.Work{Op: ib.WriteImmediate, Local: uint64(uintptr(x.p)) + uint64(x.off), Length: uint32(n), Key: ib.LKey(x.key),
+			Remote: x.h.Landing.Address + uint64(x.off), Peer: ib.RKey(x.h.Landing.Key)}
+		if x.off += n; x.whole() {
+			v |= lastBit
+			c.counts.puts++
+		}
+		w.Value = v
+		x.flying++
+		c.fly(w, x)
+	}
+	if x.whole() {
+		x.line.next = x.after
+		c.settle(x.line)
+	}
+}
+
+// slot is where the next message is laid out.
+func (c *Conn) slot() []byte { return unsafe.Slice((*byte)(c.out.at(int(c.next%depth))), slotBytes) }
+
+// send makes work of the message in a slot. Its credits are added.
+func (c *Conn) send(w *ib.Work, b []byte) {
+	i := creditByte
+	if b[0] == credit || b[0] == ping {
+		i = 1
+	}
+	k := min(c.owed, mostReturns)
+	c.owed -= k
+	b[i] = byte(k)
+	*w = ib.Work{Op: ib.Send, Local: uint64(uintptr(unsafe.Pointer(&b[0]))), Length: uint32(len(b)), Key: c.out.region.LKey()}
+	c.fly(w, nil)
+}
+
+// fly notes that work is under way.
+func (c *Conn) fly(w *ib.Work, x *put) {
+	w.ID, w.Flags = own|c.next, ib.Signaled
+	i := c.next % depth
+	c.flight[i], c.sizes[i] = x, int(w.Length)
+	c.counts.sent += uint64(w.Length)
+	c.next++
+	c.have--
+	c.queued.Add(1)
+}
+
+// own marks the IDs of work requests; those of receives lack it.
+const own = 1 << 63
+
+// message sends a message that is no frame, if there is room, at once.
+func (c *Conn) message(b []byte) {
+	c.sending.Lock()
+	defer c.sending.Unlock()
+	if c.dead {
+		return
+	}
+	c.mu.Lock()
+	ok := c.have > 0 && c.next-c.first < depth && (b[0] == ping || c.owed >= half)
+	if ok {
+		c.send(&c.work[0], append(c.slot()[:0], b...))
+	}
+	c.mu.Unlock()
+	if ok {
+		c.post(1)
+	}
+}
+
+// Withdraw forgets the puts of a communicator to a place, up to a sequence, as far as they were not sent. What is put
+// afterwards is sent behind what was. The memory of a put that has begun is in use until that has completed.
+func (c *Conn) Withdraw(comm uint64, place uint32, seq uint64) {
+	c.mu.Lock()
+	c.remove(comm, func(h *frame.Header) bool { return h.Kind == frame.Put && h.Place == place && h.Seq <= seq })
+	c.unlock()
+}
+
+// WithdrawWrites forgets a communicator's writes to a key, as far as they were not sent. Once it returns, their memory
+// is not read any more.
+func (c *Conn) WithdrawWrites(comm uint64, slot uint32, key uint64) {
+	c.mu.Lock()
+	c.remove(comm, func(h *frame.Header) bool { return h.Writes(comm, slot, key) })
+	c.unlock()
+}
+
+// Drop forgets the puts of a communicator as far as they were not sent, and waits for the rest. If the device does not
+// complete it within patience, the connection fails. Once Drop returns, the puts' memory is not read any more, and all
+// count as sent.
+func (c *Conn) Drop(comm uint64) {
+	c.mu.Lock()
+	c.remove(comm, func(*frame.Header) bool { return true })
+	c.unlock()
+	for begin := time.Now(); ; {
+		c.mu.Lock()
+		l := c.queue.of(comm)
+		c.mu.Unlock()
+		if l == nil {
+			return
+		}
+		if moved, err := c.Receive(); err != nil || !moved && time.Since(begin) > patience {
+			c.abort()
+			return
+		}
+	}
+}
+
+const patience = time.Second
+
+// Queued is how many puts and messages wait or are under way.
+func (c *Conn) Queued() int { return int(c.queued.Load()) }
