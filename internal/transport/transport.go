@@ -27,6 +27,8 @@ import (
 	"unsafe"
 
 	"github.com/ubcoll/ubcoll/fault"
+	"github.com/ubcoll/ubcoll/internal/transport/net/mr"
+	"github.com/ubcoll/ubcoll/register"
 )
 
 // Node is a rank's end of the network, for all of its communicators. Its methods are local and safe for concurrent use.
@@ -203,6 +205,10 @@ type Config struct {
 	// Connections is how many connections for data the wires have that this node makes, where a fabric has such: up to
 	// MostConnections. 0: one. Several networks to a peer have one each at least. Those that a peer makes have as many as it says.
 	Connections int
+	// NICs are the RDMA devices that wires may use; nil: none. Find returns the claim on registered memory that contains
+	// the n bytes at addr, with one use that the caller releases, or nil.
+	NICs *mr.Backend
+	Find func(addr uintptr, n int) *register.Claim
 	// RowOf returns what a rank of the job published with Row. It is called from Begin on, until the node is closed.
 	RowOf func(rank int) []byte
 

@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"github.com/ubcoll/ubcoll/fault"
+
+	"github.com/ubcoll/ubcoll/internal/transport/net/verbs"
 )
 
 // decideLimit is how long the peer may take for each further connection of an attempt that this rank has decided for.
@@ -80,11 +82,13 @@ func (n *Node) take(c stdnet.Conn, h hello) error {
 	if err != nil {
 		return err
 	}
-	err = accepting(n.ctx, c, func() bool { return n.wanted(h) })
+	var pairs []*verbs.Conn
+	err = accepting(n.ctx, c, func() bool { return n.wanted(h) }, n.offering(n.ctx, int(h.from), h.index == 0, &pairs))
 	if err == nil {
-		err = n.arrive(h, fd) // which owns fd now
+		err = n.arrive(h, fd, pairs) // which owns both now
 	}
 	if err != nil {
+		closePairs(pairs)
 		if !errors.Is(err, errNoProbe) {
 			n.decided(int(h.from), h.attempt)
 		}
@@ -107,7 +111,7 @@ func (n *Node) wanted(h hello) bool {
 
 // arrive puts the socket of a connection among the others of its attempt, and makes the wire once it has all. The peer
 // may use its end once it is told.
-func (n *Node) arrive(h hello, fd int) error {
+func (n *Node) arrive(h hello, fd int, pairs []*verbs.Conn) error {
 	if err := watch(fd, h.index == 0, n.config.Timeout); err != nil {
 		return err
 	}
@@ -136,13 +140,16 @@ func (n *Node) arrive(h hello, fd int) error {
 	}
 	p.fds[h.index] = fd
 	var all []int
-	if !slices.Contains(p.fds, -1) {
+	switch {
+	case pairs != nil:
+		all, p.fds = []int{fd}, nil
+	case !slices.Contains(p.fds, -1):
 		all, p.fds = p.fds, nil
 	}
 	n.mu.Unlock()
 	_, err := sendTo(fd, []byte{1})
 	if all != nil {
-		if _, failed := n.wire(peer, all, h.attempt); failed != nil {
+		if _, failed := n.wire(peer, all, pairs, h.attempt); failed != nil {
 			n.config.Log.Warn("network: no wire", "peer", peer, "err", failed)
 		}
 		n.decided(peer, h.attempt)

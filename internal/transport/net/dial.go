@@ -17,6 +17,8 @@ import (
 	"github.com/ubcoll/ubcoll/fault"
 	"github.com/ubcoll/ubcoll/internal/clock"
 	"github.com/ubcoll/ubcoll/internal/env"
+
+	"github.com/ubcoll/ubcoll/internal/transport/net/verbs"
 )
 
 const (
@@ -141,15 +143,16 @@ func (n *Node) dialOnce(ctx context.Context, peer int, at Row) (w *Wire, errs []
 // first one's address. over is the rail of the connection that could not be made, if it had one.
 func (n *Node) dialAll(ctx context.Context, c stdnet.Conn, h hello, addr netip.AddrPort, key [32]byte, rails []rail) (w *Wire, over *rail, err error) {
 	fds := make([]int, 0, h.count)
+	var pairs []*verbs.Conn
 	var from netip.Addr
 	for {
 		var fd int
-		if fd, err = n.tried(ctx, c, h.index == 0); err != nil {
+		if fd, err = n.tried(ctx, c, h, &pairs); err != nil {
 			break
 		}
 		fds = append(fds, fd)
-		if h.index++; h.index == h.count {
-			w, err = n.wire(int(h.to), fds, h.attempt)
+		if h.index++; h.index == h.count || pairs != nil {
+			w, err = n.wire(int(h.to), fds, pairs, h.attempt)
 			return w, nil, err
 		}
 		if rails != nil {
@@ -295,17 +298,20 @@ func (n *Node) listens(ctx context.Context, at Row) error {
 	return errors.Join(all...)
 }
 
-// tried probes a connection and takes its socket.
-func (n *Node) tried(ctx context.Context, c stdnet.Conn, control bool) (int, error) {
+// tried probes a connection and takes its socket. With the control connection may come the pairs that both sides have
+// agreed on.
+func (n *Node) tried(ctx context.Context, c stdnet.Conn, h hello, pairs *[]*verbs.Conn) (int, error) {
+	control := h.index == 0
 	defer c.Close()
 	fd, err := n.adopted(c)
 	if err != nil {
 		return 0, err
 	}
-	if err = dialled(ctx, c); err == nil {
+	if err = dialled(ctx, c, n.offering(ctx, int(h.to), control, pairs)); err == nil {
 		err = watch(fd, control, n.config.Timeout)
 	}
 	if err != nil {
+		closePairs(*pairs)
 		closeSocket(fd)
 		return 0, err
 	}

@@ -30,6 +30,8 @@ import (
 //	       go   one byte: 1, or 2 if the other side dials at the same time, and its connections count
 //	probe       as large as a segment can be
 //	       probe
+//	offer       of RDMA, and what follows it: see offer; on the control connection alone
+//	       offer
 //	seal        one byte: all has come both ways
 //	       done one byte: the accepting side has taken it
 //
@@ -41,7 +43,7 @@ const (
 	probeSize = 64 << 10
 )
 
-var helloMagic = [8]byte{'u', 'b', 'c', 'o', 'l', 'l', 0, 4}
+var helloMagic = [8]byte{'u', 'b', 'c', 'o', 'l', 'l', 0, 5}
 
 // strangerLimit is how long everything before the proofs may take. Tests make it short.
 var strangerLimit = 5 * time.Second
@@ -200,13 +202,14 @@ const (
 // dialled does the rest of the handshake after the proofs, on the dialling side. It sends and receives a full-size frame:
 // a path that only small packets pass must not become a wire. The time that it takes is limited by ctx and the peer's
 // kernel, not the peer, which may be stopped.
-func dialled(ctx context.Context, c stdnet.Conn) error {
+func dialled(ctx context.Context, c stdnet.Conn, offer func(p *dialProbe) error) error {
 	p := newProbe(c)
-	return p.run(ctx, p.write([]byte{1}), p.status, p.write(p.mine), p.read(p.theirs), p.compare, p.write([]byte{1}), p.status)
+	return p.run(ctx, p.write([]byte{1}), p.status, p.write(p.mine), p.read(p.theirs), p.compare, func() error { return offer(p) },
+		p.write([]byte{1}), p.status)
 }
 
 // accepting does the same on the accepting side, but for its last byte. wanted says whether the connection may go on.
-func accepting(ctx context.Context, c stdnet.Conn, wanted func() bool) error {
+func accepting(ctx context.Context, c stdnet.Conn, wanted func() bool, offer func(p *dialProbe) error) error {
 	p := newProbe(c)
 	begin := func() error {
 		err := p.read(make([]byte, 1))()
@@ -221,7 +224,8 @@ func accepting(ctx context.Context, c stdnet.Conn, wanted func() bool) error {
 		}
 		return errors.Join(errCrossed, p.write([]byte{goBack})())
 	}
-	err := p.run(ctx, begin, decide, p.read(p.theirs), p.compare, p.write(p.mine), p.read(make([]byte, 1)))
+	err := p.run(ctx, begin, decide, p.read(p.theirs), p.compare, p.write(p.mine),
+		func() error { return offer(p) }, p.read(make([]byte, 1)))
 	if hungUp(err) {
 		err = fmt.Errorf("%w: %w: %w", errSmallOnly, err, fault.ErrTimeout)
 	}

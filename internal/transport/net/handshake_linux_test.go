@@ -351,7 +351,7 @@ func TestDuplicates(t *testing.T) {
 		h := hello{from: 0, to: 1, count: 2, key: p.a.row.Key, attempt: p.ab.attempt}
 		c, err := p.a.attempt(t.Context(), h, netip.Addr{}, netip.MustParseAddrPort(p.b.addr()), p.b.row.Key)
 		require.NoError(t, err)
-		require.ErrorIs(t, dialled(t.Context(), c), errCrossed)
+		require.ErrorIs(t, dialled(t.Context(), c, noOffer), errCrossed)
 		_, err = c.Read(make([]byte, 1))
 		require.Error(t, err)
 		c.Close()
@@ -371,7 +371,7 @@ func TestDuplicatesBefore(t *testing.T) {
 		h := hello{from: 0, to: 1, count: 2, key: a.row.Key, attempt: [16]byte{byte(i / 4)}}
 		c, err := a.attempt(t.Context(), h, netip.Addr{}, netip.MustParseAddrPort(b.addr()), b.row.Key)
 		require.NoError(t, err)
-		if err := dialled(t.Context(), c); i%4 == 0 {
+		if err := dialled(t.Context(), c, noOffer); i%4 == 0 {
 			require.NoError(t, err)
 		} else {
 			require.Error(t, err)
@@ -620,7 +620,7 @@ func TestProbeDone(t *testing.T) {
 		c, err := stdnet.Dial("tcp", l.Addr().String())
 		require.NoError(t, err)
 		begin := time.Now()
-		require.ErrorIs(t, accepting(ctx, c, nil), context.Canceled)
+		require.ErrorIs(t, accepting(ctx, c, nil, noOffer), context.Canceled)
 		require.Less(t, time.Since(begin), testkit.Limit)
 		require.NoError(t, c.Close())
 	}

@@ -212,3 +212,9 @@ func (d *data) traffic() (t transport.Traffic) {
 	d.Add(&t)
 	return t
 }
+
+// noOffer is what a side without RDMA does in the handshake.
+func noOffer(p *dialProbe) error {
+	_, err := new(Node).agree(context.Background(), 0, p, nil, []byte{0})
+	return err
+}

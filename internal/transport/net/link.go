@@ -12,6 +12,7 @@ import (
 	"github.com/ubcoll/ubcoll/fault"
 	"github.com/ubcoll/ubcoll/internal/transport"
 	"github.com/ubcoll/ubcoll/internal/transport/net/frame"
+	"github.com/ubcoll/ubcoll/register"
 )
 
 // Link is one communicator's use of a wire. It implements transport.Endpoint.
@@ -65,12 +66,14 @@ type place struct {
 	theirs struct {
 		granted atomic.Uint64
 		room    atomic.Int64
-		revoked uint64 // up to here; this and the next two are guarded by putting
-		by      uint8  // the connection that the last put took, plus 1; 0: none
-		behind  bool   // the last put answered no grant
+		landing frame.Landing // of granted, over RDMA; written before granted
+		revoked uint64        // up to here; this and the next two are guarded by putting
+		by      uint8         // the connection that the last put took, plus 1; 0: none
+		behind  bool          // the last put answered no grant
 	}
-	acks uint8 // connections that have acknowledged the revocation; as done
-	_    [31]byte
+	acks  uint8                          // connections that have acknowledged the revocation; as done
+	index uint32                         // over RDMA, what the peer calls the place by; 0: nothing yet
+	claim atomic.Pointer[register.Claim] // over RDMA, on p: the peer may write there
 }
 
 // cameOf is how many bytes of a sequence have come in parts. Those of one that was revoked before its end are forgotten.
@@ -237,6 +240,9 @@ func (l *Link) send(h frame.Header, p unsafe.Pointer) {
 		l.serve(h, p, false)
 	default:
 		w := l.wire.Load()
+		if h.Kind == frame.Grant && w.rdma != nil {
+			h.Landing = l.land(w, int(h.Place))
+		}
 		for i := range w.data {
 			if h.Kind == frame.Revoke || i == w.home(int(h.Place)) { // the peer's put may be on any connection
 				w.data[i].Queue(h, nil, nil)
@@ -249,6 +255,11 @@ func (l *Link) send(h frame.Header, p unsafe.Pointer) {
 // put sends a put. The caller holds putting.
 func (l *Link) put(h frame.Header, p unsafe.Pointer) {
 	w, o := l.wire.Load(), l.order.Load()
+	if w.rdma != nil {
+		if x := &l.places[h.Place].theirs; x.granted.Load() == h.Seq {
+			h.Landing = x.landing
+		}
+	}
 	if o == nil {
 		w.data[0].Put(h, p, &l.sent)
 		return
@@ -482,6 +493,9 @@ func (l *Link) Close() {
 	}
 	if w == nil {
 		return
+	}
+	if w.rdma != nil {
+		l.takeBack(w)
 	}
 	w.mu.Lock()
 	theirs := !l.refused                        // the peer has a side, or makes one, that waits for this one's end

@@ -51,6 +51,7 @@ type Node struct {
 	strangers *unproved
 	known     map[netip.Addr]bool // addresses of the job's ranks; written before begun
 
+	rdma rdma
 	said atomic.Bool // frames are queued that nobody has sent
 
 	mu       sync.Mutex
@@ -157,6 +158,11 @@ func (n *Node) release() {
 		}
 	}
 	n.poll.close()
+	if n.rdma.nic != nil {
+		if err := n.rdma.nic.Close(); err != nil {
+			n.config.Log.Warn("network: RDMA does not end", "err", err)
+		}
+	}
 }
 
 // Row implements transport.Node.

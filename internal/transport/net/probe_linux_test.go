@@ -22,7 +22,7 @@ func TestNoProbe(t *testing.T) {
 			require.NoError(t, c.(*stdnet.TCPConn).SetLinger(0))
 		}
 		require.NoError(t, c.Close())
-		require.ErrorIs(t, accepting(t.Context(), s, nil), errNoProbe)
+		require.ErrorIs(t, accepting(t.Context(), s, nil, noOffer), errNoProbe)
 		s.Close()
 	}
 }

@@ -73,6 +73,13 @@ func (w *Wire) lay(fds []int) {
 		}
 		return i
 	}
+	if w.rdma != nil { // the control connection's alone
+		on(fds[0])
+		for i := range w.data {
+			w.homes = append(w.homes, i)
+		}
+		return
+	}
 	for i := range w.data {
 		d := &w.data[i]
 		if d.rail = on(fds[1+i]); d.rail == 0 {

@@ -15,6 +15,7 @@ import (
 	"github.com/ubcoll/ubcoll/internal/transport"
 	"github.com/ubcoll/ubcoll/internal/transport/net/frame"
 	"github.com/ubcoll/ubcoll/internal/transport/net/tcp"
+	"github.com/ubcoll/ubcoll/internal/transport/net/verbs"
 )
 
 const (
@@ -49,11 +50,13 @@ type Wire struct {
 	part   struct{ data, control atomic.Int64 } // when a part was seen to end, or data came after that
 
 	shut struct{ data, control bool } // by Close
+
+	rdma *landings // over RDMA
 }
 
 // data is a data connection.
 type data struct {
-	*tcp.Conn
+	frame.Conn
 	rail  int       // of the wire's
 	apart bool      // that is not the control connection's
 	since time.Time // when it was first found not to answer; the node's goroutine's
@@ -64,15 +67,24 @@ type data struct {
 }
 
 // wire makes a wire of connected sockets. If it cannot, it closes them.
-func (n *Node) wire(peer int, fds []int, attempt [16]byte) (*Wire, error) {
-	w := &Wire{node: n, peer: peer, attempt: attempt, name: "tcp", data: make([]data, len(fds)-1), asked: map[uint64]int{},
+func (n *Node) wire(peer int, fds []int, pairs []*verbs.Conn, attempt [16]byte) (*Wire, error) {
+	w := &Wire{node: n, peer: peer, attempt: attempt, name: "tcp", data: make([]data, len(fds)-1+len(pairs)), asked: map[uint64]int{},
 		overs: map[uint64]uint32{}}
+	if pairs != nil {
+		w.rdma, w.name = newLandings(), "verbs "+pairs[0].Name()
+	}
 	w.lay(fds)
 	w.links.Store(&map[uint64]*Link{})
 	w.control.wire, w.control.fd = w, fds[0]
 	w.control.end = end{fd: fds[0], ready: w.hear}
 	for i := range w.data {
 		d := &w.data[i]
+		if pairs != nil {
+			c := pairs[i]
+			d.Conn, d.end = c, end{fd: c.FD(), ready: func() { _ = c.Ready(); w.move(i) }}
+			c.Begin(sink{w, i})
+			continue
+		}
 		d.end = end{fd: fds[1+i], ready: func() { w.move(i) }}
 		d.Conn = tcp.New(fds[1+i], sink{w, i}, func(room bool) { n.poll.want(&d.end, room) })
 	}
@@ -245,6 +257,12 @@ func (w *Wire) over(d *data, err error) {
 func (w *Wire) settle() {
 	if w.part.control.Load() == 0 {
 		return
+	}
+	if w.rdma != nil { // the peer says bye once all has arrived
+		for i := range w.data {
+			_ = w.data[i].Drain()
+			w.data[i].over.Store(true)
+		}
 	}
 	for i := range w.data {
 		if !w.data[i].over.Load() {
@@ -445,6 +463,7 @@ func (s sink) Landed(h frame.Header) {
 	if came > 0 { // it was granted: else p may be another grant's
 		x.p = nil // it would keep the caller's memory alive
 	}
+	l.unclaim(x)
 	x.done = h.Seq
 	x.landed.Store(int64(came))
 	x.word.Store(h.Seq)
@@ -466,6 +485,9 @@ func (s sink) Told(h frame.Header) error {
 	case l == nil:
 		return frame.Refused(h, "no such communicator")
 	case l.closed.Load():
+		if h.Kind == frame.Revoked && uint64(h.Place) < uint64(len(l.places)) {
+			l.tookBack(&l.places[h.Place])
+		}
 		return nil
 	case uint64(h.Place) >= uint64(len(l.places)):
 		return frame.Refused(h, fmt.Sprintf("there are %d places", len(l.places)))
@@ -476,6 +498,7 @@ func (s sink) Told(h frame.Header) error {
 		if h.Seq <= x.theirs.granted.Load() {
 			return frame.Refused(h, fmt.Sprintf("sequence %d was granted before", x.theirs.granted.Load()))
 		}
+		x.theirs.landing = h.Landing
 		x.theirs.room.Store(int64(h.Length))
 		x.theirs.granted.Store(h.Seq)
 	case frame.Revoke:
@@ -495,6 +518,7 @@ func (s sink) Told(h frame.Header) error {
 		defer l.landing.Unlock()
 		if x.acks++; int(x.acks) == len(s.w.data) { // now what was put before has landed on all
 			x.acks = 0
+			l.unclaim(x)
 			x.done = max(x.done, h.Seq)
 			l.revoking.Add(-1)
 		}
@@ -553,6 +577,9 @@ func (w *Wire) all() uint32 { return 1<<len(w.data) - 1 }
 // put sets the link of a communicator; nil removes it. The caller holds mu.
 func (w *Wire) put(comm uint64, l *Link) {
 	links := maps.Clone(*w.links.Load())
+	if old := links[comm]; l == nil && old != nil && w.rdma != nil {
+		w.rdma.free(old.id)
+	}
 	if links[comm] = l; l == nil {
 		delete(links, comm)
 	}

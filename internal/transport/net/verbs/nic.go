@@ -183,3 +183,6 @@ func (c *Conn) Landing(p unsafe.Pointer, n int) (frame.Landing, *register.Claim)
 	}
 	return frame.Landing{Address: uint64(uintptr(p)), Key: uint32(key.Remote)}, cl
 }
+
+// Name is the NIC's.
+func (c *Conn) Name() string { return c.nic.Name() }

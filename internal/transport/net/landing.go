@@ -1,0 +1,171 @@
+package net
+
+import (
+	"errors"
+	"sync"
+	"time"
+
+	"github.com/ubcoll/ubcoll/internal/clock"
+	"github.com/ubcoll/ubcoll/internal/transport"
+	"github.com/ubcoll/ubcoll/internal/transport/net/frame"
+	"github.com/ubcoll/ubcoll/internal/transport/net/verbs"
+	"github.com/ubcoll/ubcoll/register"
+)
+
+// Over RDMA, a grant tells the peer the key of the memory, if that is registered. Then this side does nothing while the
+// bytes come, and learns of each chunk by the place's index. What may not be written to any more must be taken back:
+// the peer has acknowledged it, or the queue pairs are destroyed.
+
+// landings are a wire's places by index, from 1.
+type landings struct {
+	mu   sync.Mutex
+	of   []landing
+	idle []uint32 // indexes that nobody has
+}
+
+type landing struct {
+	link  *Link // nil: nobody's
+	place int
+}
+
+func newLandings() *landings { return &landings{of: make([]landing, 1)} }
+
+// index gives a place its index; 0 if there are too many.
+func (a *landings) index(l *Link, place int) uint32 {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if n := len(a.idle); n > 0 {
+		i := a.idle[n-1]
+		a.idle = a.idle[:n-1]
+		a.of[i] = landing{l, place}
+		return i
+	}
+	if len(a.of) >= frame.MaxIndex {
+		return 0
+	}
+	a.of = append(a.of, landing{l, place})
+	return uint32(len(a.of) - 1)
+}
+
+// at returns which place an index is.
+func (a *landings) at(i uint32) landing {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if int(i) >= len(a.of) {
+		return landing{}
+	}
+	return a.of[i]
+}
+
+// free forgets the places of a communicator of which nothing more comes.
+func (a *landings) free(comm uint64) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	for i, x := range a.of {
+		if x.link != nil && x.link.id == comm {
+			a.of[i] = landing{}
+			a.idle = append(a.idle, uint32(i))
+		}
+	}
+}
+
+// land returns where the peer may write what is granted at a place, or none. The caller holds putting.
+func (l *Link) land(w *Wire, place int) frame.Landing {
+	x := &l.places[place]
+	if x.n <= frame.Short {
+		return frame.Landing{}
+	}
+	if x.index == 0 {
+		if x.index = w.rdma.index(l, place); x.index == 0 {
+			return frame.Landing{}
+		}
+	}
+	at, cl := w.data[0].Conn.(*verbs.Conn).Landing(x.p, x.n)
+	if cl == nil {
+		return frame.Landing{}
+	}
+	x.claim.Store(cl)
+	at.Index = x.index
+	return at
+}
+
+// unclaim releases the claim on what was granted at a place: the peer writes there no more.
+func (l *Link) unclaim(x *place) {
+	if cl := x.claim.Swap(nil); cl != nil {
+		cl.Release()
+	}
+}
+
+// tookBack handles a peer's acknowledgement after this side was closed.
+func (l *Link) tookBack(x *place) {
+	l.landing.Lock()
+	defer l.landing.Unlock()
+	if x.acks++; int(x.acks) == len(l.wire.Load().data) {
+		l.unclaim(x)
+	}
+}
+
+// takeBackLimit is how long a peer may take to acknowledge that it writes no more.
+const takeBackLimit = time.Second
+
+var errNoAnswer = errors.New("it does not acknowledge that it writes no more")
+
+// takeBack takes back what is granted at all places, when the link is closed. Without an acknowledgement in time, the wire
+// ends, and with it the queue pairs.
+func (l *Link) takeBack(w *Wire) {
+	l.putting.Lock()
+	for i := range l.places {
+		x := &l.places[i]
+		if x.claim.Load() == nil {
+			continue
+		}
+		l.landing.Lock()
+		x.acks = 0
+		l.landing.Unlock()
+		for k := range w.data {
+			w.data[k].Queue(frame.Header{Kind: frame.Revoke, Place: uint32(i), Comm: l.id, Seq: x.granted.Load()}, nil, nil)
+		}
+	}
+	l.putting.Unlock()
+	claimed := func() *register.Claim {
+		for i := range l.places {
+			if cl := l.places[i].claim.Load(); cl != nil {
+				return cl
+			}
+		}
+		return nil
+	}
+	for end := clock.In(takeBackLimit); claimed() != nil && l.over.Load() != w.all() && w.Err() == nil; {
+		for i := range w.data {
+			w.data[i].Flush()
+			w.move(i)
+		}
+		if end.Passed() {
+			w.finish(transport.Cut, errNoAnswer)
+			for w.Err() == nil { // another goroutine is ending it
+				time.Sleep(time.Millisecond)
+			}
+		}
+	}
+	for i := range l.places {
+		l.unclaim(&l.places[i])
+	}
+}
+
+// Wrote implements verbs.Sink.
+func (s sink) Wrote(index uint32, n int, last bool) error {
+	x := s.w.rdma.at(index)
+	h := frame.Header{Kind: frame.Part, Place: uint32(x.place), Length: uint64(n)}
+	if last {
+		h.Kind = frame.Put
+	}
+	if x.link == nil {
+		return frame.Refused(h, "nothing is granted by its index")
+	}
+	h.Comm, h.Seq = x.link.id, x.link.places[x.place].granted.Load()
+	if _, ok, err := s.Place(h); err != nil || !ok {
+		return err
+	}
+	s.Landed(h)
+	return nil
+}
