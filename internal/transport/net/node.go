@@ -169,7 +169,12 @@ func (n *Node) release() {
 func (n *Node) Row() []byte { return n.row.Append(nil) }
 
 // Transport implements transport.Node.
-func (n *Node) Transport() (string, int) { return "tcp", n.config.Connections }
+func (n *Node) Transport() (string, int) {
+	if n.config.NICs != nil {
+		return "verbs", n.config.Connections
+	}
+	return "tcp", n.config.Connections
+}
 
 // Progress implements transport.Node. If nothing can move it costs one system call.
 func (n *Node) Progress() {

@@ -562,7 +562,7 @@ func testCounts(t *testing.T, s *suite) {
 		require.Equal(t, []uint64{a.SentBytes, a.ReceivedBytes}, []uint64{b.ReceivedBytes, b.SentBytes})
 		heads := int(a.SentBytes) - bytes
 		require.GreaterOrEqual(t, heads, 0)
-		require.LessOrEqual(t, heads, 64*comms*(puts+4)+bytes/4096) // long puts travel in frames
+		require.LessOrEqual(t, heads, 64*comms*(puts+4)+bytes/100) // long puts travel in frames, or in messages of a few KiB
 	}
 	check()
 	for _, n := range j.Nodes {

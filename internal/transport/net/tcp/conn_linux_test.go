@@ -17,7 +17,7 @@ import (
 
 	"github.com/ubcoll/ubcoll/internal/race"
 	"github.com/ubcoll/ubcoll/internal/transport"
-	. "github.com/ubcoll/ubcoll/internal/transport/net/frame"
+	"github.com/ubcoll/ubcoll/internal/transport/net/frame"
 )
 
 // model takes frames for places 0 to 3 into memory of 64 bytes each, parts behind each other, drops those for 4 to 7,
@@ -28,22 +28,22 @@ type model struct {
 	calls  [][]byte
 	came   [4]uint64 // bytes of parts
 	placed int
-	landed []Header
-	told   []Header
+	landed []frame.Header
+	told   []frame.Header
 }
 
-func (m *model) Place(h Header) (unsafe.Pointer, bool, error) {
+func (m *model) Place(h frame.Header) (unsafe.Pointer, bool, error) {
 	m.placed++
 	at := m.came[h.Place%4]
 	switch {
-	case h.Kind == Call:
+	case h.Kind == frame.Call:
 		return unsafe.Pointer(&m.call), true, nil
-	case h.Kind == Write:
+	case h.Kind == frame.Write:
 		if at = h.Offset; h.Place >= 8 || at+h.Length > 64 {
-			return nil, false, Refused(h, "no such memory")
+			return nil, false, frame.Refused(h, "no such memory")
 		}
 	case h.Place >= 8 || h.Place < 4 && m.came[h.Place]+h.Length > 64:
-		return nil, false, Refused(h, "no such place")
+		return nil, false, frame.Refused(h, "no such place")
 	}
 	if h.Place >= 4 {
 		return nil, false, nil
@@ -51,23 +51,23 @@ func (m *model) Place(h Header) (unsafe.Pointer, bool, error) {
 	return unsafe.Add(unsafe.Pointer(&m.memory[h.Place]), at), true, nil
 }
 
-func (m *model) Landed(h Header) {
+func (m *model) Landed(h frame.Header) {
 	m.landed = append(m.landed, h)
 	switch h.Kind {
-	case Call:
+	case frame.Call:
 		m.calls = append(m.calls, bytes.Clone(m.call[:h.Length]))
 		return
-	case Write:
+	case frame.Write:
 		return
 	}
-	if m.came[h.Place] += h.Length; h.Kind == Put {
+	if m.came[h.Place] += h.Length; h.Kind == frame.Put {
 		m.came[h.Place] = 0
 	}
 }
 
-func (m *model) Told(h Header) error {
+func (m *model) Told(h frame.Header) error {
 	if h.Comm > 8 {
-		return Refused(h, "it is none")
+		return frame.Refused(h, "it is none")
 	}
 	m.told = append(m.told, h)
 	return nil
@@ -95,33 +95,33 @@ func pair(t testing.TB) (fds [2]int) {
 // FuzzFrames: whatever arrives, in whatever pieces, frames land as a plain reader would take them, up to the first that
 // breaks the protocol.
 func FuzzFrames(f *testing.F) {
-	kind := Put
+	kind := frame.Put
 	frame := func(place uint32, length int) []byte {
-		b := make([]byte, HeaderSize+length)
-		Header{Kind: kind, Place: place, Comm: 1, Seq: 1, Length: uint64(length)}.Encode(b)
+		b := make([]byte, frame.HeaderSize+length)
+		frame.Header{Kind: kind, Place: place, Comm: 1, Seq: 1, Length: uint64(length)}.Encode(b)
 		for i := range length {
-			b[HeaderSize+i] = byte(i + 1)
+			b[frame.HeaderSize+i] = byte(i + 1)
 		}
 		return b
 	}
 	f.Add(append(frame(0, 64), frame(3, 0)...), uint16(7))
 	f.Add(append(frame(5, 5000), frame(1, 9)...), uint16(1000))
 	f.Add(append(frame(2, 64), frame(9, 1)...), uint16(33))
-	over := make([]byte, 2*HeaderSize)
-	Header{Kind: Over, Comm: 8}.Encode(over)
-	Header{Kind: Revoke, Place: 3, Comm: 9, Seq: 5}.Encode(over[HeaderSize:])
+	over := make([]byte, 2*frame.HeaderSize)
+	frame.Header{Kind: frame.Over, Comm: 8}.Encode(over)
+	frame.Header{Kind: frame.Revoke, Place: 3, Comm: 9, Seq: 5}.Encode(over[HeaderSize:])
 	f.Add(append(frame(2, 64), over...), uint16(40))
-	kind = Part
+	kind = frame.Part
 	part := frame(2, 30)
 	f.Add(append(append(part, frame(3, 64)...), frame(2, 34)...), uint16(20))
 	f.Add(append(append(part, frame(2, 30)...), frame(2, 5)...), uint16(90))
-	kind = Put
+	kind = frame.Put
 	f.Add(append(append(part, frame(1, 64)...), frame(2, 34)...), uint16(50))
-	call := make([]byte, HeaderSize+transport.MaxCall)
-	Header{Kind: Call, Comm: 1, Length: transport.MaxCall}.Encode(call)
+	call := make([]byte, frame.HeaderSize+transport.MaxCall)
+	frame.Header{Kind: frame.Call, Comm: 1, Length: transport.MaxCall}.Encode(call)
 	write := func(place uint32, offset uint64, length int) []byte {
 		b := frame(place, length)
-		Header{Kind: Write, Place: place, Comm: 1, Seq: 7, Length: uint64(length), Offset: offset}.Encode(b)
+		frame.Header{Kind: frame.Write, Place: place, Comm: 1, Seq: 7, Length: uint64(length), Offset: offset}.Encode(b)
 		return b
 	}
 	f.Add(append(append(write(2, 30, 34), call...), write(3, 0, 64)...), uint16(25))
@@ -134,14 +134,14 @@ func FuzzFrames(f *testing.F) {
 		var want model
 		var end error
 		for rest := b; end == nil; {
-			if len(rest) < HeaderSize {
+			if len(rest) < frame.HeaderSize {
 				end = io.EOF
 				if len(rest) > 0 {
 					end = io.ErrUnexpectedEOF
 				}
 				break
 			}
-			h, err := Decode(rest)
+			h, err := frame.Decode(rest)
 			var p unsafe.Pointer
 			var ok bool
 			switch {
@@ -192,7 +192,7 @@ func FuzzFrames(f *testing.F) {
 			}
 			_, err = c.Receive()
 		}
-		require.Equal(t, errors.Is(end, ErrFrame), errors.Is(err, ErrFrame), "%v, %v", end, err)
+		require.Equal(t, errors.Is(end, frame.ErrFrame), errors.Is(err, frame.ErrFrame), "%v, %v", end, err)
 		require.Equal(t, errors.Is(end, io.EOF), errors.Is(err, io.EOF), "%v, %v", end, err)
 		require.Equal(t, want.landed, got.landed)
 		require.Equal(t, want.told, got.told)
@@ -214,11 +214,11 @@ func full(t *testing.T) (c *Conn, fd int, wanted *bool) {
 }
 
 // drain sends all that is queued, shuts, and returns the frames that came and, of each place's sequence, the bytes.
-func drain(t *testing.T, c *Conn, fd int) (frames []Header, bytes map[Header][]byte) {
+func drain(t *testing.T, c *Conn, fd int) (frames []frame.Header, bytes map[frame.Header][]byte) {
 	var got []byte
 	buf := make([]byte, 1<<20)
 	end := 0 // of the frames that are whole
-	bytes = map[Header][]byte{}
+	bytes = map[frame.Header][]byte{}
 	for shut := false; ; {
 		if !shut && c.Queued() == 0 {
 			c.Shut()
@@ -235,15 +235,15 @@ func drain(t *testing.T, c *Conn, fd int) (frames []Header, bytes map[Header][]b
 			return frames, bytes
 		}
 		got = append(got, buf[:n]...)
-		for len(got)-end >= HeaderSize {
-			h, err := Decode(got[end:])
+		for len(got)-end >= frame.HeaderSize {
+			h, err := frame.Decode(got[end:])
 			require.NoError(t, err)
-			next := end + HeaderSize + h.Payload()
+			next := end + frame.HeaderSize + h.Payload()
 			if next > len(got) {
 				break
 			}
 			frames = append(frames, h)
-			of := Header{Comm: h.Comm, Place: h.Place, Seq: h.Seq}
+			of := frame.Header{Comm: h.Comm, Place: h.Place, Seq: h.Seq}
 			if h.Kind.Served() {
 				of.Kind = h.Kind
 			}
@@ -254,26 +254,28 @@ func drain(t *testing.T, c *Conn, fd int) (frames []Header, bytes map[Header][]b
 }
 
 // What tables of puts and frames consist of.
-func putFrame(comm uint64, place uint32, seq uint64, n int) Header {
-	return Header{Kind: Put, Comm: comm, Place: place, Seq: seq, Length: uint64(n)}
+func putFrame(comm uint64, place uint32, seq uint64, n int) frame.Header {
+	return frame.Header{Kind: frame.Put, Comm: comm, Place: place, Seq: seq, Length: uint64(n)}
 }
 
-func part(comm uint64, place uint32, seq uint64) Header {
-	return Header{Kind: Part, Comm: comm, Place: place, Seq: seq, Length: MaxPayload}
+func part(comm uint64, place uint32, seq uint64) frame.Header {
+	return frame.Header{Kind: frame.Part, Comm: comm, Place: place, Seq: seq, Length: frame.MaxPayload}
 }
 
-func write(comm uint64, slot uint32, key uint64, offset, n int) Header {
-	return Header{Kind: Write, Comm: comm, Place: slot, Seq: key, Length: uint64(n), Offset: uint64(offset)}
+func write(comm uint64, slot uint32, key uint64, offset, n int) frame.Header {
+	return frame.Header{Kind: frame.Write, Comm: comm, Place: slot, Seq: key, Length: uint64(n), Offset: uint64(offset)}
 }
 
-func call(comm uint64, n int) Header { return Header{Kind: Call, Comm: comm, Length: uint64(n)} }
+func call(comm uint64, n int) frame.Header {
+	return frame.Header{Kind: frame.Call, Comm: comm, Length: uint64(n)}
+}
 
-func note(kind Kind, comm uint64, place uint32) Header {
-	return Header{Kind: kind, Comm: comm, Place: place, Seq: 1}
+func note(kind frame.Kind, comm uint64, place uint32) frame.Header {
+	return frame.Header{Kind: kind, Comm: comm, Place: place, Seq: 1}
 }
 
 // pattern is the memory of a put.
-func pattern(h Header) []byte {
+func pattern(h frame.Header) []byte {
 	b := make([]byte, h.Length+1)
 	for i := range b {
 		b[i] = byte(i>>8) ^ byte(i)*31 ^ byte(h.Comm<<6|uint64(h.Place)<<3|h.Seq)
@@ -283,45 +285,45 @@ func pattern(h Header) []byte {
 
 // What is queued leaves in this order, wherever the socket gets full, and each put's bytes are its own.
 func TestQueueOrder(t *testing.T) {
-	const most = MaxPayload
+	const most = frame.MaxPayload
 	for _, k := range []struct {
 		name string
-		puts []Header
-		want []Header
+		puts []frame.Header
+		want []frame.Header
 	}{
-		{"parts", []Header{putFrame(1, 0, 1, 2*most+5000)}, []Header{part(1, 0, 1), part(1, 0, 1), putFrame(1, 0, 1, 5000)}},
-		{"one frame", []Header{putFrame(1, 0, 1, most)}, []Header{putFrame(1, 0, 1, most)}},
-		{"one more byte", []Header{putFrame(1, 0, 1, most+1)}, []Header{part(1, 0, 1), putFrame(1, 0, 1, 1)}},
-		{"two whole frames", []Header{putFrame(1, 0, 1, 2*most)}, []Header{part(1, 0, 1), putFrame(1, 0, 1, most)}},
-		{"turns", []Header{putFrame(1, 0, 1, 3*most), putFrame(2, 0, 1, 2*most), putFrame(1, 1, 1, 5000), putFrame(3, 0, 1, 5000)},
-			[]Header{part(1, 0, 1), part(2, 0, 1), putFrame(3, 0, 1, 5000), part(1, 0, 1), putFrame(2, 0, 1, most),
+		{"parts", []frame.Header{putFrame(1, 0, 1, 2*most+5000)}, []frame.Header{part(1, 0, 1), part(1, 0, 1), putFrame(1, 0, 1, 5000)}},
+		{"one frame", []frame.Header{putFrame(1, 0, 1, most)}, []frame.Header{putFrame(1, 0, 1, most)}},
+		{"one more byte", []frame.Header{putFrame(1, 0, 1, most+1)}, []frame.Header{part(1, 0, 1), putFrame(1, 0, 1, 1)}},
+		{"two whole frames", []frame.Header{putFrame(1, 0, 1, 2*most)}, []frame.Header{part(1, 0, 1), putFrame(1, 0, 1, most)}},
+		{"turns", []frame.Header{putFrame(1, 0, 1, 3*most), putFrame(2, 0, 1, 2*most), putFrame(1, 1, 1, 5000), putFrame(3, 0, 1, 5000)},
+			[]frame.Header{part(1, 0, 1), part(2, 0, 1), putFrame(3, 0, 1, 5000), part(1, 0, 1), putFrame(2, 0, 1, most),
 				putFrame(1, 0, 1, most), putFrame(1, 1, 1, 5000)}},
-		{"a turn has few frames", []Header{putFrame(1, 0, 1, 5000), putFrame(1, 1, 1, 5000), putFrame(1, 2, 1, 5000), putFrame(1, 3, 1, 5000), putFrame(1, 4, 1, 5000),
+		{"a turn has few frames", []frame.Header{putFrame(1, 0, 1, 5000), putFrame(1, 1, 1, 5000), putFrame(1, 2, 1, 5000), putFrame(1, 3, 1, 5000), putFrame(1, 4, 1, 5000),
 			putFrame(1, 5, 1, 5000), putFrame(1, 6, 1, 5000), putFrame(1, 7, 1, 5000), putFrame(1, 8, 1, 5000), putFrame(2, 0, 1, 5000)},
-			[]Header{putFrame(1, 0, 1, 5000), putFrame(1, 1, 1, 5000), putFrame(1, 2, 1, 5000), putFrame(1, 3, 1, 5000), putFrame(1, 4, 1, 5000),
+			[]frame.Header{putFrame(1, 0, 1, 5000), putFrame(1, 1, 1, 5000), putFrame(1, 2, 1, 5000), putFrame(1, 3, 1, 5000), putFrame(1, 4, 1, 5000),
 				putFrame(1, 5, 1, 5000), putFrame(1, 6, 1, 5000), putFrame(1, 7, 1, 5000), putFrame(2, 0, 1, 5000), putFrame(1, 8, 1, 5000)}},
-		{"words first", []Header{putFrame(1, 0, 1, 2*most), putFrame(2, 0, 1, 8), note(Grant, 1, 0), putFrame(1, 1, 1, Short), note(Revoked, 2, 0),
-			putFrame(1, 2, 1, 0), putFrame(1, 3, 1, Short+1)},
-			[]Header{putFrame(2, 0, 1, 8), note(Grant, 1, 0), putFrame(1, 1, 1, Short), note(Revoked, 2, 0), putFrame(1, 2, 1, 0), part(1, 0, 1),
-				putFrame(1, 0, 1, most), putFrame(1, 3, 1, Short+1)}},
-		{"a word behind its place", []Header{putFrame(1, 0, 1, most+1), putFrame(1, 0, 2, 8), putFrame(1, 0, 3, 0), putFrame(2, 0, 1, 8), putFrame(1, 1, 1, 8)},
-			[]Header{putFrame(2, 0, 1, 8), putFrame(1, 1, 1, 8), part(1, 0, 1), putFrame(1, 0, 1, 1), putFrame(1, 0, 2, 8), putFrame(1, 0, 3, 0)}},
-		{"a write in frames", []Header{write(1, 7, 9, 100, 2*most+5000)},
-			[]Header{write(1, 7, 9, 100, most), write(1, 7, 9, 100+most, most), write(1, 7, 9, 100+2*most, 5000)}},
-		{"writes and calls first", []Header{putFrame(1, 0, 1, most+1), write(1, 0, 1, 5, Short), call(1, 8), write(1, 0, 1, 0, 1)},
-			[]Header{write(1, 0, 1, 5, Short), call(1, 8), write(1, 0, 1, 0, 1), part(1, 0, 1), putFrame(1, 0, 1, 1)}},
-		{"writes and calls in order", []Header{write(1, 7, 9, 1, most+1), call(1, Short), write(1, 6, 9, 5, 8), write(1, 7, 9, 0, 5000), call(1, 1),
+		{"words first", []frame.Header{putFrame(1, 0, 1, 2*most), putFrame(2, 0, 1, 8), note(frame.Grant, 1, 0), putFrame(1, 1, 1, frame.Short), note(frame.Revoked, 2, 0),
+			putFrame(1, 2, 1, 0), putFrame(1, 3, 1, frame.Short+1)},
+			[]frame.Header{putFrame(2, 0, 1, 8), note(frame.Grant, 1, 0), putFrame(1, 1, 1, frame.Short), note(frame.Revoked, 2, 0), putFrame(1, 2, 1, 0), part(1, 0, 1),
+				putFrame(1, 0, 1, most), putFrame(1, 3, 1, frame.Short+1)}},
+		{"a word behind its place", []frame.Header{putFrame(1, 0, 1, most+1), putFrame(1, 0, 2, 8), putFrame(1, 0, 3, 0), putFrame(2, 0, 1, 8), putFrame(1, 1, 1, 8)},
+			[]frame.Header{putFrame(2, 0, 1, 8), putFrame(1, 1, 1, 8), part(1, 0, 1), putFrame(1, 0, 1, 1), putFrame(1, 0, 2, 8), putFrame(1, 0, 3, 0)}},
+		{"a write in frames", []frame.Header{write(1, 7, 9, 100, 2*most+5000)},
+			[]frame.Header{write(1, 7, 9, 100, most), write(1, 7, 9, 100+most, most), write(1, 7, 9, 100+2*most, 5000)}},
+		{"writes and calls first", []frame.Header{putFrame(1, 0, 1, most+1), write(1, 0, 1, 5, frame.Short), call(1, 8), write(1, 0, 1, 0, 1)},
+			[]frame.Header{write(1, 0, 1, 5, frame.Short), call(1, 8), write(1, 0, 1, 0, 1), part(1, 0, 1), putFrame(1, 0, 1, 1)}},
+		{"writes and calls in order", []frame.Header{write(1, 7, 9, 1, most+1), call(1, frame.Short), write(1, 6, 9, 5, 8), write(1, 7, 9, 0, 5000), call(1, 1),
 			call(2, 2), write(2, 7, 9, 3, 8)},
-			[]Header{call(2, 2), write(2, 7, 9, 3, 8), write(1, 7, 9, 1, most), write(1, 7, 9, 1+most, 1), call(1, Short), write(1, 6, 9, 5, 8),
+			[]frame.Header{call(2, 2), write(2, 7, 9, 3, 8), write(1, 7, 9, 1, most), write(1, 7, 9, 1+most, 1), call(1, frame.Short), write(1, 6, 9, 5, 8),
 				write(1, 7, 9, 0, 5000), call(1, 1)}},
-		{"a slot is no place", []Header{write(1, 0, 1, 0, 5000), putFrame(1, 0, 1, 8), note(Grant, 1, 0), call(1, 8)},
-			[]Header{putFrame(1, 0, 1, 8), note(Grant, 1, 0), write(1, 0, 1, 0, 5000), call(1, 8)}},
-		{"turns of writes", []Header{write(1, 0, 1, 0, 2*most), call(1, 8), putFrame(2, 0, 1, most+5000), write(2, 3, 1, 0, 5000)},
-			[]Header{write(1, 0, 1, 0, most), part(2, 0, 1), write(1, 0, 1, most, most), putFrame(2, 0, 1, 5000), write(2, 3, 1, 0, 5000), call(1, 8)}},
+		{"a slot is no place", []frame.Header{write(1, 0, 1, 0, 5000), putFrame(1, 0, 1, 8), note(frame.Grant, 1, 0), call(1, 8)},
+			[]frame.Header{putFrame(1, 0, 1, 8), note(frame.Grant, 1, 0), write(1, 0, 1, 0, 5000), call(1, 8)}},
+		{"turns of writes", []frame.Header{write(1, 0, 1, 0, 2*most), call(1, 8), putFrame(2, 0, 1, most+5000), write(2, 3, 1, 0, 5000)},
+			[]frame.Header{write(1, 0, 1, 0, most), part(2, 0, 1), write(1, 0, 1, most, most), putFrame(2, 0, 1, 5000), write(2, 3, 1, 0, 5000), call(1, 8)}},
 	} {
 		t.Run(k.name, func(t *testing.T) {
 			c, fd, _ := full(t)
-			memory := map[Header][]byte{}
+			memory := map[frame.Header][]byte{}
 			var sent [4]atomic.Uint64
 			counts := [4]uint64{}
 			c.sending.Lock() // so that all is queued
@@ -331,13 +333,13 @@ func TestQueueOrder(t *testing.T) {
 					continue
 				}
 				b := pattern(h)
-				of := Header{Comm: h.Comm, Place: h.Place, Seq: h.Seq}
+				of := frame.Header{Comm: h.Comm, Place: h.Place, Seq: h.Seq}
 				if h.Kind.Served() {
 					of.Kind = h.Kind
 				}
 				memory[of] = append(memory[of], b[:h.Length]...)
 				c.Put(h, unsafe.Pointer(&b[0]), &sent[h.Comm])
-				if h.Kind == Call {
+				if h.Kind == frame.Call {
 					clear(b) // it is a copy that waits
 				}
 				counts[h.Comm]++
@@ -361,23 +363,23 @@ func TestQueueOrder(t *testing.T) {
 func TestCallLength(t *testing.T) {
 	for _, k := range []struct {
 		name        string
-		puts        []Header
+		puts        []frame.Header
 		words, want int
 	}{
-		{"words and a turn", []Header{putFrame(1, 0, 1, 3*MaxPayload), putFrame(2, 0, 1, 8), putFrame(2, 1, 1, MaxPayload)}, HeaderSize + 8,
-			2*HeaderSize + 8 + MaxPayload},
-		{"a turn of several puts", []Header{putFrame(1, 0, 1, 100<<10), putFrame(1, 1, 1, 100<<10), putFrame(1, 2, 1, 100<<10), putFrame(1, 3, 1, 100<<10),
-			putFrame(2, 0, 1, 5000)}, 0, 3 * (HeaderSize + 100<<10)},
-		{"puts that nobody waits for", slices.Repeat([]Header{putFrame(1, 0, 1, 100<<10)}, together+1), 0, together * (HeaderSize + 100<<10)},
-		{"frames that nobody waits for", []Header{putFrame(1, 0, 1, mostOut+MaxPayload)}, 0, mostOut/MaxPayload*HeaderSize + mostOut},
-		{"a short write and its call", []Header{write(1, 0, 1, 0, 8), call(1, 8)}, 2 * (HeaderSize + 8), 2 * (HeaderSize + 8)},
-		{"a write and its call", []Header{write(1, 0, 1, 0, MaxPayload), call(1, 8)}, 0, 2*HeaderSize + MaxPayload + 8},
-		{"a long write", []Header{write(1, 0, 1, 0, mostOut+MaxPayload), call(1, 8)}, 0, mostOut/MaxPayload*HeaderSize + mostOut},
-		{"many words", append(slices.Repeat([]Header{putFrame(2, 0, 1, Short)}, MaxPayload/Short), putFrame(1, 0, 1, 5000)), MaxPayload, MaxPayload},
+		{"words and a turn", []frame.Header{putFrame(1, 0, 1, 3*frame.MaxPayload), putFrame(2, 0, 1, 8), putFrame(2, 1, 1, frame.MaxPayload)}, frame.HeaderSize + 8,
+			2*frame.HeaderSize + 8 + frame.MaxPayload},
+		{"a turn of several puts", []frame.Header{putFrame(1, 0, 1, 100<<10), putFrame(1, 1, 1, 100<<10), putFrame(1, 2, 1, 100<<10), putFrame(1, 3, 1, 100<<10),
+			putFrame(2, 0, 1, 5000)}, 0, 3 * (frame.HeaderSize + 100<<10)},
+		{"puts that nobody waits for", slices.Repeat([]frame.Header{putFrame(1, 0, 1, 100<<10)}, together+1), 0, together * (frame.HeaderSize + 100<<10)},
+		{"frames that nobody waits for", []frame.Header{putFrame(1, 0, 1, mostOut+frame.MaxPayload)}, 0, mostOut/frame.MaxPayload*frame.HeaderSize + mostOut},
+		{"a short write and its call", []frame.Header{write(1, 0, 1, 0, 8), call(1, 8)}, 2 * (frame.HeaderSize + 8), 2 * (frame.HeaderSize + 8)},
+		{"a write and its call", []frame.Header{write(1, 0, 1, 0, frame.MaxPayload), call(1, 8)}, 0, 2*frame.HeaderSize + frame.MaxPayload + 8},
+		{"a long write", []frame.Header{write(1, 0, 1, 0, mostOut+frame.MaxPayload), call(1, 8)}, 0, mostOut/frame.MaxPayload*frame.HeaderSize + mostOut},
+		{"many words", append(slices.Repeat([]frame.Header{putFrame(2, 0, 1, frame.Short)}, frame.MaxPayload/frame.Short), putFrame(1, 0, 1, 5000)), frame.MaxPayload, frame.MaxPayload},
 	} {
 		t.Run(k.name, func(t *testing.T) {
 			c, _, _ := full(t)
-			b := make([]byte, mostOut+MaxPayload)
+			b := make([]byte, mostOut+frame.MaxPayload)
 			for _, h := range k.puts {
 				c.enqueue(h, unsafe.Pointer(&b[0]), nil)
 			}
@@ -389,23 +391,23 @@ func TestCallLength(t *testing.T) {
 }
 
 // fill puts until a frame has begun that the socket does not take, and returns its index and the memory.
-func (c *Conn) fill(t *testing.T, h Header, sent *atomic.Uint64) (begun int, memory []byte) {
+func (c *Conn) fill(t *testing.T, h frame.Header, sent *atomic.Uint64) (begun int, memory []byte) {
 	memory = pattern(h)
 	c.Put(h, unsafe.Pointer(&memory[0]), sent)
 	require.Equal(t, 1, c.Queued())
 	require.Positive(t, c.turns[0].begun, "the socket got full between frames, which its buffers' sizes do not allow")
-	return c.turns[0].off / MaxPayload, memory
+	return c.turns[0].off / frame.MaxPayload, memory
 }
 
 // A put that is not sent counts once those before it do, whose memory is in use until then; and not behind those of others.
 func TestSkip(t *testing.T) {
 	c, fd, _ := full(t)
 	var sent, others atomic.Uint64
-	b := make([]byte, MaxPayload)
+	b := make([]byte, frame.MaxPayload)
 	c.Skip(1, &sent)
 	require.EqualValues(t, 1, sent.Load(), "nothing waits")
-	_, memory := c.fill(t, putFrame(1, 1, 1, 4*MaxPayload), &sent)
-	c.Put(putFrame(1, 2, 1, MaxPayload), unsafe.Pointer(&b[0]), &sent)
+	_, memory := c.fill(t, putFrame(1, 1, 1, 4*frame.MaxPayload), &sent)
+	c.Put(putFrame(1, 2, 1, frame.MaxPayload), unsafe.Pointer(&b[0]), &sent)
 	c.Skip(1, &sent)
 	c.Skip(1, &sent)
 	c.Skip(2, &others)
@@ -418,11 +420,11 @@ func TestSkip(t *testing.T) {
 
 // A frame that the socket does not take, or takes in part, goes before those that come meanwhile.
 func TestTakenInPart(t *testing.T) {
-	for _, n := range []int{0, 8, Short, Short + 1, MaxPayload} {
+	for _, n := range []int{0, 8, frame.Short, frame.Short + 1, frame.MaxPayload} {
 		t.Run(fmt.Sprint(n), func(t *testing.T) {
 			c, fd, wanted := full(t)
 			before := 0 // bytes of others; the largest frame is too large anyway
-			for n < MaxPayload {
+			for n < frame.MaxPayload {
 				k, err := unix.Write(c.fd, make([]byte, 10<<10))
 				if err != nil {
 					break
@@ -432,7 +434,7 @@ func TestTakenInPart(t *testing.T) {
 			h := putFrame(1, 1, 1, n)
 			b, other := pattern(h), make([]byte, 5000)
 			var sent atomic.Uint64
-			for _, h := range []Header{putFrame(2, 0, 1, 5000), putFrame(1, 2, 1, 5000), putFrame(2, 1, 1, 8)} { // while it is being sent
+			for _, h := range []frame.Header{putFrame(2, 0, 1, 5000), putFrame(1, 2, 1, 5000), putFrame(2, 1, 1, 8)} { // while it is being sent
 				c.enqueue(h, unsafe.Pointer(&other[0]), &sent)
 			}
 			c.put(h, unsafe.Pointer(&b[0]), &sent)
@@ -447,12 +449,12 @@ func TestTakenInPart(t *testing.T) {
 			}
 			frames, got := drain(t, c, fd)
 			require.Len(t, frames, 4)
-			if n == Short+1 { // it has not begun
+			if n == frame.Short+1 { // it has not begun
 				require.Equal(t, putFrame(2, 1, 1, 8), frames[0])
 				frames = frames[1:]
 			}
 			require.Equal(t, h, frames[0])
-			require.True(t, bytes.Equal(b[:n], got[Header{Comm: 1, Place: 1, Seq: 1}]))
+			require.True(t, bytes.Equal(b[:n], got[frame.Header{Comm: 1, Place: 1, Seq: 1}]))
 			require.EqualValues(t, 4, sent.Load())
 		})
 	}
@@ -471,9 +473,9 @@ func TestWordBeside(t *testing.T) {
 	clear(word) // it is a copy that waits
 	frames, got := drain(t, c, fd)
 	require.Equal(t, putFrame(2, 0, 1, 8), frames[begun+1])
-	require.Len(t, frames, 4<<20/MaxPayload+1)
-	require.True(t, bytes.Equal(memory[:h.Length], got[Header{Comm: 1, Seq: 1}]))
-	require.Equal(t, pattern(putFrame(2, 0, 1, 8))[:8], got[Header{Comm: 2, Seq: 1}])
+	require.Len(t, frames, 4<<20/frame.MaxPayload+1)
+	require.True(t, bytes.Equal(memory[:h.Length], got[frame.Header{Comm: 1, Seq: 1}]))
+	require.Equal(t, pattern(putFrame(2, 0, 1, 8))[:8], got[frame.Header{Comm: 2, Seq: 1}])
 	require.False(t, *wanted)
 	require.EqualValues(t, 1, sent.Load())
 }
@@ -508,11 +510,11 @@ func TestTakeBack(t *testing.T) {
 	for _, k := range []struct {
 		name string
 		take func(c *Conn)
-		left []Header // of those after the large one
+		left []frame.Header // of those after the large one
 		sent uint64
 	}{
-		{"drop", func(c *Conn) { c.Drop(1) }, []Header{putFrame(2, 0, 1, 5000)}, 4},
-		{"withdraw", func(c *Conn) { c.Withdraw(1, 0, 7) }, []Header{putFrame(1, 1, 5, 5000), putFrame(1, 0, 9, 5000), putFrame(2, 0, 1, 5000)}, 1},
+		{"drop", func(c *Conn) { c.Drop(1) }, []frame.Header{putFrame(2, 0, 1, 5000)}, 4},
+		{"withdraw", func(c *Conn) { c.Withdraw(1, 0, 7) }, []frame.Header{putFrame(1, 1, 5, 5000), putFrame(1, 0, 9, 5000), putFrame(2, 0, 1, 5000)}, 1},
 		{"withdraw earlier ones", func(c *Conn) { c.Withdraw(1, 0, 4) }, nil, 0},
 		{"withdraw from another place", func(c *Conn) { c.Withdraw(1, 1, 4) }, nil, 0},
 		{"withdraw another communicator's", func(c *Conn) { c.Withdraw(2, 0, 1) }, nil, 0},
@@ -524,28 +526,28 @@ func TestTakeBack(t *testing.T) {
 			_, memory := c.fill(t, large, &sent)
 			want := bytes.Clone(memory)
 			small := make([]byte, 5000)
-			for _, h := range []Header{putFrame(1, 1, 5, 5000), putFrame(1, 0, 6, 5000), putFrame(1, 0, 9, 5000)} {
+			for _, h := range []frame.Header{putFrame(1, 1, 5, 5000), putFrame(1, 0, 6, 5000), putFrame(1, 0, 9, 5000)} {
 				c.Put(h, unsafe.Pointer(&small[0]), &sent)
 			}
 			c.Put(putFrame(2, 0, 1, 5000), unsafe.Pointer(&small[0]), &other)
-			c.Queue(note(Grant, 2, 0), nil, nil)
+			c.Queue(note(frame.Grant, 2, 0), nil, nil)
 			x := c.turns[c.turn(1)]
-			n := (x.off + min(x.begun, 1) + MaxPayload - 1) / MaxPayload // frames; the kernel may have taken more meanwhile
+			n := (x.off + min(x.begun, 1) + frame.MaxPayload - 1) / frame.MaxPayload // frames; the kernel may have taken more meanwhile
 			k.take(c)
 			require.True(t, *wanted)
 			require.Equal(t, k.sent, sent.Load())
-			c.Put(note(Revoked, 1, 0), nil, nil)
+			c.Put(note(frame.Revoked, 1, 0), nil, nil)
 			if k.left != nil {
 				clear(memory)
 			}
 			frames, got := drain(t, c, fd)
 			if k.left == nil {
-				require.Contains(t, frames, note(Revoked, 1, 0))
-				require.True(t, bytes.Equal(want[:large.Length], got[Header{Comm: 1, Seq: 5}]))
+				require.Contains(t, frames, note(frame.Revoked, 1, 0))
+				require.True(t, bytes.Equal(want[:large.Length], got[frame.Header{Comm: 1, Seq: 5}]))
 			} else {
-				require.Equal(t, append(slices.Repeat([]Header{part(1, 0, 5)}, n), note(Grant, 2, 0), note(Revoked, 1, 0)), frames[:n+2])
+				require.Equal(t, append(slices.Repeat([]frame.Header{part(1, 0, 5)}, n), note(frame.Grant, 2, 0), note(frame.Revoked, 1, 0)), frames[:n+2])
 				require.Equal(t, k.left, frames[n+2:])
-				require.True(t, bytes.Equal(want[:n*MaxPayload], got[Header{Comm: 1, Seq: 5}]))
+				require.True(t, bytes.Equal(want[:n*frame.MaxPayload], got[frame.Header{Comm: 1, Seq: 5}]))
 			}
 			require.EqualValues(t, 4, sent.Load())
 			require.False(t, *wanted)
@@ -555,17 +557,17 @@ func TestTakeBack(t *testing.T) {
 
 // WithdrawWrites takes back writes to a key, and Withdraw puts to a place that has the slot's number.
 func TestWithdrawWrites(t *testing.T) {
-	rest := []Header{putFrame(1, 0, 4, 5000), write(1, 0, 6, 0, 5000), write(1, 1, 5, 0, 5000), call(1, 100), write(2, 0, 5, 0, 5000)}
+	rest := []frame.Header{putFrame(1, 0, 4, 5000), write(1, 0, 6, 0, 5000), write(1, 1, 5, 0, 5000), call(1, 100), write(2, 0, 5, 0, 5000)}
 	for _, k := range []struct {
 		name string
 		take func(c *Conn)
-		gone bool     // the large one
-		left []Header // of those after it
+		gone bool           // the large one
+		left []frame.Header // of those after it
 		sent uint64
 	}{
 		{"writes", func(c *Conn) { c.WithdrawWrites(1, 0, 5) }, true, rest, 1},
-		{"puts", func(c *Conn) { c.Withdraw(1, 0, 7) }, false, append([]Header{write(1, 0, 5, 100, 5000)}, rest[1:]...), 0},
-		{"another key", func(c *Conn) { c.WithdrawWrites(1, 0, 7) }, false, append([]Header{rest[0], write(1, 0, 5, 100, 5000)}, rest[1:]...), 0},
+		{"puts", func(c *Conn) { c.Withdraw(1, 0, 7) }, false, append([]frame.Header{write(1, 0, 5, 100, 5000)}, rest[1:]...), 0},
+		{"another key", func(c *Conn) { c.WithdrawWrites(1, 0, 7) }, false, append([]frame.Header{rest[0], write(1, 0, 5, 100, 5000)}, rest[1:]...), 0},
 		{"drop", func(c *Conn) { c.Drop(1) }, true, rest[4:], 6},
 	} {
 		t.Run(k.name, func(t *testing.T) {
@@ -575,7 +577,7 @@ func TestWithdrawWrites(t *testing.T) {
 			_, memory := c.fill(t, large, &sent)
 			want := bytes.Clone(memory)
 			small := make([]byte, 5000)
-			for _, h := range append([]Header{rest[0], write(1, 0, 5, 100, 5000)}, rest[1:]...) {
+			for _, h := range append([]frame.Header{rest[0], write(1, 0, 5, 100, 5000)}, rest[1:]...) {
 				s := &sent
 				if h.Comm == 2 {
 					s = &other
@@ -583,25 +585,25 @@ func TestWithdrawWrites(t *testing.T) {
 				c.Put(h, unsafe.Pointer(&small[0]), s)
 			}
 			x := c.turns[c.turn(1)]
-			n := (x.off + min(x.begun, 1) + MaxPayload - 1) / MaxPayload
+			n := (x.off + min(x.begun, 1) + frame.MaxPayload - 1) / frame.MaxPayload
 			k.take(c)
 			require.Equal(t, k.sent, sent.Load())
 			if k.gone {
 				clear(memory)
 			} else {
-				n = len(memory) / MaxPayload
+				n = len(memory) / frame.MaxPayload
 			}
 			c.Put(write(1, 0, 5, 7, 8), unsafe.Pointer(&small[0]), &sent)
 			frames, got := drain(t, c, fd)
 			for i := range n {
-				require.Contains(t, frames, write(1, 0, 5, 1<<30+i*MaxPayload, MaxPayload))
+				require.Contains(t, frames, write(1, 0, 5, 1<<30+i*frame.MaxPayload, frame.MaxPayload))
 			}
-			require.NotContains(t, frames, write(1, 0, 5, 1<<30+n*MaxPayload, MaxPayload))
-			require.True(t, bytes.HasPrefix(got[Header{Kind: Write, Comm: 1, Seq: 5}], want[:n*MaxPayload]))
+			require.NotContains(t, frames, write(1, 0, 5, 1<<30+n*frame.MaxPayload, frame.MaxPayload))
+			require.True(t, bytes.HasPrefix(got[frame.Header{Kind: frame.Write, Comm: 1, Seq: 5}], want[:n*frame.MaxPayload]))
 			require.Contains(t, frames, write(1, 0, 5, 7, 8))
-			frames = slices.DeleteFunc(frames, func(h Header) bool { return h.Length == MaxPayload || h.Length == 8 })
-			of := func(comm uint64, all []Header) []Header { // communicators take turns
-				return slices.DeleteFunc(slices.Clone(all), func(h Header) bool { return h.Comm != comm })
+			frames = slices.DeleteFunc(frames, func(h frame.Header) bool { return h.Length == frame.MaxPayload || h.Length == 8 })
+			of := func(comm uint64, all []frame.Header) []frame.Header { // communicators take turns
+				return slices.DeleteFunc(slices.Clone(all), func(h frame.Header) bool { return h.Comm != comm })
 			}
 			for comm := range uint64(3) {
 				require.Equal(t, of(comm, k.left), of(comm, frames))
@@ -615,7 +617,7 @@ func TestWithdrawWrites(t *testing.T) {
 // A frame that has begun is sent whole even if its put is dropped, wherever the socket got full: within its header, after
 // it, or in its payload.
 func TestDropAnywhere(t *testing.T) {
-	for done := 1; done < HeaderSize+5000; done += 61 {
+	for done := 1; done < frame.HeaderSize+5000; done += 61 {
 		fds := pair(t)
 		c := New(fds[0], &model{}, func(bool) {})
 		var sent atomic.Uint64
@@ -624,7 +626,7 @@ func TestDropAnywhere(t *testing.T) {
 			h = write(1, 0, 1, 1<<40, 5000)
 		}
 		from := pattern(h)
-		whole := make([]byte, HeaderSize)
+		whole := make([]byte, frame.HeaderSize)
 		h.Encode(whole)
 		whole = append(whole, from[:5000]...)
 		c.enqueue(h, unsafe.Pointer(&from[0]), &sent)
@@ -690,7 +692,7 @@ func TestPutMeanwhile(t *testing.T) {
 		runtime.Gosched()
 	}
 	h := putFrame(1, 0, 2, 0)
-	c.words = append(c.words, make([]byte, HeaderSize)...)
+	c.words = append(c.words, make([]byte, frame.HeaderSize)...)
 	h.Encode(c.words)
 	c.frames++
 	c.queued.Add(1)
@@ -700,7 +702,7 @@ func TestPutMeanwhile(t *testing.T) {
 	<-dropped
 	require.Zero(t, c.Queued())
 	frames, _ := drain(t, c, fds[1])
-	require.Equal(t, []Header{putFrame(1, 0, 1, 8), h}, frames)
+	require.Equal(t, []frame.Header{putFrame(1, 0, 1, 8), h}, frames)
 	c.Close()
 	require.NoError(t, unix.Close(fds[1]))
 }
@@ -713,17 +715,17 @@ func TestQueueAllocations(t *testing.T) {
 	fds := pair(t)
 	c := New(fds[0], &model{}, func(bool) {})
 	var sent atomic.Uint64
-	large := make([]byte, 2*MaxPayload)
+	large := make([]byte, 2*frame.MaxPayload)
 	sink := make([]byte, 1<<20)
 	trip := func() {
 		c.sending.Lock()
 		for comm := range uint64(3) {
-			c.Put(putFrame(comm, 0, 1, 2*MaxPayload), unsafe.Pointer(&large[0]), &sent)
+			c.Put(putFrame(comm, 0, 1, 2*frame.MaxPayload), unsafe.Pointer(&large[0]), &sent)
 			c.Put(putFrame(comm, 1, 1, 8), unsafe.Pointer(&large[0]), &sent)
 			c.Put(putFrame(comm, 2, 1, 5000), unsafe.Pointer(&large[0]), &sent)
 			c.Put(write(comm, 2, 1, 0, 5000), unsafe.Pointer(&large[0]), &sent)
 			c.Put(call(comm, 64), unsafe.Pointer(&large[0]), &sent)
-			c.Queue(note(Grant, comm, 1), nil, nil)
+			c.Queue(note(frame.Grant, comm, 1), nil, nil)
 		}
 		c.sending.Unlock()
 		for c.Queued() > 0 {
@@ -758,12 +760,12 @@ func TestOrder(t *testing.T) {
 	go func() { // receives at both ends; knows about the put only from the network
 		defer close(answered)
 		received(b, &there)
-		b.Put(Header{Kind: Put, Seq: 1, Length: 64}, unsafe.Pointer(&there.memory[1]), new(atomic.Uint64))
+		b.Put(frame.Header{Kind: frame.Put, Seq: 1, Length: 64}, unsafe.Pointer(&there.memory[1]), new(atomic.Uint64))
 		received(a, &here)
 	}()
 	data[0] = 1
 	var sent atomic.Uint64
-	a.Put(Header{Kind: Put, Seq: 1, Length: 64}, unsafe.Pointer(data), &sent)
+	a.Put(frame.Header{Kind: frame.Put, Seq: 1, Length: 64}, unsafe.Pointer(data), &sent)
 	<-answered
 	require.Equal(t, byte(1), there.memory[0][0])
 }
@@ -775,20 +777,20 @@ func TestQueuedFrames(t *testing.T) {
 	a, b := New(fds[0], &model{}, func(bool) {}), New(fds[1], &got, func(bool) {})
 	defer a.Close()
 	defer b.Close()
-	grant := Header{Kind: Grant, Comm: 1, Place: 2, Seq: 3, Length: 4}
+	grant := frame.Header{Kind: frame.Grant, Comm: 1, Place: 2, Seq: 3, Length: 4}
 	a.Queue(grant, nil, nil)
 	_, err := b.Receive()
 	require.NoError(t, err)
 	require.Empty(t, got.told)
 	data := [8]byte{1}
 	var sent atomic.Uint64
-	a.Put(Header{Kind: Put, Comm: 1, Seq: 1, Length: 8}, unsafe.Pointer(&data[0]), &sent)
+	a.Put(frame.Header{Kind: frame.Put, Comm: 1, Seq: 1, Length: 8}, unsafe.Pointer(&data[0]), &sent)
 	require.EqualValues(t, 1, sent.Load())
 	for len(got.landed) == 0 {
 		_, err := b.Receive()
 		require.NoError(t, err)
 	}
-	require.Equal(t, []Header{grant}, got.told)
+	require.Equal(t, []frame.Header{grant}, got.told)
 	a.Queue(grant, nil, nil)
 	a.Flush()
 	for len(got.told) == 1 {

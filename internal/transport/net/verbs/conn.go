@@ -38,7 +38,8 @@ type Conn struct {
 	sink    Sink
 	counts  counts
 
-	receiving sync.Mutex // held by the goroutine that looks at the completion queue
+	news      atomic.Bool // perhaps something has completed that nobody has looked at
+	receiving sync.Mutex  // held by the goroutine that looks at the completion queue
 	done      [16]ib.Completion
 	used      []uint64 // receives that are to be posted again
 	pinged    bool     // the peer has
@@ -151,33 +152,47 @@ func (c *Conn) FD() int { return c.channel.FD() }
 
 // Ready takes what FD tells of, so that it tells of what completes from now on.
 func (c *Conn) Ready() error {
-	if _, err := c.channel.Take(); err != nil {
-		return err
+	_, err := c.channel.Take()
+	if err == nil {
+		err = c.cq.Notify(false)
 	}
-	return c.cq.Notify(false)
+	c.news.Store(true)
+	return err
 }
 
 // Receive handles what has completed, and reports whether there was anything. It does nothing while another goroutine
 // receives. Once there is an error, every call returns it: a *ib.CompletionError, frame.ErrFrame, or an error of the Sink.
 func (c *Conn) Receive() (moved bool, err error) {
-	if !c.receiving.TryLock() {
-		return false, nil
+	for c.receiving.TryLock() {
+		c.news.Store(false)
+		n, failed := c.takeAll()
+		c.receiving.Unlock()
+		moved, err = moved || n > 0, failed
+		if err != nil || !c.news.Load() { // else Ready was called after the last look, by one who did not get the lock
+			break
+		}
 	}
-	n, err := c.take(len(c.done))
-	c.receiving.Unlock()
 	c.credit()
-	return n > 0, err
+	return moved, err
+}
+
+// takeAll handles completions until there are none. The caller holds receiving. It ends, since no credit returns
+// meanwhile.
+func (c *Conn) takeAll() (all int, err error) {
+	for {
+		n, err := c.take(len(c.done))
+		if all += n; err != nil || n < len(c.done) {
+			return all, err
+		}
+	}
 }
 
 // Drain waits until no other goroutine receives, and then receives all that has arrived. Its error is Receive's.
 func (c *Conn) Drain() error {
 	c.receiving.Lock()
 	defer c.receiving.Unlock()
-	for {
-		if n, err := c.take(len(c.done)); err != nil || n == 0 {
-			return err
-		}
-	}
+	_, err := c.takeAll()
+	return err
 }
 
 // take handles up to most completions. The caller holds receiving.
@@ -247,9 +262,9 @@ func (c *Conn) completed() {
 
 // arrived handles a message or a chunk.
 func (c *Conn) arrived(x *ib.Completion) error {
-	c.counts.received.Add(uint64(x.Bytes))
 	if v, ok := x.Immediate(); ok {
 		c.returned(int(v >> creditShift))
+		c.counts.received.Add(uint64(x.Bytes))
 		last := v&lastBit != 0
 		if last {
 			c.counts.putsReceived.Add(1)
@@ -270,6 +285,7 @@ func (c *Conn) arrived(x *ib.Completion) error {
 	case len(b) < frame.HeaderSize:
 		return fmt.Errorf("%w: a message of %d bytes that begins with %#x", frame.ErrFrame, len(b), b[0])
 	}
+	c.counts.received.Add(uint64(x.Bytes))
 	c.returned(int(b[creditByte]))
 	b[creditByte] = 0
 	h, err := frame.Decode(b)

@@ -174,7 +174,7 @@ func (c *Conn) chunk(w *ib.Work, x *put) {
 		}
 		w.Value = v
 		x.flying++
-		c.fly(w, x)
+		c.fly(w, x, n)
 	}
 	if x.whole() {
 		x.line.next = x.after
@@ -187,23 +187,23 @@ func (c *Conn) slot() []byte { return unsafe.Slice((*byte)(c.out.at(int(c.next%d
 
 // send makes work of the message in a slot. Its credits are added.
 func (c *Conn) send(w *ib.Work, b []byte) {
-	i := creditByte
+	i, counts := creditByte, len(b)
 	if b[0] == credit || b[0] == ping {
-		i = 1
+		i, counts = 1, 0
 	}
 	k := min(c.owed, mostReturns)
 	c.owed -= k
 	b[i] = byte(k)
 	*w = ib.Work{Op: ib.Send, Local: uint64(uintptr(unsafe.Pointer(&b[0]))), Length: uint32(len(b)), Key: c.out.region.LKey()}
-	c.fly(w, nil)
+	c.fly(w, nil, counts)
 }
 
-// fly notes that work is under way.
-func (c *Conn) fly(w *ib.Work, x *put) {
+// fly notes that work is under way, of which so many bytes count.
+func (c *Conn) fly(w *ib.Work, x *put, counts int) {
 	w.ID, w.Flags = own|c.next, ib.Signaled
 	i := c.next % depth
-	c.flight[i], c.sizes[i] = x, int(w.Length)
-	c.counts.sent += uint64(w.Length)
+	c.flight[i], c.sizes[i] = x, counts
+	c.counts.sent += uint64(counts)
 	c.next++
 	c.have--
 	c.queued.Add(1)
