@@ -81,6 +81,22 @@ func (c *Cache) FindGraph(addr uintptr, n int, generation uint64) *Claim {
 	return c.find(c.graph, addr, n, generation)
 }
 
+// Peek is FindLocal, or else FindGraph, of bytes that an operation under way has looked up: it counts neither in Stats nor
+// as a use of the claim.
+func (c *Cache) Peek(addr uintptr, n int) *Claim {
+	a, end := uint64(addr), uint64(addr)+uint64(n)
+	if n <= 0 || a >= maxAddr || end > maxAddr {
+		return nil
+	}
+	for _, ix := range []*index{c.local, c.graph} {
+		if cl := ix.find(a, end); cl != nil {
+			cl.state.Add(minus(oneHit))
+			return cl
+		}
+	}
+	return nil
+}
+
 func (c *Cache) find(ix *index, addr uintptr, n int, generation uint64) *Claim {
 	a, end := uint64(addr), uint64(addr)+uint64(n)
 	if n <= 0 || a >= maxAddr || end > maxAddr {

@@ -34,12 +34,28 @@ func (c *Comm) listen(r *roster.Roster, mine *card) (row []byte, err error) {
 	}
 	if d.network == nil {
 		d.network, err = hosts.Listen(hosts.JobConfig{Rank: c.rank, Size: c.size, Secret: r.Secret, Timeout: c.opts.NetTimeout,
-			Connections: c.team.Tuning().Hosts.Connections, Log: d.log, RowOf: r.Row, NewNode: c.providers.Network})
+			Connections: c.team.Tuning().Hosts.Connections, Log: d.log, NICs: d.nics, Find: d.Cache.Peek, Memory: d.landing,
+			RowOf: r.Row, NewNode: c.providers.Network})
 		if err != nil {
 			return nil, err
 		}
 	}
 	return d.network.Row(), nil
+}
+
+// landing is hosts.JobConfig's Memory. What RDMA devices cannot have is memory all the same: they reach it another way.
+func (d *Domain) landing(n int) []byte {
+	if d.nics == nil {
+		return make([]byte, n)
+	}
+	a, err := d.Heap.Alloc(n)
+	if err != nil {
+		return make([]byte, n)
+	}
+	if _, err = d.Cache.Register(Memory(a), a.Base(), n); err != nil {
+		d.log.Debug("ubcoll: memory in which data from other hosts land is not registered", "error", err)
+	}
+	return unsafe.Slice((*byte)(a.Ptr), n)
 }
 
 // layRows maps the table that this host's first rank has laid.

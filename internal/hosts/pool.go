@@ -10,6 +10,7 @@ import (
 // the large piece; one that finds it taken goes on with a small one. There are as many small ones as operations have
 // moved data beside that with the large one, at the same time.
 type pool struct {
+	memory func(n int) []byte
 	mu     sync.Mutex
 	large  []byte
 	taken  bool     // large is
@@ -29,14 +30,14 @@ func (p *pool) take() []byte {
 	defer p.mu.Unlock()
 	if !p.taken {
 		if p.large == nil {
-			p.large = make([]byte, poolBytes)
+			p.large = p.memory(poolBytes)
 		}
 		p.taken = true
 		return p.large
 	}
 	last := len(p.spares) - 1
 	if last < 0 {
-		return make([]byte, spareBytes)
+		return p.memory(spareBytes)
 	}
 	b := p.spares[last]
 	p.spares = p.spares[:last]
@@ -58,8 +59,9 @@ func (p *pool) give(b []byte) {
 // spares is memory of items that are gathered to be sent, or combined to be sent on. There is as much as operations have
 // used at the same time.
 type spares struct {
-	mu   sync.Mutex
-	free [][]byte
+	memory func(n int) []byte
+	mu     sync.Mutex
+	free   [][]byte
 }
 
 func (p *spares) take() []byte {
@@ -67,7 +69,7 @@ func (p *spares) take() []byte {
 	defer p.mu.Unlock()
 	last := len(p.free) - 1
 	if last < 0 {
-		return make([]byte, schedule.Slots*slotBytes)
+		return p.memory(schedule.Slots * slotBytes)
 	}
 	b := p.free[last]
 	p.free = p.free[:last]

@@ -96,7 +96,7 @@ func pair(t testing.TB) (fds [2]int) {
 // breaks the protocol.
 func FuzzFrames(f *testing.F) {
 	kind := frame.Put
-	frame := func(place uint32, length int) []byte {
+	framed := func(place uint32, length int) []byte {
 		b := make([]byte, frame.HeaderSize+length)
 		frame.Header{Kind: kind, Place: place, Comm: 1, Seq: 1, Length: uint64(length)}.Encode(b)
 		for i := range length {
@@ -104,23 +104,23 @@ func FuzzFrames(f *testing.F) {
 		}
 		return b
 	}
-	f.Add(append(frame(0, 64), frame(3, 0)...), uint16(7))
-	f.Add(append(frame(5, 5000), frame(1, 9)...), uint16(1000))
-	f.Add(append(frame(2, 64), frame(9, 1)...), uint16(33))
+	f.Add(append(framed(0, 64), framed(3, 0)...), uint16(7))
+	f.Add(append(framed(5, 5000), framed(1, 9)...), uint16(1000))
+	f.Add(append(framed(2, 64), framed(9, 1)...), uint16(33))
 	over := make([]byte, 2*frame.HeaderSize)
 	frame.Header{Kind: frame.Over, Comm: 8}.Encode(over)
-	frame.Header{Kind: frame.Revoke, Place: 3, Comm: 9, Seq: 5}.Encode(over[HeaderSize:])
-	f.Add(append(frame(2, 64), over...), uint16(40))
+	frame.Header{Kind: frame.Revoke, Place: 3, Comm: 9, Seq: 5}.Encode(over[frame.HeaderSize:])
+	f.Add(append(framed(2, 64), over...), uint16(40))
 	kind = frame.Part
-	part := frame(2, 30)
-	f.Add(append(append(part, frame(3, 64)...), frame(2, 34)...), uint16(20))
-	f.Add(append(append(part, frame(2, 30)...), frame(2, 5)...), uint16(90))
+	part := framed(2, 30)
+	f.Add(append(append(part, framed(3, 64)...), framed(2, 34)...), uint16(20))
+	f.Add(append(append(part, framed(2, 30)...), framed(2, 5)...), uint16(90))
 	kind = frame.Put
-	f.Add(append(append(part, frame(1, 64)...), frame(2, 34)...), uint16(50))
+	f.Add(append(append(part, framed(1, 64)...), framed(2, 34)...), uint16(50))
 	call := make([]byte, frame.HeaderSize+transport.MaxCall)
 	frame.Header{Kind: frame.Call, Comm: 1, Length: transport.MaxCall}.Encode(call)
 	write := func(place uint32, offset uint64, length int) []byte {
-		b := frame(place, length)
+		b := framed(place, length)
 		frame.Header{Kind: frame.Write, Place: place, Comm: 1, Seq: 7, Length: uint64(length), Offset: offset}.Encode(b)
 		return b
 	}
@@ -155,7 +155,7 @@ func FuzzFrames(f *testing.F) {
 				end = err
 				break
 			}
-			rest = rest[HeaderSize:]
+			rest = rest[frame.HeaderSize:]
 			k := int(min(h.Length, uint64(len(rest))))
 			if ok {
 				copy(unsafe.Slice((*byte)(p), k), rest)
@@ -247,7 +247,7 @@ func drain(t *testing.T, c *Conn, fd int) (frames []frame.Header, bytes map[fram
 			if h.Kind.Served() {
 				of.Kind = h.Kind
 			}
-			bytes[of] = append(bytes[of], got[end+HeaderSize:next]...)
+			bytes[of] = append(bytes[of], got[end+frame.HeaderSize:next]...)
 			end = next
 		}
 	}
