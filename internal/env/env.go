@@ -79,7 +79,7 @@ var (
 		Doc: "The job's secret, at least 16 bytes; ranks prove that they know it and never send it."}, text)
 	Require = define(Info{Name: "UBCOLL_REQUIRE", Kind: "list of mpi, cuda, verbs, hosts",
 		Doc: "What must be there: tests that lack it fail where they would skip, ubcoll and allreduce_ub where they would " +
-			"do without; hosts: that this machine can make several of itself; verbs: an RDMA device, by which no job goes yet."}, list("mpi", "cuda", "verbs", "hosts"))
+			"do without; hosts: that this machine can make several of itself; verbs: an RDMA device, and that no two ranks of different hosts go without."}, list("mpi", "cuda", "verbs", "hosts"))
 	Timeout = define(Info{Name: "UBCOLL_TIMEOUT", Kind: "duration", Default: "10m", JobWide: true,
 		Doc: "The longest wait inside one operation."}, duration)
 	NetTimeout = define(Info{Name: "UBCOLL_NET_TIMEOUT", Kind: "duration, 1s to 1h", Default: "5s", JobWide: true,
@@ -122,13 +122,29 @@ var (
 	Ports = define(Info{Name: "UBCOLL_PORTS", Kind: "range of ports",
 		Doc: "The ports that ranks of several hosts listen on, one each (20000-20100); empty: the system's choice."}, ports)
 	IB = define(Info{Name: "UBCOLL_IB", Kind: "off|auto|on", Default: "off",
-		Doc: "Whether RDMA devices register what a rank registers: never, where they can, or else Open fails; no operation uses them yet."},
+		Doc: "Whether RDMA devices register what a rank registers, and carry the data between hosts: never, where they can (else TCP does), or else Open fails."},
 		choice("off", "auto", "on"))
 	IBDevices = define(Info{Name: "UBCOLL_IB_HCA", Kind: "list of devices",
 		Doc: "Which RDMA devices: beginnings of names (mlx5,rxe0:1), whole names after =, all others after ^ or ^=; empty: all."}, text)
 	IBRelaxed = define(Info{Name: "UBCOLL_IB_PCI_RELAXED_ORDERING", Kind: "number", Default: "2",
 		Doc: "Whether RDMA devices may write memory in another order than data came: 0 never, 1 or 2 where they can."},
 		number(0, 2))
+	IBGIDIndex = define(Info{Name: "UBCOLL_IB_GID_INDEX", Kind: "number", Default: "-1",
+		Doc: "Which row of a port's table of GIDs is its address; -1: one that suits the link, of IPv4 and RoCE v2 if there is one."},
+		number(-1, 255))
+	IBTrafficClass = define(Info{Name: "UBCOLL_IB_TC", Kind: "number", Default: "0",
+		Doc: "The traffic class of RDMA packets, 0 to 255; on RoCE v2 the DSCP times 4."}, number(0, 255))
+	IBServiceLevel = define(Info{Name: "UBCOLL_IB_SL", Kind: "number", Default: "0",
+		Doc: "The service level of RDMA packets, 0 to 15; on RoCE the VLAN's priority."}, number(0, 15))
+	IBTimeout = define(Info{Name: "UBCOLL_IB_TIMEOUT", Kind: "number", Default: "20",
+		Doc: "How long an RDMA device waits for an answer before it sends again: 4.096 us times 2 to this power, 1 to 31."},
+		number(1, 31))
+	IBRetries = define(Info{Name: "UBCOLL_IB_RETRY_CNT", Kind: "number", Default: "7",
+		Doc: "How often an RDMA device sends again before it gives up, 0 to 7."}, number(0, 7))
+	IBPKey = define(Info{Name: "UBCOLL_IB_PKEY", Kind: "number", Default: "0",
+		Doc: "Which row of a port's table of partition keys is used."}, number(0, 65535))
+	IBQueuePairs = define(Info{Name: "UBCOLL_IB_QPS_PER_CONNECTION", Kind: "number", Default: "1",
+		Doc: "How many queue pairs carry the data of two ranks, 1 to 8; the lesser of both ranks' numbers counts."}, number(1, 8))
 	RSH = define(Info{Name: "UBCOLL_RSH", Kind: "text",
 		Default: "ssh -x -o BatchMode=yes -o ConnectTimeout=10",
 		Doc:     "The command by which ubcoll launch runs another on a host, in place of ssh: host and command come behind its words."},

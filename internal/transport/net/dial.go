@@ -86,7 +86,7 @@ func final(errs []error, again int, refused, silent bool) bool {
 			if again < refusedProof {
 				return false
 			}
-		case errors.Is(err, errStranger), errors.Is(err, fault.ErrMismatch):
+		case errors.Is(err, errStranger), errors.Is(err, fault.ErrMismatch), errors.Is(err, errRequired):
 		case errors.Is(err, syscall.ECONNREFUSED):
 			if !refused {
 				return false
@@ -337,8 +337,8 @@ func (n *Node) reasoned(err error) error {
 	switch {
 	case errors.Is(err, syscall.EMFILE), errors.Is(err, syscall.ENFILE):
 		return limit(err)
-	case errors.Is(err, fault.ErrTimeout), errors.Is(err, fault.ErrMismatch), errors.Is(err, context.Canceled),
-		errors.Is(err, errCrossed):
+	case errors.Is(err, errRequired), errors.Is(err, fault.ErrTimeout), errors.Is(err, fault.ErrMismatch),
+		errors.Is(err, context.Canceled), errors.Is(err, errCrossed):
 		return err
 	case errors.Is(err, syscall.ECONNREFUSED):
 		err = fmt.Errorf("nobody listens there any more, so its process has ended: %w", err)

@@ -44,7 +44,7 @@ func nodeWith(t testing.TB, c transport.Config) (*Node, *told) {
 	t.Helper()
 	t.Setenv("UBCOLL_NET", interfaces)
 	h := &told{rowElse: c.RowOf}
-	n, err := New(transport.Config{Rank: c.Rank, Secret: secret, Size: c.Size, Timeout: c.Timeout, Connections: c.Connections, RowOf: h.rowOf,
+	n, err := New(transport.Config{Rank: c.Rank, Secret: secret, Size: c.Size, Timeout: c.Timeout, Connections: c.Connections, NICs: c.NICs, Find: c.Find, Log: c.Log, RowOf: h.rowOf,
 		Heard: func(_ int, m transport.Message) { h.mu.Lock(); defer h.mu.Unlock(); h.heard = append(h.heard, m) },
 		Down:  func(_ int, d *transport.Down) { h.mu.Lock(); defer h.mu.Unlock(); h.down = append(h.down, d) },
 		Tick:  func() { h.mu.Lock(); defer h.mu.Unlock(); h.ticks++ },
@@ -137,10 +137,16 @@ type pair struct {
 const commID = 7
 
 func newPair(t testing.TB, places int) *pair {
+	return pairOf(t, places, transport.Config{}, transport.Config{})
+}
+
+// pairOf makes a pair of nodes of ranks 0 and 1.
+func pairOf(t testing.TB, places int, a, b transport.Config) *pair {
 	t.Helper()
 	var p pair
-	p.a, p.toldA = node(t, 0)
-	p.b, p.toldB = node(t, 1)
+	b.Rank = 1
+	p.a, p.toldA = nodeWith(t, a)
+	p.b, p.toldB = nodeWith(t, b)
 	p.ab, p.ba = connect(t, p.a, p.b)
 	p.la, p.lb = links(t, p.ab, p.ba, commID, places)
 	return &p
@@ -215,6 +221,6 @@ func (d *data) traffic() (t transport.Traffic) {
 
 // noOffer is what a side without RDMA does in the handshake.
 func noOffer(p *dialProbe) error {
-	_, err := new(Node).agree(context.Background(), 0, p, nil, []byte{0})
+	_, err := new(Node).agree(context.Background(), 0, p, nil, []byte{0}, nil)
 	return err
 }

@@ -72,7 +72,7 @@ func (a *landings) free(comm uint64) {
 // land returns where the peer may write what is granted at a place, or none. The caller holds putting.
 func (l *Link) land(w *Wire, place int) frame.Landing {
 	x := &l.places[place]
-	if x.n <= frame.Short {
+	if x.n <= frame.Short || w.Err() != nil {
 		return frame.Landing{}
 	}
 	if x.index == 0 {
@@ -96,6 +96,15 @@ func (l *Link) unclaim(x *place) {
 	}
 }
 
+// unclaimAll releases all claims: the peer writes no more.
+func (l *Link) unclaimAll() {
+	l.putting.Lock()
+	defer l.putting.Unlock()
+	for i := range l.places {
+		l.unclaim(&l.places[i])
+	}
+}
+
 // tookBack handles a peer's acknowledgement after this side was closed.
 func (l *Link) tookBack(x *place) {
 	l.landing.Lock()
@@ -105,8 +114,8 @@ func (l *Link) tookBack(x *place) {
 	}
 }
 
-// takeBackLimit is how long a peer may take to acknowledge that it writes no more.
-const takeBackLimit = time.Second
+// takeBackLimit is how long a peer may take to acknowledge that it writes no more. Tests change it.
+var takeBackLimit = time.Second
 
 var errNoAnswer = errors.New("it does not acknowledge that it writes no more")
 
@@ -147,9 +156,7 @@ func (l *Link) takeBack(w *Wire) {
 			}
 		}
 	}
-	for i := range l.places {
-		l.unclaim(&l.places[i])
-	}
+	l.unclaimAll()
 }
 
 // Wrote implements verbs.Sink.

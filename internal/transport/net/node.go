@@ -158,10 +158,8 @@ func (n *Node) release() {
 		}
 	}
 	n.poll.close()
-	if n.rdma.nic != nil {
-		if err := n.rdma.nic.Close(); err != nil {
-			n.config.Log.Warn("network: RDMA does not end", "err", err)
-		}
+	if err := n.rdma.close(); err != nil {
+		n.config.Log.Warn("network: RDMA does not end", "err", err)
 	}
 }
 
@@ -245,11 +243,12 @@ func (n *Node) serve() {
 	}
 }
 
-// look notes peers whose hosts do not answer. It ends wires whose peer has closed only a part of them and then fallen
-// silent.
+// look notes peers whose hosts do not answer, and queue pairs that have failed. It ends wires whose peer has closed only a
+// part of them and then fallen silent.
 func (n *Node) look(now time.Time) {
 	for _, w := range n.all() {
 		w.silent(now)
+		w.broken()
 		w.overdue(now)
 		w.severed(now)
 	}

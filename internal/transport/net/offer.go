@@ -9,6 +9,7 @@ import (
 
 	"github.com/ubcoll/ubcoll/fault"
 	ib "github.com/ubcoll/ubcoll/hw/verbs"
+	"github.com/ubcoll/ubcoll/internal/env"
 	"github.com/ubcoll/ubcoll/internal/transport"
 	"github.com/ubcoll/ubcoll/internal/transport/net/verbs"
 )
@@ -28,10 +29,11 @@ const (
 
 // rdma is what a node has of RDMA.
 type rdma struct {
-	mu   sync.Mutex
-	nic  *verbs.NIC // once a pair was made
-	err  error      // why there is none
-	told sync.Once
+	mu       sync.Mutex
+	nic      *verbs.NIC // once a pair was made
+	err      error      // why there is none
+	told     sync.Once
+	watching sync.WaitGroup // counts the goroutine that watches it
 }
 
 // open returns the NIC that pairs are made on.
@@ -41,37 +43,71 @@ func (n *Node) nic() (*verbs.NIC, error) {
 	defer r.mu.Unlock()
 	if r.nic == nil && r.err == nil {
 		on := n.config.NICs.NICs()[0]
-		path := ib.DefaultPath()
+		path, _ := n.config.NICs.Wires()
 		path.Port = on.Ports[0]
-		r.nic, r.err = verbs.Open(on.PD, 0, path)
+		if r.nic, r.err = verbs.Open(on.PD, 0, path); r.err == nil {
+			r.watching.Go(n.watch)
+		}
 	}
 	return r.nic, r.err
 }
 
-// queuePairs makes this side's queue pairs, and their offer. What cannot be made is not offered.
-func (n *Node) queuePairs() (pairs []*verbs.Conn, offer []byte) {
+// watch ends all wires over RDMA once the NIC is of no use.
+func (n *Node) watch() {
+	err := n.rdma.nic.Watch(n.ctx)
+	if n.ctx.Err() != nil {
+		return
+	}
+	for _, w := range n.all() {
+		if w.rdma != nil {
+			w.cut(lostRail(fmt.Sprintf("of rank %d: %v", n.config.Rank, err)))
+		}
+	}
+}
+
+// close closes the NIC, after all connections. The node's ctx has ended.
+func (r *rdma) close() error {
+	r.watching.Wait()
+	if r.nic == nil {
+		return nil
+	}
+	return r.nic.Close()
+}
+
+// queuePairs makes this side's queue pairs, and their offer. What cannot be made is not offered: err says why.
+func (n *Node) queuePairs() (pairs []*verbs.Conn, offer []byte, err error) {
 	offer = make([]byte, 1, offerSize)
 	if n.config.NICs == nil {
-		return nil, offer
+		return nil, offer, errors.New("this rank has no RDMA device")
 	}
 	nic, err := n.nic()
-	for err == nil && len(pairs) < 1 {
+	_, count := n.config.NICs.Wires()
+	for err == nil && len(pairs) < count {
 		var c *verbs.Conn
 		var a ib.Address
 		if c, a, err = verbs.New(nic, n.config.Find); err == nil {
 			pairs, offer = append(pairs, c), a.Append(offer)
 		}
 	}
-	if err != nil {
-		n.fallsBack(err)
+	if len(pairs) > 0 { // fewer than asked for will do
+		err = nil
 	}
 	offer[0] = byte(len(pairs))
-	return pairs, offer
+	return pairs, offer, err
 }
 
-// fallsBack says aloud, once, that wires are TCP's.
-func (n *Node) fallsBack(err error) {
-	n.rdma.told.Do(func() { n.config.Log.Warn("network: no RDMA, TCP carries the data", "err", err) })
+// errRequired is part of the error of a wire that may not be TCP's alone.
+var errRequired = fmt.Errorf("TCP must not carry the data: %w", fault.ErrNotSupported)
+
+// fallsBack says aloud, once, that wires are TCP's. It is an error if none may be.
+func (n *Node) fallsBack(peer int, err error) error {
+	if env.Requires("verbs") {
+		return fmt.Errorf("no RDMA to rank %d, and %s lists verbs: %w: %w", peer, env.Require.Name, err, errRequired)
+	}
+	n.rdma.told.Do(func() {
+		n.config.Log.Warn("network: no RDMA, TCP carries the data (of later wires only LastOp tells)", "peer", peer, "err", err)
+	})
+	return nil
 }
 
 // offering returns what both sides do on the control connection before it is sealed. It sets agreed to the queue pairs
@@ -81,63 +117,66 @@ func (n *Node) offering(ctx context.Context, peer int, control bool, agreed *[]*
 		if !control {
 			return nil
 		}
-		pairs, offer := n.queuePairs()
-		pairs, err := n.agree(ctx, peer, p, pairs, offer)
+		pairs, offer, none := n.queuePairs()
+		pairs, err := n.agree(ctx, peer, p, pairs, offer, none)
 		*agreed = pairs
 		return err
 	}
 }
 
-// agree returns the pairs that both sides have connected; it closes all others. Errors are the control connection's.
-func (n *Node) agree(ctx context.Context, peer int, p *dialProbe, pairs []*verbs.Conn, offer []byte) (agreed []*verbs.Conn, err error) {
-	defer func() {
-		for i := len(agreed); i < len(pairs); i++ {
-			pairs[i].Close()
-		}
-	}()
+// agree returns the pairs that both sides have connected; it closes all others. none is why this side offers none. Errors
+// are the control connection's, or that there must be pairs.
+func (n *Node) agree(ctx context.Context, peer int, p *dialProbe, pairs []*verbs.Conn, offer []byte, none error) (agreed []*verbs.Conn, err error) {
+	defer func() { closePairs(pairs[len(agreed):]) }()
 	theirs := make([]byte, offerSize)
 	if err := errors.Join(p.write(append(offer, theirs[len(offer):]...))(), p.read(theirs)()); err != nil {
 		return nil, err
 	}
-	if int(theirs[0]) > transport.MostConnections {
-		return nil, fmt.Errorf("an offer of %d queue pairs: %w", theirs[0], errStranger)
-	}
-	k := min(len(pairs), int(theirs[0]))
-	if k == 0 {
+	count := int(theirs[0])
+	switch {
+	case count > transport.MostConnections:
+		return nil, fmt.Errorf("an offer of %d queue pairs: %w", count, errStranger)
+	case n.config.NICs == nil && !env.Requires("verbs"): // nobody has asked for RDMA here
 		return nil, nil
+	case none != nil:
+		return nil, n.fallsBack(peer, none)
+	case count == 0:
+		return nil, n.fallsBack(peer, errors.New("it offers none"))
 	}
-	for _, try := range []func(i int) error{
-		func(i int) error {
-			a, err := ib.ParseAddress(theirs[1+i*ib.AddressSize:][:ib.AddressSize])
-			if err != nil {
-				return err
-			}
-			return pairs[i].Connect(a, fmt.Sprint("rank ", peer))
-		},
-		func(i int) error {
-			ctx, cancel := context.WithTimeoutCause(ctx, pingLimit, fault.ErrTimeout)
-			defer cancel()
-			return pairs[i].Ping(ctx)
-		},
-	} {
+	pairs, rest := pairs[:min(len(pairs), count)], pairs[min(len(pairs), count):]
+	closePairs(rest)
+	connect := func(i int) error {
+		a, err := ib.ParseAddress(theirs[1+i*ib.AddressSize:][:ib.AddressSize])
+		if err != nil {
+			return err
+		}
+		return pairs[i].Connect(a, fmt.Sprint("rank ", peer))
+	}
+	ping := func(i int) error {
+		ctx, cancel := context.WithTimeoutCause(ctx, pingLimit, fault.ErrTimeout)
+		defer cancel()
+		return pairs[i].Ping(ctx)
+	}
+	for _, try := range []func(i int) error{connect, ping} {
 		var failed error
-		for i := 0; i < k && failed == nil; i++ {
+		for i := 0; i < len(pairs) && failed == nil; i++ {
 			failed = try(i)
 		}
-		state := []byte{goOn}
+		state, reply := []byte{goOn}, []byte{0}
 		if failed != nil {
 			state[0] = goBack
-			n.fallsBack(fmt.Errorf("to rank %d: %w", peer, failed))
 		}
-		if err := errors.Join(p.write(state)(), p.read(theirs[:1])()); err != nil {
+		if err := errors.Join(p.write(state)(), p.read(reply)()); err != nil {
 			return nil, err
 		}
-		if failed != nil || theirs[0] != goOn {
-			n.fallsBack(fmt.Errorf("to rank %d: its side has failed", peer))
-			return nil, nil
+		if failed == nil && reply[0] != goOn {
+			failed = errors.New("its side has failed")
+		}
+		if failed != nil {
+			return nil, n.fallsBack(peer, failed)
 		}
 	}
-	return pairs[:k], nil
+	return pairs, nil
 }
 
 func closePairs(pairs []*verbs.Conn) {

@@ -89,7 +89,9 @@ func (w *Wire) lay(fds []int) {
 			names = append(names, name)
 		}
 	}
-	w.name = "tcp " + strings.Join(names, ", ")
+	if w.name = "tcp " + strings.Join(names, ", "); w.node.config.NICs != nil {
+		w.name += " instead of verbs"
+	}
 	if len(w.rails) == 1 {
 		return
 	}
@@ -118,9 +120,7 @@ func (w *Wire) severed(now time.Time) {
 		case d.since.Before(now.Add(-heard)): // something has come since
 			d.since = now
 		case now.Sub(d.since) > w.node.config.Timeout && !w.control.silent(): // else the host may be gone, and not this rail alone
-			err := lostRail(w.noAnswer(d.rail))
-			w.control.tell(controlCut, []byte(err), false)
-			w.finish(transport.Cut, err)
+			w.cut(lostRail(w.noAnswer(d.rail)))
 			return
 		}
 	}
@@ -131,7 +131,8 @@ func (w *Wire) noAnswer(rail int) string {
 	return fmt.Sprintf("no answer over %v for %v (%s)", w.rails[rail], w.node.config.Timeout, env.NetTimeout.Name)
 }
 
-// lostRail is the error about a rail that does not answer, in the words of the end that has found it.
+// lostRail is the error about a rail that does not answer, or a queue pair that has failed, in the words of the end that has
+// found it.
 type lostRail string
 
 // Error implements error.

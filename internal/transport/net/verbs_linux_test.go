@@ -1,7 +1,12 @@
 package net
 
 import (
+	"bytes"
 	"errors"
+	"fmt"
+	"log/slog"
+	"maps"
+	"math/rand/v2"
 	"os"
 	"strings"
 	"sync"
@@ -11,6 +16,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/ubcoll/ubcoll/fault"
 	ib "github.com/ubcoll/ubcoll/hw/verbs"
 	"github.com/ubcoll/ubcoll/hw/verbs/verbstest"
 	"github.com/ubcoll/ubcoll/internal/testkit"
@@ -125,5 +131,200 @@ func verbsSuite(t *testing.T, every uint64) {
 			n.Nodes, nodes = append(n.Nodes, node), append(nodes, node)
 		}
 		return n
+	})
+}
+
+// nics opens the RDMA devices, for a node's config, until the end of the test. Memory of Go's heap counts as registered.
+func nics(t testing.TB) (c transport.Config) {
+	t.Helper()
+	var err error
+	c.NICs, err = mr.Open(mr.Config{})
+	require.NoError(t, err)
+	h := &heap{backend: c.NICs, caches: map[register.Memory]*register.Cache{}}
+	t.Cleanup(func() { require.NoError(t, h.close()) })
+	c.Find = h.find
+	return c
+}
+
+// TestFallBack: where one side has no RDMA, or it does not work, TCP carries the data. Both sides say so once; if they must
+// not, no wire is made.
+func TestFallBack(t *testing.T) {
+	for name, k := range map[string]struct {
+		knobs verbstest.Knobs
+		none  bool // the other side has no device
+		once  bool // the next try works
+		why   string
+	}{
+		"no device":        {nil, true, false, "it offers none"},
+		"no queue":         {verbstest.Knobs{"FAIL": "create_srq:*:ENOMEM"}, false, false, "ibv_create_srq"},
+		"no queue pair":    {verbstest.Knobs{"FAIL": "create_qp:*:ENOMEM"}, false, false, "ibv_create_qp"},
+		"one queue pair":   {verbstest.Knobs{"FAIL": "create_qp:2:ENOMEM"}, false, true, "it offers none"},
+		"not connected":    {verbstest.Knobs{"FAIL": "modify_qp:3:EINVAL"}, false, true, "its side has failed"},
+		"a ping is lost":   {verbstest.Knobs{"STATUS": "SEND:1:NEVER"}, false, true, "no answer to a ping"},
+		"a ping fails":     {verbstest.Knobs{"STATUS": "SEND:1:RETRY_EXC_ERR"}, false, true, "retries exceeded"},
+		"no memory for it": {verbstest.Knobs{"MEMLOCK": "16"}, false, false, "RLIMIT_MEMLOCK"},
+	} {
+		for _, required := range []bool{false, true} {
+			if required && k.once {
+				continue
+			}
+			t.Run(fmt.Sprintf("%s, required %v", name, required), func(t *testing.T) {
+				knobs := maps.Clone(k.knobs)
+				if knobs == nil {
+					knobs = verbstest.Knobs{}
+				}
+				knobs["SILENT"] = "1"
+				verbstest.Over(t, knobs, func(t *testing.T) {
+					var log lockedBuffer
+					a := nics(t)
+					b := transport.Config{Rank: 1}
+					if !k.none {
+						b = nics(t)
+					}
+					a.Log = slog.New(slog.NewTextHandler(&log, nil))
+					b.Log = a.Log
+					if required {
+						requireNone(t, a, b, k.why)
+						return
+					}
+					p := pairOf(t, 1, a, b)
+					require.Equal(t, "tcp lo instead of verbs", p.la.Name())
+					from, to := bytes.Repeat([]byte{7}, 1<<20), make([]byte, 1<<20)
+					p.lb.Grant(0, 1, at(to), len(to))
+					testkit.Eventually(t, func() bool { p.lb.Poll(); p.la.Poll(); return p.la.Granted(0).Load() == 1 })
+					p.la.Put(0, 1, at(from), len(from))
+					p.lb.until(t, 0, 1)
+					require.Equal(t, from, to)
+					p.close(t)
+					require.Contains(t, log.String(), k.why)
+					require.LessOrEqual(t, strings.Count(log.String(), "no RDMA"), 2, "each side says so once")
+				})
+			})
+		}
+	}
+}
+
+// requireNone makes sure that two nodes make no wire, since TCP must not carry the data.
+func requireNone(t *testing.T, a, b transport.Config, why string) {
+	t.Setenv("UBCOLL_REQUIRE", "verbs")
+	b.Rank = 1
+	na, _ := nodeWith(t, a)
+	nb, _ := nodeWith(t, b)
+	var errs [2]error
+	var both sync.WaitGroup
+	begin := time.Now()
+	both.Go(func() { _, errs[0] = na.Connect(within(t), 1, nb.row) })
+	both.Go(func() { _, errs[1] = nb.Connect(within(t), 0, na.row) })
+	both.Wait()
+	require.Less(t, time.Since(begin), testkit.Limit/2)
+	for _, err := range errs {
+		require.Error(t, err)
+	}
+	require.Contains(t, errs[0].Error()+errs[1].Error(), why)
+	require.Contains(t, errs[0].Error()+errs[1].Error(), "UBCOLL_REQUIRE lists verbs")
+	require.ErrorIs(t, errors.Join(errs[:]...), fault.ErrNotSupported)
+}
+
+// lockedBuffer is a buffer that several goroutines write to.
+type lockedBuffer struct {
+	mu sync.Mutex
+	b  bytes.Buffer
+}
+
+func (b *lockedBuffer) Write(p []byte) (int, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.b.Write(p)
+}
+
+func (b *lockedBuffer) String() string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.b.String()
+}
+
+// TestQueuePairFails: a queue pair that fails under way, while the peer lives, ends the wire. Both ends learn why, and nothing
+// is written any more.
+func TestQueuePairFails(t *testing.T) {
+	for name, k := range map[string]struct{ knob, value, why string }{
+		"retries":   {"STATUS", "WRITE_WITH_IMM:2:RETRY_EXC_ERR", "retries exceeded"},
+		"wrong key": {"STATUS", "WRITE_WITH_IMM:2:REM_ACCESS_ERR", "remote access error"},
+		"post":      {"FAIL", "post_send:1:EINVAL", "ibv_post_send"},
+		"port down": {"PORT", "down", "port error"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			verbstest.Over(t, verbstest.Knobs{"SILENT": "1"}, func(t *testing.T) {
+				p := pairOf(t, 2, nics(t), nics(t))
+				require.Equal(t, "verbs double0:1", p.la.Name())
+				const n = 4 << 20
+				from, to := bytes.Repeat([]byte{7}, n), make([]byte, n)
+				p.lb.Grant(0, 1, at(to), n)
+				testkit.Eventually(t, func() bool { p.lb.Poll(); p.la.Poll(); return p.la.Granted(0).Load() == 1 })
+				verbstest.Set(t, k.knob, k.value)
+				p.la.Put(0, 1, at(from), n)
+				testkit.Eventually(t, func() bool { return p.la.Err() != nil && p.lb.Err() != nil })
+				for _, l := range []*Link{p.la, p.lb} {
+					require.Equal(t, transport.Cut, l.Err().Kind)
+					require.ErrorIs(t, l.Err(), fault.ErrPeerLost)
+					require.ErrorContains(t, l.Err(), k.why)
+				}
+				require.Zero(t, p.lb.Word(0).Load())
+				clear(to)
+				time.Sleep(20 * time.Millisecond)
+				require.Equal(t, make([]byte, n), to)
+				require.EqualValues(t, 1, p.la.Sent(), "the memory is free")
+				p.close(t)
+			})
+		})
+	}
+}
+
+// TestStalePut: once Close has returned, a put that answers a grant of before changes no byte, however late it comes: its peer
+// has acknowledged, or the queue pair is destroyed.
+func TestStalePut(t *testing.T) {
+	verbstest.Over(t, verbstest.Knobs{"SILENT": "1"}, func(t *testing.T) {
+		defer func(limit time.Duration) { takeBackLimit = limit }(takeBackLimit)
+		takeBackLimit = 3 * time.Millisecond
+		r := rand.New(rand.NewPCG(testkit.Seed(t), 0))
+		a, b := nics(t), nics(t)
+		acknowledged := 0
+		rounds := testkit.Often(1000)
+		for range rounds {
+			p := pairOf(t, 2, a, b)
+			const n = 64 << 10
+			from, to := bytes.Repeat([]byte{7}, n), make([]byte, n)
+			p.lb.Grant(0, 1, at(to), n)
+			testkit.Eventually(t, func() bool { p.lb.Poll(); p.la.Poll(); return p.la.Granted(0).Load() == 1 })
+			resume := hold(t, p.a) // a's process is stopped: it has the grant, and does not see that it is taken back
+			p.la.putting.Lock()
+			var late sync.WaitGroup
+			early := r.IntN(4) == 0 // it goes on while the peer closes
+			if early {
+				late.Go(func() { p.la.putting.Unlock(); resume(); p.la.Put(0, 1, at(from), n) })
+			}
+			p.lb.Close()
+			if p.ba.Err() == nil {
+				acknowledged++
+			}
+			for i := range to {
+				to[i] = 9
+			}
+			if !early {
+				p.la.putting.Unlock()
+				p.la.Put(0, 1, at(from), n)
+				resume()
+			}
+			late.Wait()
+			for range 20 {
+				p.la.Poll()
+				p.lb.Poll()
+			}
+			require.Equal(t, bytes.Repeat([]byte{9}, n), to)
+			p.a.Close(0)
+			p.b.Close(0)
+		}
+		t.Logf("%d of %d were acknowledged", acknowledged, rounds)
+		require.Positive(t, acknowledged)
+		require.Less(t, acknowledged, rounds)
 	})
 }

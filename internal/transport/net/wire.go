@@ -231,6 +231,15 @@ func (w *Wire) move(i int) bool {
 	return moved
 }
 
+// broken handles the end of queue pairs that take no more work.
+func (w *Wire) broken() {
+	for i := range w.data {
+		if c, ok := w.data[i].Conn.(*verbs.Conn); ok && c.Broken() {
+			w.move(i)
+		}
+	}
+}
+
 // over handles the end of a data connection. The control connection will tell why it ended.
 func (w *Wire) over(d *data, err error) {
 	w.mu.Lock()
@@ -288,11 +297,21 @@ func (w *Wire) overdue(now time.Time) {
 		w.finish(transport.Left, errors.New("it has closed its network"))
 	case since(&w.part.data) > silence && w.part.control.Load() == 0 && !w.control.leaving():
 		for i := range w.data {
-			if d := &w.data[i]; d.over.Load() {
+			switch d := &w.data[i]; {
+			case !d.over.Load():
+			case w.rdma != nil: // the peer lives, as far as its kernel says
+				w.cut(lostRail(d.err.Error()))
+			default:
 				w.lost("a data connection has ended", d.rail, d.err)
 			}
 		}
 	}
+}
+
+// cut ends the wire over what has happened to one of its ways, and tells the peer.
+func (w *Wire) cut(err lostRail) {
+	w.control.tell(controlCut, []byte(err[:min(len(err), transport.MaxText)]), false)
+	w.finish(transport.Cut, err)
 }
 
 // finish ends the wire.
@@ -314,6 +333,9 @@ func (w *Wire) finish(kind transport.DownKind, err error) {
 	w.down.Store(d)
 	for _, l := range *w.links.Load() {
 		l.settle()
+		if w.rdma != nil {
+			l.unclaimAll()
+		}
 	}
 	w.node.config.Log.Info("network: a wire has ended", "peer", w.peer, "err", err)
 	if kind != transport.Left && w.linked.Load() && w.node.config.Down != nil {

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"log/slog"
 
+	"github.com/ubcoll/ubcoll/fault"
 	"github.com/ubcoll/ubcoll/hw"
 	"github.com/ubcoll/ubcoll/hw/verbs"
 	"github.com/ubcoll/ubcoll/internal/env"
@@ -12,22 +13,30 @@ import (
 )
 
 // FromEnv opens the backend that the environment asks for. If there is none, b is nil, and absent says why:
-// UBCOLL_IB=off, or auto and no device could be used. With on the latter is err. With auto log is told, unless the
-// reason is that there is no device. Malformed variables are err in any case. keep is [Config.Keep].
+// UBCOLL_IB=off, or auto and no device could be used. With on, or if UBCOLL_REQUIRE lists verbs, the latter is err. With
+// auto log is told, unless the reason is that there is no device. Malformed variables are err in any case. keep is
+// [Config.Keep].
 func FromEnv(log *slog.Logger, keep func(register.Memory)) (b *Backend, absent, err error) {
 	when, err1 := env.IB.Get()
 	config, err2 := ConfigFromEnv()
 	if err := errors.Join(err1, err2); err != nil {
 		return nil, nil, err
 	}
-	if when == "off" {
+	required := env.Requires("verbs")
+	switch {
+	case when != "off":
+	case !required:
 		return nil, fmt.Errorf("%s=off: %w", env.IB.Name, hw.ErrNotSupported), nil
+	case env.IB.IsSet():
+		return nil, nil, fmt.Errorf("%s=off, but %s=verbs: %w", env.IB.Name, env.Require.Name, fault.ErrArgument)
 	}
 	config.Keep, config.Log = keep, log
 	b, err = Open(config)
 	switch {
 	case err == nil:
 		return b, nil, nil
+	case required:
+		return nil, nil, fmt.Errorf("%s=verbs: %w", env.Require.Name, err)
 	case when == "on":
 		return nil, nil, fmt.Errorf("%s=on: %w", env.IB.Name, err)
 	case !errors.Is(err, hw.ErrNotSupported):
@@ -36,7 +45,7 @@ func FromEnv(log *slog.Logger, keep func(register.Memory)) (b *Backend, absent, 
 	return nil, err, nil
 }
 
-// ConfigFromEnv returns which devices the environment selects, and how they register.
+// ConfigFromEnv returns which devices the environment selects, how they register, and how packets travel between them.
 func ConfigFromEnv() (Config, error) {
 	devices, err1 := env.IBDevices.Get()
 	relaxed, err2 := env.IBRelaxed.Get()
@@ -44,5 +53,15 @@ func ConfigFromEnv() (Config, error) {
 	if err != nil {
 		err = fmt.Errorf("%s: %w", env.IBDevices.Name, err)
 	}
-	return Config{Select: sel, Relaxed: relaxed != 0}, errors.Join(err1, err2, err)
+	path := verbs.DefaultPath()
+	errs := []error{err1, err2, err}
+	number := func(v *env.Var[int]) int {
+		n, err := v.Get()
+		errs = append(errs, err)
+		return n
+	}
+	path.GIDIndex, path.PKeyIndex = number(env.IBGIDIndex), number(env.IBPKey)
+	path.TrafficClass, path.ServiceLevel = uint8(number(env.IBTrafficClass)), uint8(number(env.IBServiceLevel))
+	path.Timeout, path.Retries = uint8(number(env.IBTimeout)), uint8(number(env.IBRetries))
+	return Config{Select: sel, Relaxed: relaxed != 0, Path: path, QueuePairs: number(env.IBQueuePairs)}, errors.Join(errs...)
 }

@@ -36,6 +36,10 @@ type Config struct {
 	// Relaxed lets NICs write in another order than the data came ([verbs.RelaxedOrdering]). Users that learn of data
 	// by a completion do not notice; users that poll memory do.
 	Relaxed bool
+	// Path is how packets travel, but for the port; zero: the default. QueuePairs is how many queue pairs carry the data of
+	// two ranks; 0: one.
+	Path       verbs.Path
+	QueuePairs int
 	// DMABuf makes a descriptor for m, device memory; m begins at offset in it. The backend closes the descriptor.
 	// Without DMABuf, registering device memory is fault.ErrNotSupported.
 	DMABuf func(m register.Memory) (fd int, offset uint64, err error)
@@ -148,6 +152,14 @@ func (b *Backend) open(name string) (idle []string, err error) {
 
 // NICs returns the backend's NICs. Keys and tokens list theirs in the same order. The caller must not change the slice.
 func (b *Backend) NICs() []NIC { return b.nics }
+
+// Wires says how packets travel, but for the port, and how many queue pairs carry the data of two ranks.
+func (b *Backend) Wires() (path verbs.Path, pairs int) {
+	if path = b.config.Path; path == (verbs.Path{}) {
+		path = verbs.DefaultPath()
+	}
+	return path, max(b.config.QueuePairs, 1)
+}
 
 // Kind implements [register.Backend].
 func (b *Backend) Kind() register.BackendKind { return register.NET }

@@ -89,11 +89,12 @@ func New(n *NIC, find func(addr uintptr, n int) *register.Claim) (c *Conn, addr 
 	if err = n.take(); err != nil {
 		return nil, ib.Address{}, err
 	}
-	c = &Conn{nic: n, find: find, have: credits}
+	made := &Conn{nic: n, find: find, have: credits}
+	c = made
 	d := n.pd.Device()
 	defer func() {
 		if err != nil {
-			err = errors.Join(err, c.free())
+			err = errors.Join(err, made.free())
 		}
 	}()
 	if c.out, err = n.lay(depth); err != nil {
@@ -111,6 +112,9 @@ func New(n *NIC, find func(addr uintptr, n int) *register.Claim) (c *Conn, addr 
 	if addr, err = c.qp.Init(n.path, ib.RemoteWrite); err != nil {
 		return nil, addr, err
 	}
+	n.mu.Lock()
+	n.gid = addr.GID
+	n.mu.Unlock()
 	return c, addr, c.cq.Notify(false)
 }
 
@@ -146,6 +150,9 @@ func (c *Conn) Ping(ctx context.Context) error {
 
 // Begin says who receives. It is called once, after Ping.
 func (c *Conn) Begin(s Sink) { c.sink = s }
+
+// Broken reports whether posting has failed, which no completion tells: the next Receive does.
+func (c *Conn) Broken() bool { return c.broken.Load() != nil }
 
 // FD is readable once something has completed since the last Ready.
 func (c *Conn) FD() int { return c.channel.FD() }

@@ -7,8 +7,10 @@
 package verbs
 
 import (
+	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"unsafe"
 
@@ -36,6 +38,7 @@ type NIC struct {
 	shared *ib.SRQ
 
 	mu    sync.Mutex
+	gid   ib.GID  // of the port, as peers know it; zero before the first connection
 	slots []slots // those of receives
 	spare int     // receives that are posted, and no connection has
 }
@@ -59,6 +62,30 @@ func Open(pd *ib.PD, index int, path ib.Path) (*NIC, error) {
 
 // Name is like "mlx5_0:1".
 func (n *NIC) Name() string { return fmt.Sprintf("%s:%d", n.pd.Device().Name(), n.path.Port) }
+
+// Watch returns why nothing goes through this NIC any more: its port is down, has lost its address, or the device is broken.
+// It blocks until then, or until ctx ends.
+func (n *NIC) Watch(ctx context.Context) error {
+	for {
+		e, err := n.pd.Device().NextEvent(ctx)
+		switch {
+		case err != nil:
+			return err
+		case e.Type == ib.EventDevice, e.Type == ib.EventPortDown && e.Port == n.path.Port:
+			return fmt.Errorf("RDMA device %s: %v", n.Name(), e)
+		case e.Type == ib.EventGIDs && !n.has():
+			return fmt.Errorf("RDMA device %s has lost its address, GID %v", n.Name(), n.gid)
+		}
+	}
+}
+
+// has reports whether the port has its address still, as far as it is known.
+func (n *NIC) has() bool {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	table, err := n.pd.Device().GIDs(n.path.Port)
+	return err != nil || n.gid.Zero() || slices.ContainsFunc(table, func(e ib.GIDEntry) bool { return e.GID == n.gid })
+}
 
 // Close frees what Open and connections have made. All connections must be closed.
 func (n *NIC) Close() error {
