@@ -65,11 +65,14 @@ type Node struct {
 	closed   atomic.Bool
 }
 
-// end is a socket that a node watches.
+// end is a socket that a node watches, or a channel of events.
 type end struct {
 	id    int32
 	fd    int
-	ready func()
+	ready func() bool // looks, and reports whether anything was there
+
+	// Of a channel, which has one event and no other until it is armed: told takes it.
+	told, arm func()
 }
 
 // Listen is New.
@@ -216,7 +219,9 @@ func (n *Node) Wait(d time.Duration) {
 		time.Sleep(min(d, time.Millisecond/4))
 		return
 	}
-	n.waiter.wait(d)
+	if !n.poll.arm() {
+		n.waiter.wait(d)
+	}
 	n.waiting.Unlock()
 	n.progress()
 }
@@ -229,7 +234,7 @@ func (n *Node) serve() {
 		if n.busy.Load() {
 			n.busy.Store(false)
 			time.Sleep(min(left, quiet))
-		} else {
+		} else if !n.poll.arm() {
 			n.server.wait(left)
 		}
 		n.progress()

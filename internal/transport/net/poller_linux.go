@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net/netip"
 	"os"
+	"slices"
 	"sync"
 	"syscall"
 	"time"
@@ -24,12 +25,14 @@ import (
 type poll struct {
 	fd int
 
-	mu   sync.Mutex // guards ends
-	ends map[int32]*end
-	next int32
+	mu    sync.Mutex // guards ends and loose
+	ends  map[int32]*end
+	next  int32
+	loose []*end // whose sockets tell nothing before the next arm
 
 	moving sync.Mutex
 	events [64]unix.EpollEvent
+	round  []*end
 }
 
 func newPoll() (*poll, error) {
@@ -74,26 +77,58 @@ func (p *poll) remove(e *end) {
 	if p.ends[e.id] == e {
 		delete(p.ends, e.id)
 		_ = unix.EpollCtl(p.fd, unix.EPOLL_CTL_DEL, e.fd, nil)
+		p.loose = slices.DeleteFunc(p.loose, func(x *end) bool { return x == e })
 	}
 }
 
-// progress calls ready of the ends that are, without waiting, and reports whether any was. It does nothing while
-// another goroutine makes progress.
-func (p *poll) progress() bool {
+func (p *poll) has(e *end) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.ends[e.id] == e
+}
+
+// arm lets all sockets tell of what comes from now on. It looks at those that did not, and reports whether anything had
+// come there.
+func (p *poll) arm() (moved bool) {
+	p.mu.Lock()
+	loose := p.loose
+	p.loose = nil
+	p.mu.Unlock()
+	for _, e := range loose {
+		e.arm()
+		moved = e.ready() || moved
+	}
+	return moved
+}
+
+// progress calls ready of the ends that are, or may be, without waiting, and reports whether any was. It does nothing
+// while another goroutine makes progress.
+func (p *poll) progress() (moved bool) {
 	if !p.moving.TryLock() {
 		return false
 	}
 	defer p.moving.Unlock()
 	k := wait(p.fd, p.events[:])
+	p.mu.Lock()
 	for _, ev := range p.events[:k] {
-		p.mu.Lock()
 		e := p.ends[ev.Fd]
-		p.mu.Unlock()
-		if e != nil {
-			e.ready()
+		if e != nil && e.told != nil {
+			e.told()
+			p.loose = append(p.loose, e)
+		} else if e != nil {
+			p.round = append(p.round, e)
 		}
 	}
-	return k > 0
+	p.round = append(p.round, p.loose...)
+	p.mu.Unlock()
+	for _, e := range p.round {
+		if p.has(e) { // one before it may have ended it
+			moved = e.ready() || moved
+		}
+	}
+	clear(p.round)
+	p.round = p.round[:0]
+	return moved || k > 0
 }
 
 // wait looks for events and does not block.

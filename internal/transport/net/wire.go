@@ -81,11 +81,11 @@ func (n *Node) wire(peer int, fds []int, pairs []*verbs.Conn, attempt [16]byte) 
 		d := &w.data[i]
 		if pairs != nil {
 			c := pairs[i]
-			d.Conn, d.end = c, end{fd: c.FD(), ready: func() { _ = c.Ready(); w.move(i) }}
+			d.Conn, d.end = c, end{fd: c.FD(), ready: func() bool { return w.move(i) }, told: c.Told, arm: c.Arm}
 			c.Begin(sink{w, i})
 			continue
 		}
-		d.end = end{fd: fds[1+i], ready: func() { w.move(i) }}
+		d.end = end{fd: fds[1+i], ready: func() bool { return w.move(i) }}
 		d.Conn = tcp.New(fds[1+i], sink{w, i}, func(room bool) { n.poll.want(&d.end, room) })
 	}
 	n.retire(peer)
@@ -166,9 +166,10 @@ func (w *Wire) tell(m transport.Message) {
 }
 
 // hear reads the control connection and sends what is queued for it.
-func (w *Wire) hear() {
+func (w *Wire) hear() bool {
 	w.heard(w.control.receive())
 	w.control.send()
+	return true
 }
 
 // heard handles the result of receiving on the control connection.

@@ -68,6 +68,7 @@ const (
 	depth = credits + 1 // that are under way: an answer to the last one may come before its completion
 	batch = 16          // that one call posts
 	half  = credits / 2 // so many receives that the peer does not know of are worth a message
+	again = half / 2    // so many are posted together
 )
 
 // The first byte of messages that are no frames, which begin with another. The second is how many credits they return.
@@ -154,17 +155,18 @@ func (c *Conn) Begin(s Sink) { c.sink = s }
 // Broken reports whether posting has failed, which no completion tells: the next Receive does.
 func (c *Conn) Broken() bool { return c.broken.Load() != nil }
 
-// FD is readable once something has completed since the last Ready.
+// FD is readable once something has completed since Arm.
 func (c *Conn) FD() int { return c.channel.FD() }
 
-// Ready takes what FD tells of, so that it tells of what completes from now on.
-func (c *Conn) Ready() error {
-	_, err := c.channel.Take()
-	if err == nil {
-		err = c.cq.Notify(false)
+// Told takes what FD tells of. Then it tells of nothing before Arm.
+func (c *Conn) Told() { _, _ = c.channel.Take() }
+
+// Arm lets FD tell of what completes from now on. What has completed before, the next Receive finds: call it.
+func (c *Conn) Arm() {
+	if err := c.cq.Notify(false); err != nil {
+		c.broken.CompareAndSwap(nil, &err)
 	}
 	c.news.Store(true)
-	return err
 }
 
 // Receive handles what has completed, and reports whether there was anything. It does nothing while another goroutine
@@ -175,7 +177,7 @@ func (c *Conn) Receive() (moved bool, err error) {
 		n, failed := c.takeAll()
 		c.receiving.Unlock()
 		moved, err = moved || n > 0, failed
-		if err != nil || !c.news.Load() { // else Ready was called after the last look, by one who did not get the lock
+		if err != nil || !c.news.Load() { // else Arm was called after the last look, by one who did not get the lock
 			break
 		}
 	}
@@ -229,7 +231,7 @@ func (c *Conn) take(most int) (int, error) {
 			c.end = c.arrived(x)
 		}
 	}
-	if len(c.used) > 0 {
+	if len(c.used) >= again {
 		if err := c.nic.again(c.used); err != nil && c.end == nil {
 			c.end = err
 		}

@@ -82,12 +82,14 @@ func (c *Conn) flush() (full bool) {
 	for !c.dead {
 		c.mu.Lock()
 		n := c.plan()
-		full := !c.room()
+		full, left := !c.room(), c.ready()
 		c.unlock()
-		if n == 0 {
+		if n > 0 {
+			c.post(n)
+		}
+		if full || !left {
 			return full
 		}
-		c.post(n)
 	}
 	return true
 }
