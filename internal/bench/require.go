@@ -37,8 +37,10 @@ func Required(c *ubcoll.Comm, have ...string) error {
 		case "cuda":
 			_, err := c.GPU()
 			missing(what, err)
-		case "verbs":
-			missing(what, fmt.Errorf("no transport by verbs in this version: %w", fault.ErrNotSupported))
+		case "verbs": // with UBCOLL_IB, Open has looked for a device, and each pair of ranks of different hosts has
+			if when, err := env.IB.Get(); err == nil && when == "off" {
+				missing(what, fmt.Errorf("%s=off: %w", env.IB.Name, fault.ErrNotSupported))
+			}
 		case "hosts": // every job can run on several hosts, and none has to
 		}
 	}

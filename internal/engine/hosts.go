@@ -34,8 +34,9 @@ func (c *Comm) listen(r *roster.Roster, mine *card) (row []byte, err error) {
 	}
 	if d.network == nil {
 		d.network, err = hosts.Listen(hosts.JobConfig{Rank: c.rank, Size: c.size, Secret: r.Secret, Timeout: c.opts.NetTimeout,
-			Connections: c.team.Tuning().Hosts.Connections, Log: d.log, NICs: d.nics, Find: d.Cache.Peek, Memory: d.landing,
-			RowOf: r.Row, NewNode: c.providers.Network})
+			Connections: c.team.Tuning().Hosts.Connections, Log: d.log, RDMA: transport.RDMA{NICs: d.nics, Find: d.Cache.Peek},
+			Memory: d.landing,
+			RowOf:  r.Row, NewNode: c.providers.Network})
 		if err != nil {
 			return nil, err
 		}

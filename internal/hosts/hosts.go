@@ -110,7 +110,7 @@ func Open(ctx context.Context, c Config) (*Stage, error) {
 		}
 	}
 	name, connections := c.Network.node.Transport()
-	s.link = team.Link{Name: name, Connections: connections, Hosts: s.n, Asked: c.Team.Algorithm(), Why: "copied by the kernel", Leader: s.leads, Owner: s.lane >= 0,
+	s.link = team.Link{Name: name, Connections: connections, Hosts: s.n, Asked: c.Team.Algorithm(), Why: how(name), Leader: s.leads, Owner: s.lane >= 0,
 		Single: c.Team.Size() == 1}
 	if c.Team.Tuning().Hosts.Assumed() {
 		s.link.Choice = "default costs"
@@ -136,6 +136,7 @@ func Open(ctx context.Context, c Config) (*Stage, error) {
 		return nil, err
 	}
 	s.link.Name = s.wires()
+	s.link.Why = how(s.link.Name)
 	return s, nil
 }
 
@@ -199,6 +200,18 @@ func (s *Stage) connect(ctx context.Context) error {
 		}
 	}
 	return errors.Join(errs...)
+}
+
+// how says what wires of these names do to the data.
+func how(names string) string {
+	const tcp, rdma = "copied by the kernel", "by RDMA if registered, else copied into messages"
+	switch alone := strings.HasPrefix(names, "verbs") || strings.Contains(names, ", verbs"); {
+	case !alone:
+		return tcp
+	case strings.Contains(names, "tcp"):
+		return tcp + ", or " + rdma
+	}
+	return rdma
 }
 
 // wires names the transports of the links, and this host's interfaces that they use: "tcp eth0".

@@ -9,8 +9,6 @@ import (
 
 	"github.com/ubcoll/ubcoll/fault"
 	"github.com/ubcoll/ubcoll/internal/transport"
-	"github.com/ubcoll/ubcoll/internal/transport/net/mr"
-	"github.com/ubcoll/ubcoll/register"
 )
 
 // Network is a rank's end of the network, for all of its communicators that span hosts. Its methods are safe for
@@ -45,10 +43,8 @@ type JobConfig struct {
 	Timeout     time.Duration // how long another host may be silent
 	Connections int           // for data, of each wire
 	Log         *slog.Logger
-	// NICs, Find: see transport.Config. Memory returns n bytes that Find finds, if NICs is not nil; else any. They live as
-	// long as the network. nil: Go's memory.
-	NICs   *mr.Backend
-	Find   func(addr uintptr, n int) *register.Claim
+	// RDMA: see transport.Config. Memory returns n bytes, which it can find, for as long as the network lives; nil: Go's memory.
+	RDMA   transport.RDMA
 	Memory func(n int) []byte
 	// RowOf returns what a rank of the job published with Row. It is called from the first Open on.
 	RowOf func(rank int) []byte
@@ -64,7 +60,7 @@ func Listen(c JobConfig) (n *Network, err error) {
 	n = &Network{JobConfig: c, uses: map[uint64]use{}}
 	n.landing.memory, n.slots.memory = c.Memory, c.Memory
 	n.node, err = c.NewNode(transport.Config{Rank: c.Rank, Size: c.Size, Secret: c.Secret, Log: c.Log, Timeout: c.Timeout,
-		Connections: c.Connections, NICs: c.NICs, Find: c.Find, RowOf: c.RowOf,
+		Connections: c.Connections, RDMA: c.RDMA, RowOf: c.RowOf,
 		Heard: n.heard, Down: n.down, Tick: n.tick})
 	if err != nil {
 		return nil, err

@@ -205,16 +205,21 @@ type Config struct {
 	// Connections is how many connections for data the wires have that this node makes, where a fabric has such: up to
 	// MostConnections. 0: one. Several networks to a peer have one each at least. Those that a peer makes have as many as it says.
 	Connections int
-	// NICs are the RDMA devices that wires may use; nil: none. Find returns the claim on registered memory that contains
-	// the n bytes at addr, with one use that the caller releases, or nil.
-	NICs *mr.Backend
-	Find func(addr uintptr, n int) *register.Claim
+	RDMA
 	// RowOf returns what a rank of the job published with Row. It is called from Begin on, until the node is closed.
 	RowOf func(rank int) []byte
 
 	Heard func(from int, m Message) // a message came; called from any progress, once at a time for each peer; must neither wait nor make progress
 	Down  func(peer int, err *Down) // a peer's connections ended without a bye, and there were endpoints on them; called once for each peer, from any progress, after Endpoint.Err says so
 	Tick  func()                    // every 20 ms, by the node's goroutine, while the node has a wire
+}
+
+// RDMA is what wires may use of a host's RDMA devices.
+type RDMA struct {
+	NICs *mr.Backend // nil: none
+	// Find returns the claim on registered memory that contains the n bytes at addr, with one use that the caller releases;
+	// or nil.
+	Find func(addr uintptr, n int) *register.Claim
 }
 
 // MostConnections is the most connections for data that a wire has.

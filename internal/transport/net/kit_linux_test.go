@@ -44,7 +44,7 @@ func nodeWith(t testing.TB, c transport.Config) (*Node, *told) {
 	t.Helper()
 	t.Setenv("UBCOLL_NET", interfaces)
 	h := &told{rowElse: c.RowOf}
-	n, err := New(transport.Config{Rank: c.Rank, Secret: secret, Size: c.Size, Timeout: c.Timeout, Connections: c.Connections, NICs: c.NICs, Find: c.Find, Log: c.Log, RowOf: h.rowOf,
+	n, err := New(transport.Config{Rank: c.Rank, Secret: secret, Size: c.Size, Timeout: c.Timeout, Connections: c.Connections, RDMA: c.RDMA, Log: c.Log, RowOf: h.rowOf,
 		Heard: func(_ int, m transport.Message) { h.mu.Lock(); defer h.mu.Unlock(); h.heard = append(h.heard, m) },
 		Down:  func(_ int, d *transport.Down) { h.mu.Lock(); defer h.mu.Unlock(); h.down = append(h.down, d) },
 		Tick:  func() { h.mu.Lock(); defer h.mu.Unlock(); h.ticks++ },

@@ -172,7 +172,8 @@ func (n *Node) Row() []byte { return n.row.Append(nil) }
 // Transport implements transport.Node.
 func (n *Node) Transport() (string, int) {
 	if n.config.NICs != nil {
-		return "verbs", n.config.Connections
+		_, pairs := n.config.NICs.Wires()
+		return "verbs", pairs
 	}
 	return "tcp", n.config.Connections
 }

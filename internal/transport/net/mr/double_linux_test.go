@@ -285,6 +285,7 @@ func TestDoubleFromEnv(t *testing.T) {
 			verbstest.Over(t, verbstest.Knobs{"DEVICES": c.devices, "FAIL": c.fail}, func(t *testing.T) {
 				log, said := testkit.Logs(slog.LevelInfo)
 				t.Setenv("UBCOLL_IB", "auto")
+				t.Setenv("UBCOLL_REQUIRE", "")
 				b, absent, err := mr.FromEnv(log, nil)
 				require.NoError(t, err)
 				require.Nil(t, b)
@@ -297,6 +298,12 @@ func TestDoubleFromEnv(t *testing.T) {
 				require.ErrorIs(t, err, c.is)
 				require.ErrorContains(t, err, "UBCOLL_IB=on: ")
 				require.ErrorContains(t, err, c.says)
+				t.Setenv("UBCOLL_IB", "auto")
+				t.Setenv("UBCOLL_REQUIRE", "verbs")
+				b, _, err = mr.FromEnv(log, nil)
+				require.Nil(t, b)
+				require.ErrorIs(t, err, c.is)
+				require.ErrorContains(t, err, "UBCOLL_REQUIRE=verbs: ")
 			})
 		})
 	}

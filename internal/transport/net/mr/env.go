@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"log/slog"
 
-	"github.com/ubcoll/ubcoll/fault"
 	"github.com/ubcoll/ubcoll/hw"
 	"github.com/ubcoll/ubcoll/hw/verbs"
 	"github.com/ubcoll/ubcoll/internal/env"
@@ -13,8 +12,8 @@ import (
 )
 
 // FromEnv opens the backend that the environment asks for. If there is none, b is nil, and absent says why:
-// UBCOLL_IB=off, or auto and no device could be used. With on, or if UBCOLL_REQUIRE lists verbs, the latter is err. With
-// auto log is told, unless the reason is that there is no device. Malformed variables are err in any case. keep is
+// UBCOLL_IB=off, or auto and no device could be used. With on, or if UBCOLL_REQUIRE lists verbs, the latter is err. Else
+// log is told, unless the reason is that there is no device. Malformed variables are err in any case. keep is
 // [Config.Keep].
 func FromEnv(log *slog.Logger, keep func(register.Memory)) (b *Backend, absent, err error) {
 	when, err1 := env.IB.Get()
@@ -22,20 +21,15 @@ func FromEnv(log *slog.Logger, keep func(register.Memory)) (b *Backend, absent, 
 	if err := errors.Join(err1, err2); err != nil {
 		return nil, nil, err
 	}
-	required := env.Requires("verbs")
-	switch {
-	case when != "off":
-	case !required:
+	if when == "off" {
 		return nil, fmt.Errorf("%s=off: %w", env.IB.Name, hw.ErrNotSupported), nil
-	case env.IB.IsSet():
-		return nil, nil, fmt.Errorf("%s=off, but %s=verbs: %w", env.IB.Name, env.Require.Name, fault.ErrArgument)
 	}
 	config.Keep, config.Log = keep, log
 	b, err = Open(config)
 	switch {
 	case err == nil:
 		return b, nil, nil
-	case required:
+	case env.Requires("verbs"):
 		return nil, nil, fmt.Errorf("%s=verbs: %w", env.Require.Name, err)
 	case when == "on":
 		return nil, nil, fmt.Errorf("%s=on: %w", env.IB.Name, err)
@@ -54,14 +48,15 @@ func ConfigFromEnv() (Config, error) {
 		err = fmt.Errorf("%s: %w", env.IBDevices.Name, err)
 	}
 	path := verbs.DefaultPath()
-	errs := []error{err1, err2, err}
-	number := func(v *env.Var[int]) int {
-		n, err := v.Get()
-		errs = append(errs, err)
-		return n
-	}
-	path.GIDIndex, path.PKeyIndex = number(env.IBGIDIndex), number(env.IBPKey)
-	path.TrafficClass, path.ServiceLevel = uint8(number(env.IBTrafficClass)), uint8(number(env.IBServiceLevel))
-	path.Timeout, path.Retries = uint8(number(env.IBTimeout)), uint8(number(env.IBRetries))
-	return Config{Select: sel, Relaxed: relaxed != 0, Path: path, QueuePairs: number(env.IBQueuePairs)}, errors.Join(errs...)
+	var errs [7]error
+	var tc, sl, timeout, retries, pairs int
+	path.GIDIndex, errs[0] = env.IBGIDIndex.Get()
+	path.PKeyIndex, errs[1] = env.IBPKey.Get()
+	tc, errs[2] = env.IBTrafficClass.Get()
+	sl, errs[3] = env.IBServiceLevel.Get()
+	timeout, errs[4] = env.IBTimeout.Get()
+	retries, errs[5] = env.IBRetries.Get()
+	pairs, errs[6] = env.IBQueuePairs.Get()
+	path.TrafficClass, path.ServiceLevel, path.Timeout, path.Retries = uint8(tc), uint8(sl), uint8(timeout), uint8(retries)
+	return Config{Select: sel, Relaxed: relaxed != 0, Path: path, QueuePairs: pairs}, errors.Join(append(errs[:], err1, err2, err)...)
 }

@@ -7,6 +7,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/ubcoll/ubcoll/fault"
+	"github.com/ubcoll/ubcoll/hw/verbs"
 	"github.com/ubcoll/ubcoll/internal/testkit"
 	"github.com/ubcoll/ubcoll/internal/transport/net/mr"
 )
@@ -39,6 +40,31 @@ func TestConfigFromEnv(t *testing.T) {
 		}
 		require.NoError(t, err)
 		require.Equal(t, []any{c.want, c.is}, []any{got.Select.String(), got.Relaxed})
+		require.Equal(t, verbs.DefaultPath(), got.Path)
+		require.Equal(t, 1, got.QueuePairs)
+	}
+}
+
+// TestPathFromEnv: the environment says how packets travel.
+func TestPathFromEnv(t *testing.T) {
+	all := map[string]string{"GID_INDEX": "3", "TC": "106", "SL": "5", "TIMEOUT": "18", "RETRY_CNT": "6", "PKEY": "2",
+		"QPS_PER_CONNECTION": "4"}
+	for name, value := range all {
+		t.Setenv("UBCOLL_IB_"+name, value)
+	}
+	got, err := mr.ConfigFromEnv()
+	require.NoError(t, err)
+	want := verbs.DefaultPath()
+	want.GIDIndex, want.TrafficClass, want.ServiceLevel, want.Timeout, want.Retries, want.PKeyIndex = 3, 106, 5, 18, 6, 2
+	require.Equal(t, want, got.Path)
+	require.Equal(t, 4, got.QueuePairs)
+	for name, value := range map[string]string{"GID_INDEX": "256", "TC": "256", "SL": "16", "TIMEOUT": "0", "RETRY_CNT": "8", "PKEY": "-1",
+		"QPS_PER_CONNECTION": "9"} {
+		t.Setenv("UBCOLL_IB_"+name, value)
+		_, err := mr.ConfigFromEnv()
+		require.ErrorIs(t, err, fault.ErrArgument)
+		require.ErrorContains(t, err, "UBCOLL_IB_"+name)
+		t.Setenv("UBCOLL_IB_"+name, all[name])
 	}
 }
 

@@ -52,6 +52,7 @@ type Conn struct {
 	work    [batch]ib.Work
 
 	mu     sync.Mutex // guards the rest
+	gone   bool       // as dead
 	have   int        // how many messages and chunks the peer has room for
 	owed   int        // receives that are posted again, and the peer does not know it
 	flight [depth]*put

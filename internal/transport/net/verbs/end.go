@@ -42,6 +42,7 @@ func (c *Conn) kill() {
 	c.stop()
 	c.mu.Lock()
 	defer c.unlock()
+	c.gone = true
 	for _, l := range c.queue.lines {
 		for x := l.first; x != nil; x = x.after {
 			c.over(x)

@@ -35,7 +35,9 @@ func (c *Conn) Put(h frame.Header, p unsafe.Pointer, sent *atomic.Uint64) {
 // Queue is Put, but nothing leaves before the next Put or Flush: then it does together with that.
 func (c *Conn) Queue(h frame.Header, p unsafe.Pointer, sent *atomic.Uint64) {
 	c.mu.Lock()
-	c.add(h, p, sent)
+	if !c.gone {
+		c.add(h, p, sent)
+	}
 	c.mu.Unlock()
 }
 
@@ -46,11 +48,11 @@ func (c *Conn) Skip(comm uint64, sent *atomic.Uint64) {
 	c.mu.Unlock()
 }
 
-// waits reports whether something could be sent if there were room.
+// waits reports whether something can be sent.
 func (c *Conn) waits() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return c.ready()
+	return c.ready() && c.room()
 }
 
 func (c *Conn) ready() bool {
@@ -69,29 +71,26 @@ func (c *Conn) ready() bool {
 // will look again.
 func (c *Conn) Flush() {
 	for c.waits() && c.sending.TryLock() {
-		full := c.flush()
+		dead := c.dead
+		c.flush()
 		c.sending.Unlock()
-		if full {
+		if dead {
 			return
 		}
 	}
 }
 
-// flush returns true if there is no room for more. The caller holds sending.
-func (c *Conn) flush() (full bool) {
-	for !c.dead {
+// flush sends until nothing waits, or there is no room. The caller holds sending.
+func (c *Conn) flush() {
+	for left := !c.dead; left; {
 		c.mu.Lock()
 		n := c.plan()
-		full, left := !c.room(), c.ready()
+		left = c.ready() && c.room()
 		c.unlock()
 		if n > 0 {
 			c.post(n)
 		}
-		if full || !left {
-			return full
-		}
 	}
-	return true
 }
 
 // post posts the first n of work. If that fails, the next Receive finds the queue pair's failure.

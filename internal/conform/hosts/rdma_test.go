@@ -1,0 +1,27 @@
+//go:build cgo
+
+package hosts
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/ubcoll/ubcoll/hw/verbs/verbstest"
+	"github.com/ubcoll/ubcoll/internal/testkit"
+)
+
+// TestRDMA: on hosts with RDMA devices, which the double stands for, nothing goes by TCP, and everything works as it does
+// there. Full runs have all layouts, and revocations.
+func TestRDMA(t *testing.T) {
+	testkit.LongOrRace(t)
+	t.Setenv("UBCOLL_IB", "on")
+	t.Setenv("UBCOLL_REQUIRE", "verbs")
+	which := "^TestHosts$/^abaa"
+	if testkit.Full() {
+		which = "^(TestHosts|TestRevocations)"
+	}
+	out := verbstest.Again(t, verbstest.Knobs{"SILENT": "1"}, "-test.run="+which)
+	require.Contains(t, out, "--- PASS: TestHosts")
+	require.NotContains(t, out, "--- SKIP: TestHosts")
+}
