@@ -54,9 +54,6 @@ type JobConfig struct {
 
 // Listen makes the network of a rank.
 func Listen(c JobConfig) (n *Network, err error) {
-	if c.Memory == nil {
-		c.Memory = func(n int) []byte { return make([]byte, n) }
-	}
 	n = &Network{JobConfig: c, uses: map[uint64]use{}}
 	n.landing.memory, n.slots.memory = c.Memory, c.Memory
 	n.node, err = c.NewNode(transport.Config{Rank: c.Rank, Size: c.Size, Secret: c.Secret, Log: c.Log, Timeout: c.Timeout,

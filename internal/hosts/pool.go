@@ -6,11 +6,21 @@ import (
 	"github.com/ubcoll/ubcoll/internal/schedule"
 )
 
+// memory is JobConfig.Memory.
+type memory func(n int) []byte
+
+func (m memory) make(n int) []byte {
+	if m == nil {
+		return make([]byte, n)
+	}
+	return m(n)
+}
+
 // pool is the memory in which a rank lets land what it will combine. All its communicators share it. An operation takes
 // the large piece; one that finds it taken goes on with a small one. There are as many small ones as operations have
 // moved data beside that with the large one, at the same time.
 type pool struct {
-	memory func(n int) []byte
+	memory memory
 	mu     sync.Mutex
 	large  []byte
 	taken  bool     // large is
@@ -30,14 +40,14 @@ func (p *pool) take() []byte {
 	defer p.mu.Unlock()
 	if !p.taken {
 		if p.large == nil {
-			p.large = p.memory(poolBytes)
+			p.large = p.memory.make(poolBytes)
 		}
 		p.taken = true
 		return p.large
 	}
 	last := len(p.spares) - 1
 	if last < 0 {
-		return p.memory(spareBytes)
+		return p.memory.make(spareBytes)
 	}
 	b := p.spares[last]
 	p.spares = p.spares[:last]
@@ -59,7 +69,7 @@ func (p *pool) give(b []byte) {
 // spares is memory of items that are gathered to be sent, or combined to be sent on. There is as much as operations have
 // used at the same time.
 type spares struct {
-	memory func(n int) []byte
+	memory memory
 	mu     sync.Mutex
 	free   [][]byte
 }
@@ -69,7 +79,7 @@ func (p *spares) take() []byte {
 	defer p.mu.Unlock()
 	last := len(p.free) - 1
 	if last < 0 {
-		return p.memory(schedule.Slots * slotBytes)
+		return p.memory.make(schedule.Slots * slotBytes)
 	}
 	b := p.free[last]
 	p.free = p.free[:last]

@@ -15,7 +15,7 @@ import (
 )
 
 // Version must change whenever ranks built before and after a change could not work together.
-const Version = 18
+const Version = 19
 
 var order = binary.LittleEndian
 

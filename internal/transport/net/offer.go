@@ -55,7 +55,7 @@ func (n *Node) nic() (*verbs.NIC, error) {
 // watch ends all wires over RDMA once the NIC is of no use.
 func (n *Node) watch() {
 	err := n.rdma.nic.Watch(n.ctx)
-	if n.ctx.Err() != nil {
+	if err == nil {
 		return
 	}
 	for _, w := range n.all() {

@@ -17,7 +17,7 @@ type Sink interface {
 	Told(h Header) error
 }
 
-// Refused is the error of a Sink about a
+// Refused is the error of a Sink about a frame that it does not take.
 func Refused(h Header, why string) error {
 	switch h.Kind {
 	case Write:

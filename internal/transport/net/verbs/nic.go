@@ -64,13 +64,13 @@ func Open(pd *ib.PD, index int, path ib.Path) (*NIC, error) {
 func (n *NIC) Name() string { return fmt.Sprintf("%s:%d", n.pd.Device().Name(), n.path.Port) }
 
 // Watch returns why nothing goes through this NIC any more: its port is down, has lost its address, or the device is broken.
-// It blocks until then, or until ctx ends.
+// It blocks until then; nil: ctx has ended, or the device tells no events.
 func (n *NIC) Watch(ctx context.Context) error {
 	for {
 		e, err := n.pd.Device().NextEvent(ctx)
 		switch {
 		case err != nil:
-			return err
+			return nil
 		case e.Type == ib.EventDevice, e.Type == ib.EventPortDown && e.Port == n.path.Port:
 			return fmt.Errorf("RDMA device %s: %v", n.Name(), e)
 		case e.Type == ib.EventGIDs && !n.has():
