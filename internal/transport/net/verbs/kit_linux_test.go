@@ -1,7 +1,6 @@
 package verbs
 
 import (
-	"errors"
 	"sync/atomic"
 	"testing"
 	"unsafe"
@@ -84,8 +83,6 @@ type place struct {
 	came   int
 	done   uint64
 }
-
-var errTest = errors.New("the test says so")
 
 func (e *end) Place(h frame.Header) (unsafe.Pointer, bool, error) {
 	switch x := e.places[h.Place]; {
