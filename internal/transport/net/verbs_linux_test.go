@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"log/slog"
 	"maps"
-	"math/rand/v2"
 	"os"
 	"strings"
 	"sync"
@@ -292,12 +291,15 @@ func TestQueuePairFails(t *testing.T) {
 func TestStalePut(t *testing.T) {
 	verbstest.Over(t, verbstest.Knobs{"SILENT": "1"}, func(t *testing.T) {
 		defer func(limit time.Duration) { takeBackLimit = limit }(takeBackLimit)
-		takeBackLimit = 3 * time.Millisecond
-		r := rand.New(rand.NewPCG(testkit.Seed(t), 0))
 		a, b := nics(t), nics(t)
 		acknowledged := 0
 		rounds := testkit.Often(1000)
-		for range rounds {
+		for round := range rounds {
+			early := round%4 == 0 // it goes on while the peer closes
+			takeBackLimit = 3 * time.Millisecond
+			if early {
+				takeBackLimit = time.Second
+			}
 			p := pairOf(t, 2, a, b)
 			const n = 64 << 10
 			from, to := bytes.Repeat([]byte{7}, n), make([]byte, n)
@@ -306,7 +308,6 @@ func TestStalePut(t *testing.T) {
 			resume := hold(t, p.a) // a's process is stopped: it has the grant, and does not see that it is taken back
 			p.la.putting.Lock()
 			var late sync.WaitGroup
-			early := r.IntN(4) == 0 // it goes on while the peer closes
 			if early {
 				late.Go(func() { p.la.putting.Unlock(); resume(); p.la.Put(0, 1, at(from), n) })
 			}
