@@ -23,30 +23,35 @@ func TestSuite(t *testing.T) {
 			if rails {
 				twoRails(t)
 			}
-			transporttest.Suite(t, func(t testing.TB, configs []transport.Config) transporttest.Network {
-				t.Setenv("UBCOLL_NET", interfaces)
-				var nodes []*Node
-				n := transporttest.Network{
-					Background: true,
-					Kill:       func(rank int) { nodes[rank].die(t) },
-					Cut: func(a, b int) {
-						nodes[a].deafen(t, b)
-						nodes[b].deafen(t, a)
-					},
-					Pairs: func(rank int) int { return nodes[rank].pairs() },
-				}
-				for _, c := range configs {
-					if strings.Contains(t.Name(), "/cut") { // others have time
-						c.Timeout = time.Second
-					}
-					c.Connections = connections
-					node, err := New(c)
-					require.NoError(t, err)
-					n.Nodes, nodes = append(n.Nodes, node), append(nodes, node)
-				}
-				return n
-			})
+			transporttest.Suite(t, network(func(_ testing.TB, c *transport.Config) { c.Connections = connections }))
 		})
+	}
+}
+
+// network makes nodes of loopback for a suite, with configs that more has completed.
+func network(more func(t testing.TB, c *transport.Config)) func(t testing.TB, configs []transport.Config) transporttest.Network {
+	return func(t testing.TB, configs []transport.Config) transporttest.Network {
+		t.Setenv("UBCOLL_NET", interfaces)
+		var nodes []*Node
+		n := transporttest.Network{
+			Background: true,
+			Kill:       func(rank int) { nodes[rank].die(t) },
+			Cut: func(a, b int) {
+				nodes[a].deafen(t, b)
+				nodes[b].deafen(t, a)
+			},
+			Pairs: func(rank int) int { return nodes[rank].pairs() },
+		}
+		for _, c := range configs {
+			if strings.Contains(t.Name(), "/cut") { // others have time
+				c.Timeout = time.Second
+			}
+			more(t, &c)
+			node, err := New(c)
+			require.NoError(t, err)
+			n.Nodes, nodes = append(n.Nodes, node), append(nodes, node)
+		}
+		return n
 	}
 }
 

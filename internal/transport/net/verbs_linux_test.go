@@ -105,44 +105,23 @@ func (h *heap) close() error {
 
 // verbsSuite: of memory that is asked for, one of every is not registered.
 func verbsSuite(t *testing.T, every uint64) {
-	transporttest.Suite(t, func(t testing.TB, configs []transport.Config) transporttest.Network {
-		t.Setenv("UBCOLL_NET", interfaces)
-		var nodes []*Node
-		n := transporttest.Network{
-			Background: true,
-			Kill:       func(rank int) { nodes[rank].die(t) },
-			Cut: func(a, b int) {
-				nodes[a].deafen(t, b)
-				nodes[b].deafen(t, a)
-			},
-			Pairs: func(rank int) int { return nodes[rank].pairs() },
-		}
-		for _, c := range configs {
-			if strings.Contains(t.Name(), "/cut") { // others have time
-				c.Timeout = time.Second
+	transporttest.Suite(t, network(func(t testing.TB, c *transport.Config) {
+		*c = withNICs(t, *c)
+		find, asked := c.Find, new(atomic.Uint64)
+		c.Find = func(addr uintptr, n int) *register.Claim {
+			if asked.Add(1)%every == 0 {
+				return nil
 			}
-			var err error
-			c.NICs, err = mr.Open(mr.Config{})
-			require.NoError(t, err)
-			h := &heap{backend: c.NICs, caches: map[register.Memory]*register.Cache{}}
-			t.Cleanup(func() { require.NoError(t, h.close()) })
-			var asked atomic.Uint64
-			c.Find = func(addr uintptr, n int) *register.Claim {
-				if asked.Add(1)%every == 0 {
-					return nil
-				}
-				return h.find(addr, n)
-			}
-			node, err := New(c)
-			require.NoError(t, err)
-			n.Nodes, nodes = append(n.Nodes, node), append(nodes, node)
+			return find(addr, n)
 		}
-		return n
-	})
+	}))
 }
 
-// nics opens the RDMA devices, for a node's config, until the end of the test. Memory of Go's heap counts as registered.
-func nics(t testing.TB) (c transport.Config) {
+// nics is a node's config with the RDMA devices: see withNICs.
+func nics(t testing.TB) transport.Config { return withNICs(t, transport.Config{}) }
+
+// withNICs adds the RDMA devices, which are open until the end of the test. Memory of Go's heap counts as registered.
+func withNICs(t testing.TB, c transport.Config) transport.Config {
 	t.Helper()
 	var err error
 	c.NICs, err = mr.Open(mr.Config{})
@@ -182,14 +161,14 @@ func TestFallBack(t *testing.T) {
 				}
 				knobs["SILENT"] = "1"
 				verbstest.Over(t, knobs, func(t *testing.T) {
-					var log lockedBuffer
+					log, said := testkit.Logs(slog.LevelInfo)
 					t.Setenv("UBCOLL_REQUIRE", "")
 					a := nics(t)
 					b := transport.Config{Rank: 1}
 					if !k.none {
 						b = nics(t)
 					}
-					a.Log = slog.New(slog.NewTextHandler(&log, nil))
+					a.Log = log
 					b.Log = a.Log
 					if required {
 						requireNone(t, a, b, k.why)
@@ -204,8 +183,8 @@ func TestFallBack(t *testing.T) {
 					p.lb.until(t, 0, 1)
 					require.Equal(t, from, to)
 					p.close(t)
-					require.Contains(t, log.String(), k.why)
-					require.LessOrEqual(t, strings.Count(log.String(), "no RDMA"), 2, "each side says so once")
+					require.Contains(t, said.String(), k.why)
+					require.LessOrEqual(t, strings.Count(said.String(), "no RDMA"), 2, "each side says so once")
 				})
 			})
 		}
@@ -231,24 +210,6 @@ func requireNone(t *testing.T, a, b transport.Config, why string) {
 	require.Contains(t, errs[0].Error()+errs[1].Error(), why)
 	require.Contains(t, errs[0].Error()+errs[1].Error(), "UBCOLL_REQUIRE lists verbs")
 	require.ErrorIs(t, errors.Join(errs[:]...), fault.ErrNotSupported)
-}
-
-// lockedBuffer is a buffer that several goroutines write to.
-type lockedBuffer struct {
-	mu sync.Mutex
-	b  bytes.Buffer
-}
-
-func (b *lockedBuffer) Write(p []byte) (int, error) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.b.Write(p)
-}
-
-func (b *lockedBuffer) String() string {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.b.String()
 }
 
 // TestQueuePairFails: a queue pair that fails under way, while the peer lives, ends the wire. Both ends learn why, and nothing

@@ -44,9 +44,8 @@ type Conn struct {
 	used      []uint64 // receives that are to be posted again
 	pinged    bool     // the peer has
 	end       error
-	closed    bool  // written under receiving and sending
-	dead      bool  // the queue pair is destroyed; as closed
-	failed    error // of Close
+	closed    bool // written under receiving and sending
+	dead      bool // the queue pair is destroyed; as closed
 
 	sending sync.Mutex // held by the goroutine that posts
 	work    [batch]ib.Work

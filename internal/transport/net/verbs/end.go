@@ -62,7 +62,7 @@ func (c *Conn) stop() {
 	c.dead = true
 	if err := c.qp.Close(); err != nil {
 		// What the device may still do with memory, nobody knows. This does not happen with live devices.
-		c.failed = errors.Join(c.failed, err)
+		c.nic.fail(err)
 	}
 }
 
@@ -80,7 +80,7 @@ func (c *Conn) Close() {
 	c.sending.Lock()
 	c.closed = true
 	c.sending.Unlock()
-	c.failed = errors.Join(c.failed, c.free())
+	c.nic.fail(c.free())
 }
 
 // free closes what there is of the connection.

@@ -37,10 +37,11 @@ type NIC struct {
 	index  int // of the NIC's keys in those of a region
 	shared *ib.SRQ
 
-	mu    sync.Mutex
-	gid   ib.GID  // of the port, as peers know it; zero before the first connection
-	slots []slots // those of receives
-	spare int     // receives that are posted, and no connection has
+	mu     sync.Mutex
+	failed []error // of connections' ends
+	gid    ib.GID  // of the port, as peers know it; zero before the first connection
+	slots  []slots // those of receives
+	spare  int     // receives that are posted, and no connection has
 }
 
 // slots is memory of some messages, side by side.
@@ -87,9 +88,16 @@ func (n *NIC) has() bool {
 	return err != nil || n.gid.Zero() || slices.ContainsFunc(table, func(e ib.GIDEntry) bool { return e.GID == n.gid })
 }
 
-// Close frees what Open and connections have made. All connections must be closed.
+// fail keeps an error of a connection's end, which nobody waits for, until Close.
+func (n *NIC) fail(err error) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.failed = append(n.failed, err)
+}
+
+// Close frees what Open and connections have made. All connections must be closed. Errors are also those of their ends.
 func (n *NIC) Close() error {
-	errs := []error{n.shared.Close()}
+	errs := append(n.failed, n.shared.Close())
 	for _, s := range n.slots {
 		errs = append(errs, s.close())
 	}
