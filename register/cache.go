@@ -81,8 +81,9 @@ func (c *Cache) FindGraph(addr uintptr, n int, generation uint64) *Claim {
 	return c.find(c.graph, addr, n, generation)
 }
 
-// Peek is FindLocal, or else FindGraph, of bytes that an operation under way has looked up: it counts neither in Stats nor
-// as a use of the claim.
+// Peek is FindLocal, or else FindGraph, in any generation, of bytes that an operation under way has looked up: it counts
+// neither in Stats nor as a use of the claim. The caller calls Release. It takes no lock, does not wait for writers and does
+// not allocate.
 func (c *Cache) Peek(addr uintptr, n int) *Claim {
 	a, end := uint64(addr), uint64(addr)+uint64(n)
 	if n <= 0 || a >= maxAddr || end > maxAddr {

@@ -296,3 +296,27 @@ func TestForgetDuringDeregister(t *testing.T) {
 	<-free
 	require.Zero(t, b.count()+len(c.leaving))
 }
+
+// TestPeek: Peek finds what the program or a graph has registered, keeps it as other lookups do, and counts nowhere.
+func TestPeek(t *testing.T) {
+	c := newCache(t, Config{})
+	m := mem(1, 1, 0x10000, 3*4096)
+	local, err := c.Register(m, m.Base, 4096)
+	require.NoError(t, err)
+	graph, err := c.RetainGraph(m, m.Base+4096, 4096)
+	require.NoError(t, err)
+	before := c.Stats()
+	for at, ref := range map[uintptr]*Ref{m.Base + 8: local, m.Base + 4096: graph} {
+		cl := c.Peek(at, 100)
+		require.Same(t, ref.Claim(), cl)
+		require.Equal(t, 1, cl.inFlight())
+		cl.Release()
+		require.Zero(t, cl.inFlight())
+	}
+	for _, none := range [][2]uintptr{{m.Base + 4000, 200}, {m.Base + 2*4096, 1}, {m.Base, 0}, {1 << 63, 8}} {
+		require.Nil(t, c.Peek(none[0], int(none[1])))
+	}
+	require.Equal(t, before, c.Stats())
+	require.NoError(t, local.Close())
+	require.NoError(t, graph.Close())
+}
