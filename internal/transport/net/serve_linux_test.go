@@ -212,7 +212,7 @@ func TestServe(t *testing.T) {
 				if got := s.memory[offset : offset+n]; bytes.Count(got, []byte{byte(k)}) != int(n) {
 					t.Errorf("call %d: the bytes before it are not there", k)
 				}
-				s.e.Write(transport.Target{Key: k, Slot: 1, Offset: area}, at(le.AppendUint64(nil, k)), 8, k%2 == 0)
+				s.e.Write(transport.Target{Key: k | 1<<61, Slot: 1, Offset: area}, at(le.AppendUint64(nil, k)), 8, k%2 == 0)
 				s.e.Call([]byte{0})
 			}
 			servers[i] = s
@@ -247,7 +247,7 @@ func TestServe(t *testing.T) {
 						l.Put(0, k, nil, 0)
 					case 3: // written nowhere
 						l.Write(transport.Target{Key: k, Slot: 2}, at(b), len(b), true)
-					case 4:
+					case 4: // of keys that nothing is written to
 						l.Withdraw(transport.Target{Key: k + 1, Slot: 1})
 						l.Refuse(transport.Target{Key: 1 << 60, Slot: 1})
 					}
