@@ -35,7 +35,8 @@ type infos struct {
 	messages           []team.MessageNote // instead of members, if there are any; its memory is reused
 	at                 [2]uint64
 	ops, bytes, staged uint64
-	lastSmall          atomic.Uint64 // a small message that was sent after last
+	lastSmall          atomic.Uint64             // a small message that was sent after last
+	lastFar            atomic.Pointer[team.Link] // how it went to another host, if it did
 }
 
 // NoteInGroup says whether the operations that run next are members of one group or launch. Only in the caller's turn.
@@ -184,7 +185,10 @@ func (c *Comm) LastOp() OpInfo {
 
 func (c *Comm) lastOp() OpInfo {
 	if v := c.lastSmall.Load(); v != 0 {
-		n := team.MessageNote{Kind: team.KindSend, Seq: v >> 16, Bytes: int(v & 0xffff)}
+		n := team.MessageNote{Kind: team.KindSend, Seq: v >> smallBits, Bytes: int(v & (farSmall - 1))}
+		if v&farSmall != 0 {
+			n.Between = c.lastFar.Load()
+		}
 		return n.Info()
 	}
 	c.infoM.Lock()
@@ -226,7 +230,21 @@ func (c *Comm) Stats() Stats {
 }
 
 // NoteSmall records for LastOp that a message of n bytes was sent with its announcement: one store, no wait.
-func (c *Comm) NoteSmall(seq uint64, n int) { spin.Release(&c.lastSmall, seq<<16|uint64(n)) }
+func (c *Comm) NoteSmall(seq uint64, n int) { spin.Release(&c.lastSmall, seq<<smallBits|uint64(n)) }
+
+// lastSmall is a message's number, whether it went to another host, and how many bytes it had.
+const (
+	farSmall  = 1 << 16
+	smallBits = 17
+)
+
+// NoteSmallFar is NoteSmall of a message to another host.
+func (c *Comm) NoteSmallFar(seq uint64, n int, by *team.Link) {
+	if c.lastFar.Load() != by {
+		c.lastFar.Store(by)
+	}
+	spin.Release(&c.lastSmall, seq<<smallBits|farSmall|uint64(n))
+}
 
 // NoteMessage records for LastOp and Stats how a message went.
 func (c *Comm) NoteMessage(o OpInfo) {

@@ -53,6 +53,7 @@ type Pair struct {
 	Mine any // what PairsConfig.Made has returned
 
 	last   atomic.Pointer[Last]
+	link   atomic.Pointer[team.Link]
 	asking asking
 	shut   atomic.Int64 // when the pair was first found to have ended without a word, in nanoseconds
 }
@@ -60,6 +61,24 @@ type Pair struct {
 // Last says how far a rank got before it closed its communicator.
 type Last struct {
 	Sent, Taken uint64 // messages to the peer, and of the peer
+}
+
+// unmade is the link of a pair that has no wire yet.
+var unmade = team.Link{Hosts: 2, Why: "kept until the two are connected", Leader: true, Single: true}
+
+// Link says how data goes to the peer.
+func (x *Pair) Link() *team.Link {
+	l := x.link.Load()
+	if l != nil {
+		return l
+	}
+	name := x.Name()
+	if name == "" {
+		return &unmade
+	}
+	l = &team.Link{Name: name, Connections: x.Connections(), Hosts: 2, Why: how(name), Leader: true, Single: true}
+	x.link.Store(l)
+	return l
 }
 
 // OpenPairs makes a rank's side. Collective over the communicator's ranks, but nobody waits for another.

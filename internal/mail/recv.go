@@ -108,7 +108,7 @@ func (m *Mail) advanceRecv(b *Box) (moved bool, err error) {
 	if done && err == nil {
 		b.Recv.waiting.pop()
 		b.taken(verdictOK)
-		m.note(msg, msg.src != nil)
+		m.note(msg, msg.src != nil, nil)
 		msg.finish()
 	}
 	return moved, err
@@ -123,7 +123,7 @@ func (m *Mail) match(b *Box, msg *Message, s *slot) error {
 	if n, done, err := m.take(b, s, hd, &msg.Vec, msg.exact); done || err != nil {
 		if done {
 			msg.Got, msg.Err = n, err
-			msg.noteSmall(b.Recv.Seq)
+			msg.noteSmall(b.Recv.Seq, nil)
 			b.Recv.waiting.pop()
 			msg.finish()
 			err = nil

@@ -143,7 +143,7 @@ func (m *Mail) recvFar(b *Box, v *team.Vec, exact bool, looks int, note *team.Me
 	}
 	n, err = m.copyFar(b, f, &r, v, exact)
 	if note != nil && err == nil {
-		note.Kind, note.Seq, note.Bytes = team.KindRecv, b.Recv.Seq, v.Bytes()
+		note.Kind, note.Seq, note.Bytes, note.Between = team.KindRecv, b.Recv.Seq, v.Bytes(), f.pair.Link()
 	}
 	return n, true, err
 }
@@ -182,7 +182,7 @@ func (m *Mail) matchFar(b *Box, f *far, msg *Message, r *record) (moved bool, er
 	case r.form == formEager:
 		f.takeBack(msg)
 		msg.Got, msg.Err = m.copyFar(b, f, r, &msg.Vec, msg.exact)
-		msg.noteSmall(l.Seq)
+		msg.noteSmall(l.Seq, f.pair.Link())
 	case err != nil:
 		f.takeBack(msg)
 		l.Seq++
@@ -285,11 +285,11 @@ func (m *Mail) landFar(b *Box, f *far, msg *Message) (moved bool, err error) {
 	if n%msg.Vec.Type.Size() != 0 {
 		return false, m.damagedFar(b, "size of a message", uint64(n))
 	}
-	msg.Got, msg.Bytes, msg.Buf.Why = n/msg.Vec.Type.Size(), n, copiedFar
+	msg.Got, msg.Bytes = n/msg.Vec.Type.Size(), n
 	b.Recv.Seq++
 	f.brief = false
 	b.Recv.waiting.pop()
-	m.note(msg, false)
+	m.note(msg, false, f.pair.Link())
 	msg.finish()
 	return true, nil
 }

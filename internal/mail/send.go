@@ -94,7 +94,7 @@ func (m *Mail) post(b *Box, msg *Message) {
 	l := &b.Send
 	if msg.Bytes <= m.eager {
 		m.postSmall(b, &msg.Vec, msg.Bytes)
-		msg.noteSmall(l.Seq)
+		msg.noteSmall(l.Seq, nil)
 		msg.finish()
 		return
 	}
@@ -119,23 +119,24 @@ func (m *Mail) post(b *Box, msg *Message) {
 	if msg.Buf.Direct() && msg.Bytes < sharedBytes {
 		spin.Demote(msg.Vec.Ptr, msg.Bytes)
 	}
-	m.note(msg, msg.Buf.Direct())
+	m.note(msg, msg.Buf.Direct(), nil)
 }
 
-// note records how a large message went. direct says whether its source is registered.
-func (m *Mail) note(msg *Message, direct bool) {
+// note records how a large message went. direct says whether its source is registered, and by how it went to another host, if
+// it did.
+func (m *Mail) note(msg *Message, direct bool, by *team.Link) {
 	n := team.MessageNote{Kind: msg.kind(), Seq: msg.seq, Bytes: msg.Bytes, Algorithm: msg.algorithm(direct),
-		Direct: msg.Buf.Direct(), Why: msg.Buf.Why}
+		Direct: msg.Buf.Direct() || by != nil, Why: msg.Buf.Why, Between: by}
 	if msg.note != nil {
 		*msg.note = n
 	}
 	m.c.NoteMessage(n.Info())
 }
 
-// noteSmall records, for a group, that m travelled with its announcement.
-func (m *Message) noteSmall(seq uint64) {
+// noteSmall records, for a group, that m travelled with its announcement, and how to another host.
+func (m *Message) noteSmall(seq uint64, by *team.Link) {
 	if m.note != nil {
-		*m.note = team.MessageNote{Kind: m.kind(), Seq: seq, Bytes: m.Bytes}
+		*m.note = team.MessageNote{Kind: m.kind(), Seq: seq, Bytes: m.Bytes, Between: by}
 	}
 }
 

@@ -63,20 +63,20 @@ func (m *Mail) sendFar(b *Box, v *team.Vec, n int, note *team.MessageNote) (sent
 	if free, err = m.roomFar(b, f, w); !free || err != nil || !l.idle() || !m.quick(v) {
 		return false, free && l.idle(), err
 	}
-	m.fill(b, w, v, n)
+	m.fill(b, f, w, v, n)
 	f.flush(w)
 	if note != nil {
-		note.Kind, note.Seq, note.Bytes = team.KindSend, l.Seq, n
+		note.Kind, note.Seq, note.Bytes, note.Between = team.KindSend, l.Seq, n, f.pair.Link()
 	}
 	return true, true, nil
 }
 
 // fill adds a message to the batch of w that is being filled.
-func (m *Mail) fill(b *Box, w *way, v *team.Vec, n int) {
+func (m *Mail) fill(b *Box, f *far, w *way, v *team.Vec, n int) {
 	l := &b.Send
 	l.Seq++
 	cpu.Copy(w.add(l.Seq, head(formEager, v.Type, v.Len), n), v.Ptr, n, false)
-	m.c.NoteSmall(l.Seq, n)
+	m.c.NoteSmallFar(l.Seq, n, f.pair.Link())
 }
 
 // advanceSendFar is advanceSend for a peer on another host.
@@ -149,8 +149,8 @@ func (m *Mail) postFar(b *Box, f *far, msg *Message) (posted bool, err error) {
 		return true, nil
 	}
 	l.waiting.pop()
-	m.fill(b, w, &msg.Vec, n)
-	msg.noteSmall(l.Seq)
+	m.fill(b, f, w, &msg.Vec, n)
+	msg.noteSmall(l.Seq, f.pair.Link())
 	msg.finish()
 	if n > m.between.eager {
 		f.flush(w)
@@ -164,12 +164,8 @@ func (m *Mail) open(b *Box, msg *Message) {
 	l.waiting.pop()
 	l.Seq++
 	msg.seq = l.Seq
-	msg.Buf.Why = copiedFar
 	l.Open.push(msg)
 }
-
-// copiedFar is why messages between hosts are not direct.
-const copiedFar = "copied by the kernel, between hosts"
 
 // granted returns how many places the receiver has granted for message seq; 0 if not all yet, or if msg does not fit:
 // then the receiver will refuse it.
@@ -206,7 +202,7 @@ func (m *Mail) putFar(b *Box, f *far, msg *Message, places int) {
 	msg.until, msg.left = f.pair.Queued(), places
 	f.mu.Unlock()
 	msg.started = true
-	m.note(msg, false)
+	m.note(msg, false, f.pair.Link())
 }
 
 // advanceOpenFar moves on the large messages that have a number.

@@ -167,6 +167,8 @@ func (o *OpInfo) way() string {
 	hosts := o.Between.Hosts
 	pairs := hosts&(hosts-1) == 0
 	switch {
+	case o.Kind == KindSend || o.Kind == KindRecv:
+		return o.Algorithm
 	case o.Lanes > 0:
 		for _, w := range schedule.Ways(strings.TrimSuffix(o.Kind.String(), "_v")) {
 			if w.String() == o.Algorithm {
@@ -420,11 +422,12 @@ type MessageNote struct {
 	Bytes     int
 	Algorithm string // "": it travelled with its announcement
 	Why       string // it was staged, if it was
+	Between   *Link  // how it went to another host, or nil
 }
 
 // Info is the OpInfo of the message.
 func (n *MessageNote) Info() OpInfo {
-	o := OpInfo{Kind: n.Kind, Seq: n.Seq, Algorithm: n.Algorithm, Bytes: n.Bytes, Device: n.Device}
+	o := OpInfo{Kind: n.Kind, Seq: n.Seq, Algorithm: n.Algorithm, Bytes: n.Bytes, Device: n.Device, Between: n.Between}
 	b := BufferInfo{Used: n.Bytes > 0 || !n.Device, Direct: n.Direct, Why: n.Why}
 	if n.Algorithm == "" {
 		o.Algorithm, b.Why = "eager", "small enough to travel with the announcement"
