@@ -487,10 +487,10 @@ func (l *Link) Close() {
 	if again {
 		return
 	}
-	l.cancel(fault.ErrClosed)
 	if !up {
 		l.fail(&transport.Down{Kind: transport.Left, Peer: l.peer, Err: errLinkClosed})
 	}
+	l.cancel(fault.ErrClosed) // after that was said: who makes the link would say something else
 	if w == nil {
 		return
 	}

@@ -216,13 +216,14 @@ func TestLinkClose(t *testing.T) {
 func TestLinksGo(t *testing.T) {
 	p := newPair(t, 1)
 	r := testkit.Random(t)
-	buf, to := make([]byte, 300<<10), make([]byte, 300<<10)
+	buf := make([]byte, 300<<10)
+	var tos [10][300 << 10]byte // several connections may write at once
 	known := func(w *Wire) int { return len(*w.links.Load()) }
 	for round := range 20 {
 		var both sync.WaitGroup
 		for k := range 10 {
 			la, lb := links(t, p.ab, p.ba, uint64(1000+round*10+k), 2)
-			lb.Grant(1, 1, at(to), len(to))
+			lb.Grant(1, 1, at(tos[k][:]), len(tos[k]))
 			first, n := time.Duration(r.IntN(200))*time.Microsecond, r.IntN(len(buf))
 			both.Go(func() { la.Put(1, 1, at(buf), n); la.Close() })
 			both.Go(func() {
