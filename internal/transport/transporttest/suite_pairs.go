@@ -13,6 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/ubcoll/ubcoll/fault"
+	"github.com/ubcoll/ubcoll/internal/testkit"
 	"github.com/ubcoll/ubcoll/internal/transport"
 )
 
@@ -343,6 +344,7 @@ func testReady(t *testing.T, s *suite) {
 			require.ErrorContains(t, err, "rank 1", c.name)
 		}
 	}
+	j.close(testkit.Limit)
 	made := s.job(t, 2) // among those of before, a wire that one side has given up may still be ending at the other
 	a, _ := made.pair(comm, 1)
 	require.NoError(t, a.Ready(ended(t, why)), "it is made")
