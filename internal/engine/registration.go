@@ -10,6 +10,7 @@ import (
 	"github.com/ubcoll/ubcoll/fault"
 	"github.com/ubcoll/ubcoll/internal/mem"
 	"github.com/ubcoll/ubcoll/internal/team"
+	"github.com/ubcoll/ubcoll/internal/transport/net/mr"
 	"github.com/ubcoll/ubcoll/register"
 )
 
@@ -27,6 +28,7 @@ type Registration struct {
 	mu     sync.Mutex
 	closed bool
 	grant  mem.Location // lets peers use it; made at the first Export
+	exact  *mr.Export   // likewise: its bytes and rights, registered with the RDMA devices; nil: not
 }
 
 // RegisterOptions say what a registration's exports are for. Zero fields are the defaults.
@@ -111,6 +113,9 @@ func (r *Registration) Export() (Export, error) {
 		return Export{}, err
 	}
 	at := h.(mem.Location).Add(claim.Addr() - claim.Memory().Base)
+	if err := r.registerExact(claim); err != nil {
+		return Export{}, err
+	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.closed {
@@ -196,7 +201,7 @@ func (r *Registration) End() error {
 		}
 		errs = append(errs, err)
 	}
-	if err := errors.Join(append(errs, r.ref.Close())...); err != nil {
+	if err := errors.Join(append(errs, r.endExact(), r.ref.Close())...); err != nil {
 		return r.c.LocalError("deregister", err)
 	}
 	return nil

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -80,6 +81,9 @@ func (x *Pair) Link() *team.Link {
 	x.link.Store(l)
 	return l
 }
+
+// RDMA reports whether data goes to the peer by RDMA.
+func (x *Pair) RDMA() bool { return strings.HasPrefix(x.Name(), "verbs ") }
 
 // OpenPairs makes a rank's side. Collective over the communicator's ranks, but nobody waits for another.
 func OpenPairs(c PairsConfig) (*Pairs, error) {

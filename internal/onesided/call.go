@@ -30,7 +30,7 @@ const (
 	callWindowClosed                     // it has closed its part
 	callGet                              // request: write A bytes of the grant's memory
 	callAtomic                           // request: do B with A to the grant's word; B is 0 to add
-	callCheck                            // request: is the grant good?
+	callCheck                            // request: is the grant good, and how is it reached by RDMA?
 	callFlush                            // request: has all before this landed?
 	callAccumulate                       // combine the data, or C bytes of staged data, with the grant's memory; A is the type, B the operation
 	callPackets                          // the data, or C bytes of staged data, as packets to the grant's memory; A is the flag, B the width
@@ -104,10 +104,15 @@ func (f *far) serve(k *call, data []byte) {
 		f.serveAtomic(k)
 	case callCheck:
 		_, err := f.exported(k.grant(), 0, 0, 0)
+		answer := call{Kind: callDone, ID: k.ID, A: codeOf(err)}
 		if err == nil {
 			f.tells(k.grant())
+			if r := f.sp.c.Domain().Served(k.grant()); r != nil {
+				g := r.Region()
+				answer.C, answer.D = g.Address, uint64(g.Key)
+			}
 		}
-		f.done(k.ID, err, 0)
+		f.send(&answer, nil)
 	case callFlush:
 		f.done(k.ID, nil, 0)
 	case callAccumulate, callPackets:
@@ -131,13 +136,19 @@ func (f *far) serve(k *call, data []byte) {
 
 // done answers a request. What result is depends on the request.
 func (f *far) done(id uint64, err error, result uint64) {
-	code := 0
-	if err != nil {
-		if code = reason.Code(err); code == 0 {
-			code = codeStale
-		}
+	f.send(&call{Kind: callDone, ID: id, A: codeOf(err), B: result}, nil)
+}
+
+// codeOf is the code of an answer.
+func codeOf(err error) uint64 {
+	if err == nil {
+		return 0
 	}
-	f.send(&call{Kind: callDone, ID: id, A: uint64(code), B: result}, nil)
+	code := reason.Code(err)
+	if code == 0 {
+		code = codeStale
+	}
+	return uint64(code)
 }
 
 // exported returns the address of n bytes of a grant's memory.
@@ -165,6 +176,9 @@ func (f *far) Reach(t transport.Target, n int) unsafe.Pointer {
 	}
 	return p
 }
+
+// Denied implements transport.Server.
+func (f *far) Denied(t transport.Target) { f.refuse(mem.Location{Slot: t.Slot, Generation: t.Key}) }
 
 // stage returns where n bytes of data go for the next call.
 func (f *far) stage(t transport.Target, n int) unsafe.Pointer {

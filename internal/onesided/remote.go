@@ -9,6 +9,7 @@ import (
 	"github.com/ubcoll/ubcoll/fault"
 	"github.com/ubcoll/ubcoll/hw/cpu"
 	"github.com/ubcoll/ubcoll/internal/engine"
+	"github.com/ubcoll/ubcoll/internal/transport"
 )
 
 // Remote is memory that a peer exports.
@@ -17,6 +18,8 @@ type Remote struct {
 	c   *engine.Comm   // which imported it
 	ptr unsafe.Pointer // nil on a device, which has the memory mapped for each end
 	far *far           // of a rank of another host; else nil
+
+	region atomic.Pointer[transport.Region] // of far memory, how it is reached by RDMA; nil: not asked yet
 }
 
 // Import returns the memory that a handle names. The caller closes it.

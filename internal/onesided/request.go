@@ -190,6 +190,11 @@ func (f *far) put(ctx context.Context, op string, of closable, m *Remote, off in
 	if err != nil {
 		return err
 	}
+	if n > transport.MaxCall {
+		if err := f.reach(ctx, op, of, m, &t); err != nil {
+			return err
+		}
+	}
 	if n > 0 {
 		f.pair.Write(t, local, n, more != nil)
 	}
@@ -209,7 +214,11 @@ func (f *far) put(ctx context.Context, op string, of closable, m *Remote, off in
 
 // get reads n bytes.
 func (f *far) get(ctx context.Context, op string, of closable, m *Remote, off int, local unsafe.Pointer, n int) error {
-	if _, err := f.at(m, off, n, engine.RemoteRead); err != nil {
+	t, err := f.at(m, off, n, engine.RemoteRead)
+	if err != nil || n == 0 {
+		return err
+	}
+	if done, err := f.read(ctx, op, of, m, t, local, n); done || err != nil {
 		return err
 	}
 	var open [getPieces]struct {
@@ -217,7 +226,6 @@ func (f *far) get(ctx context.Context, op string, of closable, m *Remote, off in
 		r  *request
 	}
 	begun, ended := 0, 0
-	var err error
 	for done := 0; err == nil && (done < n || ended < begun); {
 		if done < n && begun-ended < getPieces {
 			k, e := f.callAt(callGet, m, off+done, min(getPiece, n-done), engine.RemoteRead)
@@ -243,6 +251,24 @@ func (f *far) get(ctx context.Context, op string, of closable, m *Remote, off in
 		f.forget(open[ended%getPieces].id)
 	}
 	return err
+}
+
+// read is get by RDMA. It reports whether all has been read; if not, and there is no error, it is to be asked for.
+func (f *far) read(ctx context.Context, op string, of closable, m *Remote, t transport.Target, local unsafe.Pointer, n int) (bool, error) {
+	if err := f.reach(ctx, op, of, m, &t); err != nil {
+		return false, err
+	}
+	r := &transport.Result{}
+	if !f.pair.Read(t, local, n, r) {
+		return false, nil
+	}
+	over := func() bool { over, _ := r.Ended(); return over }
+	if err := f.wait(ctx, op, "the data", of, over); err != nil {
+		f.pair.Withdraw(t)
+		return false, err
+	}
+	_, done := r.Ended()
+	return done, f.good(m) // else the memory may have been given to somebody else
 }
 
 // atomic does op to a word, and returns what that was.
@@ -363,7 +389,31 @@ func (f *far) packets(ctx context.Context, of closable, m *Remote, off int, loca
 
 // checkFar asks the peer whether the memory is still registered.
 func (m *Remote) checkFar(ctx context.Context, op string) error {
+	_, err := m.far.regionOf(ctx, op, nil, m)
+	return err
+}
+
+// regionOf asks the peer whether memory is still registered, and how it is reached by RDMA.
+func (f *far) regionOf(ctx context.Context, op string, of closable, m *Remote) (transport.Region, error) {
 	k := &call{Kind: callCheck, Slot: uint64(m.Grant.Slot), Generation: m.Grant.Generation}
-	_, err := m.far.result(ctx, op, nil, k)
+	a, err := f.result(ctx, op, of, k)
+	if err != nil {
+		return transport.Region{}, err
+	}
+	g := transport.Region{Address: a.C, Key: uint32(a.D)}
+	m.region.Store(&g)
+	return g, nil
+}
+
+// reach adds to a target how it is reached by RDMA, if it is, which it asks the first time.
+func (f *far) reach(ctx context.Context, op string, of closable, m *Remote, t *transport.Target) (err error) {
+	if !f.pair.RDMA() {
+		return nil
+	}
+	if g := m.region.Load(); g != nil {
+		t.Region = *g
+		return nil
+	}
+	t.Region, err = f.regionOf(ctx, op, of, m)
 	return err
 }

@@ -97,6 +97,31 @@ type Target struct {
 	Key    uint64 // at least 1
 	Slot   uint32
 	Offset uint64 // in bytes; less than MaxOffset
+	Region Region // where it is registered with the peer's RDMA device, if this rank knows that
+}
+
+// Region is memory that is registered with an RDMA device, as peers reach it. The zero Region is none.
+type Region struct {
+	Address uint64 // of a target's offset 0
+	Key     uint32 // on the device that the wire uses, or 0
+}
+
+// Result is how a read ends.
+type Result struct{ state atomic.Uint32 }
+
+// End ends the read; done says that all has been read.
+func (r *Result) End(done bool) {
+	v := uint32(1)
+	if done {
+		v = 2
+	}
+	r.state.Store(v)
+}
+
+// Ended reports whether the read has ended, and whether all has been read. If not, the memory may have changed in parts.
+func (r *Result) Ended() (over, done bool) {
+	v := r.state.Load()
+	return v > 0, v == 2
 }
 
 // MaxOffset is above the largest offset of a Target, and MaxCall is the most bytes of a Call.
@@ -107,13 +132,16 @@ const (
 
 // Server serves a peer's writes and calls at one endpoint, in the order in which the peer made them. Its methods are
 // called from any progress, one at a time for each endpoint, until the endpoint is closed or lost. They must neither wait
-// nor make progress; they may use the endpoint's Write, Call and Withdraw, and Write and Call of others.
+// nor make progress; they may use the endpoint's Write and Call, and those of others.
 type Server interface {
 	// Reach returns where n bytes of a write go, or nil: then they are read and dropped. A long write comes in pieces, and
 	// is asked for each.
 	Reach(t Target, n int) unsafe.Pointer
 	// Called takes the bytes of a call, which are good until it returns. What was written before has landed.
 	Called(b []byte)
+	// Denied says that the peer's device has refused this rank's writes or reads by a target's region. They end, and what
+	// follows does not get there. It may be called while another method runs.
+	Denied(t Target)
 }
 
 // Endpoint is a peer rank as one communicator reaches it, over a wire that all communicators share. Only one goroutine
@@ -160,15 +188,21 @@ type Endpoint interface {
 	// Write sends n bytes at p, at least one, to the peer's memory, if its Server says where that is. Whether it does, this
 	// rank does not learn. The memory at p is in use as that of a put is, and Queued and Sent count it as one. The peer
 	// serves writes and calls in order; between these and puts there is none. more says that the caller writes or calls
-	// again at once: then they may leave together.
+	// again at once: then they may leave together. If both memories are registered with RDMA devices, and the target says
+	// so, the devices may move the bytes, and ask no Server.
 	Write(t Target, p unsafe.Pointer, n int, more bool)
+	// Read reads n bytes of the peer's memory, at least one, to p, behind all writes and calls before. It counts as a put.
+	// It reports false, and does nothing, if the devices cannot do it.
+	Read(t Target, p unsafe.Pointer, n int, r *Result) bool
 	// Call sends 1 to MaxCall bytes to the peer's Server. b may be changed when it returns. Queued and Sent count it as a put.
 	Call(b []byte)
-	// Withdraw takes back this rank's writes to a key (Target.Offset does not matter). Once it returns, their memory is not
-	// read any more, and they count as sent. The peer may have all, some or none of their bytes.
+	// Withdraw takes back this rank's writes to a key, and its reads (Target.Offset does not matter). Once it returns,
+	// their memory is not used any more, and they count as sent. The peer may have all, some or none of the bytes. It may
+	// wait for an RDMA device, but for no peer.
 	Withdraw(t Target)
 	// Refuse stops what the peer writes to a key: Server.Reach must refuse it already. Once it returns, no more of it
-	// lands. It may wait for what other goroutines receive just now, but for no peer. No method of the Server may call it.
+	// lands, but for what goes by a Region, which ends when that does. It may wait for what other goroutines receive just
+	// now, but for no peer. No method of the Server may call it.
 	Refuse(t Target)
 
 	// Queued counts the puts so far, Sent those whose memory is free again, in order.

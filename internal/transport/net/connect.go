@@ -218,8 +218,8 @@ func (n *Node) Traffic() []transport.Traffic {
 		if w == nil {
 			continue
 		}
-		for k := range w.data {
-			w.data[k].Look()
+		for _, d := range w.every() {
+			d.Look()
 		}
 		w.add(&all[i])
 	}
@@ -229,7 +229,7 @@ func (n *Node) Traffic() []transport.Traffic {
 
 // add adds what went over the wire's data connections to t.
 func (w *Wire) add(t *transport.Traffic) {
-	for i := range w.data {
-		w.data[i].Add(t)
+	for _, d := range w.every() {
+		d.Add(t)
 	}
 }

@@ -144,10 +144,10 @@ func (l *Link) takeBack(w *Wire) {
 		}
 		return nil
 	}
-	for end := clock.In(takeBackLimit); claimed() != nil && l.over.Load() != w.all() && w.Err() == nil; {
+	for end := clock.In(takeBackLimit); claimed() != nil && !w.whole(l.over.Load()) && w.Err() == nil; {
 		for i := range w.data {
 			w.data[i].Flush()
-			w.move(i)
+			w.move(&w.data[i])
 		}
 		if end.Passed() {
 			w.finish(transport.Cut, errNoAnswer)
@@ -166,7 +166,7 @@ func (s sink) Wrote(index uint32, n int, last bool) error {
 	if last {
 		h.Kind = frame.Put
 	}
-	if x.link == nil {
+	if x.link == nil || s.i == sideIndex {
 		return frame.Refused(h, "nothing is granted by its index")
 	}
 	h.Comm, h.Seq = x.link.id, x.link.places[x.place].granted.Load()

@@ -12,6 +12,7 @@ import (
 	"github.com/ubcoll/ubcoll/fault"
 	"github.com/ubcoll/ubcoll/internal/transport"
 	"github.com/ubcoll/ubcoll/internal/transport/net/frame"
+	"github.com/ubcoll/ubcoll/internal/transport/net/verbs"
 	"github.com/ubcoll/ubcoll/register"
 )
 
@@ -23,6 +24,7 @@ type Link struct {
 
 	putting sync.Mutex // held by goroutines that put, or change one of these
 	up      bool       // the peer has made its side
+	sided   bool       // something was put on the wire's side connection
 	lost    bool       // the peer has revoked something: see place
 	closed  atomic.Bool
 	over    atomic.Uint32 // bit i: no more of it will come on data connection i
@@ -188,7 +190,7 @@ func (l *Link) attach(w *Wire, waited bool) error {
 		return d
 	}
 	w.put(l.id, l)
-	if len(w.data) > 1 {
+	if len(w.data) > 1 || w.rdma != nil {
 		l.order.Store(new(order))
 	}
 	l.over.Store(w.overs[l.id])
@@ -272,17 +274,24 @@ func (l *Link) put(h frame.Header, p unsafe.Pointer) {
 // serve sends a write or a call. All take one connection, so that they stay in order. The caller holds putting.
 func (l *Link) serve(h frame.Header, p unsafe.Pointer, more bool) {
 	w, o := l.wire.Load(), l.order.Load()
-	i, sent := w.home(0), &l.sent
-	if o != nil {
-		o.add(i)
-		sent = &o.sent[i]
-	}
-	if more {
-		w.data[i].Queue(h, p, sent)
-		l.node.said.Store(true)
-		return
-	}
-	w.data[i].Put(h, p, sent)
+	w.puts(func(d *data) {
+		i, sent := w.home(0), &l.sent
+		if d.side {
+			i, l.sided = sideIndex, true
+		} else {
+			h.Landing = frame.Landing{} // a key that is no good would fail what carries all else
+		}
+		if o != nil {
+			o.add(i)
+			sent = &o.sent[i]
+		}
+		if more {
+			d.Queue(h, p, sent)
+			l.node.said.Store(true)
+			return
+		}
+		d.Put(h, p, sent)
+	})
 }
 
 // fail ends the link for a reason of its own.
@@ -332,7 +341,7 @@ func (l *Link) Revoking() int {
 	if l.closed.Load() || l.Err() != nil {
 		return 0
 	}
-	if w := l.wire.Load(); w != nil && l.over.Load() == w.all() {
+	if w := l.wire.Load(); w != nil && w.whole(l.over.Load()) {
 		return 0
 	}
 	return int(l.revoking.Load())
@@ -361,7 +370,7 @@ func (l *Link) Put(place int, seq uint64, p unsafe.Pointer, n int) {
 // Write implements transport.Endpoint. With more it leaves with what is written, called or put next, or at the next Poll
 // or progress.
 func (l *Link) Write(t transport.Target, p unsafe.Pointer, n int, more bool) {
-	l.ask(frame.Header{Kind: frame.Write, Place: t.Slot, Comm: l.id, Seq: t.Key, Length: uint64(n), Offset: t.Offset}, p, more)
+	l.ask(l.target(frame.Write, t, n), p, more)
 }
 
 // Call implements transport.Endpoint.
@@ -383,6 +392,17 @@ func (l *Link) ask(h frame.Header, p unsafe.Pointer, more bool) {
 
 // Withdraw implements transport.Endpoint. A frame that has begun is completed from a copy.
 func (l *Link) Withdraw(t transport.Target) {
+	l.withdraw(t)
+	if w := l.wire.Load(); w != nil && w.rdma != nil {
+		var c *verbs.Conn
+		w.putsIf(func(d *data) { c = d.Conn.(*verbs.Conn) })
+		if c != nil { // what has left is still read
+			c.Await(l.id, t.Slot, t.Key)
+		}
+	}
+}
+
+func (l *Link) withdraw(t transport.Target) {
 	l.putting.Lock()
 	defer l.putting.Unlock()
 	kept, waits := l.early[:0], false // whether something before it waits to count
@@ -404,7 +424,7 @@ func (l *Link) Withdraw(t transport.Target) {
 	clear(l.early[len(kept):])
 	l.early = kept
 	if w := l.wire.Load(); w != nil {
-		w.data[w.home(0)].WithdrawWrites(l.id, t.Slot, t.Key)
+		w.putsIf(func(d *data) { d.WithdrawWrites(l.id, t.Slot, t.Key) })
 	}
 }
 
@@ -412,7 +432,9 @@ func (l *Link) Withdraw(t transport.Target) {
 // about each later one.
 func (l *Link) Refuse(t transport.Target) {
 	if w := l.wire.Load(); w != nil {
-		w.data[w.home(0)].Stop(func(h frame.Header) bool { return h.Writes(l.id, t.Slot, t.Key) })
+		for _, d := range w.every() {
+			d.Stop(func(h frame.Header) bool { return h.Writes(l.id, t.Slot, t.Key) })
+		}
 	}
 }
 
@@ -461,8 +483,8 @@ func (l *Link) Poll() {
 	l.node.moves()
 	l.node.speak() // before receiving, which can take long: a peer may wait for a grant
 	moved := false
-	for i := range w.data {
-		moved = w.move(i) || moved
+	for _, d := range w.every() {
+		moved = w.move(d) || moved
 	}
 	if !moved && w.idle.Add(1)%looked == 0 {
 		l.node.progress()
@@ -475,7 +497,7 @@ func (l *Link) Close() {
 	l.ending.Lock()
 	defer l.ending.Unlock()
 	l.putting.Lock()
-	again, up, w := l.closed.Swap(true), l.up, l.wire.Load()
+	again, up, side, w := l.closed.Swap(true), l.up, l.sided, l.wire.Load()
 	for _, e := range l.early {
 		switch e.h.Kind {
 		case 0, frame.Put, frame.Write, frame.Call:
@@ -503,13 +525,19 @@ func (l *Link) Close() {
 		w.put(l.id, l.rest())
 	}
 	w.mu.Unlock()
-	for i := range w.data {
-		c := w.data[i].Conn
-		c.Stop(func(h frame.Header) bool { return h.Comm == l.id })
-		c.Drop(l.id)
-		if theirs {
-			c.Put(frame.Header{Kind: frame.Over, Comm: l.id}, nil, nil) // after all puts
+	h := frame.Header{Kind: frame.Over, Comm: l.id}
+	if side {
+		h.Place = sided
+	}
+	for _, d := range w.every() {
+		d.Stop(func(h frame.Header) bool { return h.Comm == l.id })
+		d.Drop(l.id)
+		if theirs && !d.side {
+			d.Put(h, nil, nil) // after all puts
 		}
+	}
+	if side && theirs {
+		w.putsIf(func(d *data) { d.Put(h, nil, nil) })
 	}
 }
 
@@ -518,7 +546,7 @@ var errLinkClosed = errors.New("this rank has closed the communicator")
 // rest is what the wire keeps of a closed link, without the caller's memory; nil once no more can come for it.
 func (l *Link) rest() *Link {
 	over := l.over.Load()
-	if over == l.wire.Load().all() {
+	if l.wire.Load().whole(over) {
 		return nil
 	}
 	r := &Link{id: l.id, settle: func() {}}

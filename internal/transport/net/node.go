@@ -204,8 +204,8 @@ func (n *Node) speak() {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	for _, w := range n.wires {
-		for i := range w.data {
-			w.data[i].Flush()
+		for _, d := range w.every() {
+			d.Flush()
 		}
 	}
 }
@@ -256,6 +256,7 @@ func (n *Node) look(now time.Time) {
 		w.silent(now)
 		w.broken()
 		w.overdue(now)
+		w.overdueSide(now)
 		w.severed(now)
 	}
 }

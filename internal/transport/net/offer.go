@@ -85,7 +85,7 @@ func (n *Node) queuePairs() (pairs []*verbs.Conn, offer []byte, err error) {
 	for err == nil && len(pairs) < count {
 		var c *verbs.Conn
 		var a ib.Address
-		if c, a, err = verbs.New(nic, n.config.Find); err == nil {
+		if c, a, err = verbs.New(nic, n.config.Find, ib.RemoteWrite); err == nil {
 			pairs, offer = append(pairs, c), a.Append(offer)
 		}
 	}

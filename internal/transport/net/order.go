@@ -1,24 +1,20 @@
 package net
 
-import (
-	"sync/atomic"
-
-	"github.com/ubcoll/ubcoll/internal/transport"
-)
+import "sync/atomic"
 
 // order counts a link's puts in their order, of which each connection sends its own. The caller of its methods holds
 // Link.putting.
 type order struct {
-	sent [transport.MostConnections]atomic.Uint64 // by each connection
+	sent [none]atomic.Uint64 // by each connection
 
 	counted uint64 // puts before by
-	of      [transport.MostConnections]uint64
+	of      [none]uint64
 	by      []uint8 // which connection the puts after these take
 	first   int     // of by that is not counted
 }
 
 // none is the connection of a put that is not sent, and counts as such.
-const none = transport.MostConnections
+const none = sideIndex + 1
 
 // add adds a put that a connection is going to send.
 func (o *order) add(connection int) {

@@ -28,6 +28,7 @@ type server struct {
 	mu      sync.Mutex
 	refuses bool
 	asked   []piece
+	denied  []transport.Target
 	calls   []string
 }
 
@@ -44,6 +45,12 @@ func (s *server) Reach(t transport.Target, n int) unsafe.Pointer {
 		return nil
 	}
 	return unsafe.Pointer(&s.memory[t.Offset])
+}
+
+func (s *server) Denied(t transport.Target) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.denied = append(s.denied, t)
 }
 
 func (s *server) Called(b []byte) {
@@ -633,5 +640,7 @@ func (s *counter) Reach(t transport.Target, n int) unsafe.Pointer {
 	}
 	return unsafe.Pointer(&s.memory[t.Offset])
 }
+
+func (*counter) Denied(transport.Target) {}
 
 func (s *counter) Called([]byte) { s.calls.Add(1) }

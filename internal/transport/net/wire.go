@@ -51,19 +51,21 @@ type Wire struct {
 
 	shut struct{ data, control bool } // by Close
 
-	rdma *landings // over RDMA
+	rdma  *landings // over RDMA
+	sides sides
 }
 
 // data is a data connection.
 type data struct {
 	frame.Conn
 	rail  int       // of the wire's
+	side  bool      // for one-sided operations; then only Conn, end, since and err are used
 	apart bool      // that is not the control connection's
-	since time.Time // when it was first found not to answer; the node's goroutine's
+	since time.Time // when it was first found not to answer; the node's goroutine's, or guarded by a side's lock
 	pace  pace      // guarded by Wire.pacing
 	end   end
 	over  atomic.Bool // nothing more comes on it
-	err   error       // why; written before over
+	err   error       // why; written before over; or guarded by a side's lock
 }
 
 // wire makes a wire of connected sockets. If it cannot, it closes them.
@@ -77,17 +79,20 @@ func (n *Node) wire(peer int, fds []int, pairs []*verbs.Conn, attempt [16]byte) 
 	w.links.Store(&map[uint64]*Link{})
 	w.control.wire, w.control.fd = w, fds[0]
 	w.control.end = end{fd: fds[0], ready: w.hear}
+	var lanes []*data
 	for i := range w.data {
 		d := &w.data[i]
+		lanes = append(lanes, d)
 		if pairs != nil {
 			c := pairs[i]
-			d.Conn, d.end = c, end{fd: c.FD(), ready: func() bool { return w.move(i) }, told: c.Told, arm: c.Arm}
+			d.Conn, d.end = c, end{fd: c.FD(), ready: func() bool { return w.move(d) }, told: c.Told, arm: c.Arm}
 			c.Begin(sink{w, i})
 			continue
 		}
-		d.end = end{fd: fds[1+i], ready: func() bool { return w.move(i) }}
+		d.end = end{fd: fds[1+i], ready: func() bool { return w.move(d) }}
 		d.Conn = tcp.New(fds[1+i], sink{w, i}, func(room bool) { n.poll.want(&d.end, room) })
 	}
+	w.sides.lanes.Store(&lanes)
 	n.retire(peer)
 	n.mu.Lock()
 	var err error
@@ -145,11 +150,13 @@ func (w *Wire) sockets() []*end {
 
 // close closes all sockets. Once it returns, no memory of a caller is in use.
 func (w *Wire) close() {
-	for _, e := range w.sockets() {
-		w.node.poll.remove(e)
+	lanes := w.sides.shut()
+	for _, d := range lanes {
+		w.node.poll.remove(&d.end)
 	}
-	for i := range w.data {
-		w.data[i].Close()
+	w.node.poll.remove(&w.control.end)
+	for _, d := range lanes {
+		d.Close()
 	}
 	w.control.close()
 }
@@ -217,10 +224,13 @@ func (w *Wire) lost(what string, rail int, err error) {
 }
 
 // move receives on a data connection, sends what is queued there, and reports whether anything came.
-func (w *Wire) move(i int) bool {
-	d := &w.data[i]
+func (w *Wire) move(d *data) bool {
 	moved, err := d.Receive()
-	if err != nil && !d.over.Load() {
+	switch {
+	case err == nil:
+	case d.side:
+		w.sideFailed(d)
+	case !d.over.Load():
 		w.over(d, err)
 	}
 	if moved && w.part.control.Load() != 0 { // the peer has said bye, and its earlier puts are still arriving
@@ -234,9 +244,9 @@ func (w *Wire) move(i int) bool {
 
 // broken handles the end of queue pairs that take no more work.
 func (w *Wire) broken() {
-	for i := range w.data {
-		if c, ok := w.data[i].Conn.(*verbs.Conn); ok && c.Broken() {
-			w.move(i)
+	for _, d := range w.every() {
+		if c, ok := d.Conn.(*verbs.Conn); ok && c.Broken() {
+			w.move(d)
 		}
 	}
 }
@@ -269,9 +279,9 @@ func (w *Wire) settle() {
 		return
 	}
 	if w.rdma != nil { // the peer says bye once all has arrived
-		for i := range w.data {
-			_ = w.data[i].Drain()
-			w.data[i].over.Store(true)
+		for _, d := range w.every() {
+			_ = d.Drain()
+			d.over.Store(true)
 		}
 	}
 	for i := range w.data {
@@ -325,8 +335,8 @@ func (w *Wire) finish(kind transport.DownKind, err error) {
 		w.control.tell(controlBroken, []byte(text[:min(len(text), transport.MaxText)]), false)
 	}
 	if kind == transport.Died || kind == transport.Cut {
-		for i := range w.data { // data that came before the end still lands
-			_ = w.data[i].Drain()
+		for _, d := range w.every() { // data that came before the end still lands
+			_ = d.Drain()
 		}
 	}
 	w.close()
@@ -351,14 +361,14 @@ func (w *Wire) leave() bool {
 		return true
 	}
 	if !w.shut.data {
-		for i := range w.data {
-			if d := &w.data[i]; d.Queued() > 0 {
+		for _, d := range w.every() {
+			if d.Queued() > 0 {
 				d.Flush()
 				return false
 			}
 		}
-		for i := range w.data {
-			w.data[i].Shut()
+		for _, d := range w.every() {
+			d.Shut()
 		}
 		w.control.tell(controlBye, nil, false)
 		w.shut.data = true
@@ -373,8 +383,8 @@ func (w *Wire) leave() bool {
 // left says what leave could not do.
 func (w *Wire) left() string {
 	puts := 0
-	for i := range w.data {
-		puts += w.data[i].Queued()
+	for _, d := range w.every() {
+		puts += d.Queued()
 	}
 	switch {
 	case w.ended.Load():
@@ -404,6 +414,9 @@ func (s sink) Place(h frame.Header) (unsafe.Pointer, bool, error) {
 	}
 	if h.Kind.Served() {
 		return s.reach(l, h)
+	}
+	if s.i == sideIndex {
+		return nil, false, frame.Refused(h, "it is on the connection of one-sided operations")
 	}
 	if len(s.w.data) > 1 {
 		l.landing.Lock()
@@ -442,7 +455,7 @@ func (s sink) reach(l *Link, h frame.Header) (p unsafe.Pointer, ok bool, err err
 	switch {
 	case l.over.Load()&(1<<s.i) != 0:
 		return nil, false, frame.Refused(h, "it was said to be closed")
-	case s.i != s.w.home(0): // two would call the server at once
+	case s.i != s.w.home(0) && s.i != sideIndex: // two would call the server at once
 		return nil, false, frame.Refused(h, "it is on another connection")
 	case l.closed.Load():
 		return nil, false, nil
@@ -495,6 +508,9 @@ func (s sink) Landed(h frame.Header) {
 // Told implements frame.Sink.
 func (s sink) Told(h frame.Header) error {
 	l := (*s.w.links.Load())[h.Comm]
+	if s.i == sideIndex && h.Kind != frame.Over {
+		return frame.Refused(h, "it is on the connection of one-sided operations")
+	}
 	switch h.Kind {
 	case frame.Open:
 		return s.w.opened(h)
@@ -556,6 +572,10 @@ func (s sink) over(h frame.Header) error {
 	w.forget(h.Comm)
 	l := (*w.links.Load())[h.Comm]
 	bit := uint32(1) << s.i
+	if l == nil && s.i == sideIndex {
+		w.mu.Unlock()
+		return frame.Refused(h, "no such communicator")
+	}
 	if l == nil { // the peer's Open frame is still on its way on the first connection, or no link was made of it
 		if len(w.overs) > mostAsked {
 			w.mu.Unlock()
@@ -572,7 +592,14 @@ func (s sink) over(h frame.Header) error {
 		w.mu.Unlock()
 		return nil
 	}
-	if l.over.Or(bit)&bit != 0 {
+	more := bit
+	if h.Place == sided {
+		more |= sidedBit
+		if l.over.Load()&bit != 0 { // that of the side connection, which this rank could not make
+			bit, more = sideBit, more|sideBit
+		}
+	}
+	if l.over.Or(more)&bit != 0 {
 		w.mu.Unlock()
 		return frame.Refused(h, "it was said to be closed")
 	}

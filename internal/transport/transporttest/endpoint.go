@@ -329,6 +329,9 @@ func (e *endpoint) Call(b []byte) {
 	}
 }
 
+// Read implements transport.Endpoint: there is no RDMA.
+func (e *endpoint) Read(transport.Target, unsafe.Pointer, int, *transport.Result) bool { return false }
+
 // Withdraw implements transport.Endpoint. With delays, what is under way may be dropped, too.
 func (e *endpoint) Withdraw(t transport.Target) {
 	f := e.s.n.f

@@ -106,6 +106,9 @@ func (x *server) served() int {
 	return x.calls
 }
 
+// Denied implements transport.Server.
+func (x *server) Denied(t transport.Target) { x.t.Errorf("%v is denied", t) }
+
 // look checks something in Called, as long as the memory is not the test's again.
 func (x *server) look(check func()) {
 	x.mu.Lock()

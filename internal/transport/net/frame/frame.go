@@ -30,7 +30,7 @@ type Kind uint8
 // The kinds of frames. All but puts, parts, writes and calls are heads alone.
 const (
 	Put     Kind = iota + 1 // Length bytes of payload for a place, behind those of the parts of this sequence
-	Over                    // the peer sends nothing more of the communicator on this connection
+	Over                    // the peer sends nothing more of the communicator on this connection; Place is 1 if it also sends one on that of one-sided operations
 	Open                    // the peer has made its side of a link, with Place places
 	Refuse                  // the peer has closed the communicator, of which it has no link
 	Grant                   // the peer grants a place to Length bytes
@@ -39,6 +39,7 @@ const (
 	Part                    // Length bytes of a put, of which more follows
 	Write                   // Length bytes for slot Place and key Seq at Offset; a long write is several of these
 	Call                    // Length bytes for the communicator's server
+	Read                    // what this process reads of the peer by RDMA, Length bytes at Offset of slot Place and key Seq; no frame travels
 )
 
 // Loaded reports whether a payload follows frames of this kind.
@@ -61,13 +62,13 @@ type Header struct {
 	Length uint64 // of the payload; a put of 0 bytes only raises the place's word
 	Offset uint64 // of a write; else 0
 
-	Landing Landing // of a grant, and of a put that answers it, where the wire can write there; it is not in the head
+	Landing Landing // of a grant, of a put that answers it, and of writes and reads, where the wire can go there itself; it is not in the head
 }
 
-// Landing is registered memory that a peer may write to by RDMA. The zero Landing is none.
+// Landing is registered memory that a peer may reach by RDMA. The zero Landing is none.
 type Landing struct {
-	Address    uint64
-	Key, Index uint32 // Index, below MaxIndex, says to the receiver which of its places this is
+	Address    uint64 // of a write or read: that of offset 0
+	Key, Index uint32 // Index, below MaxIndex, says to the receiver of a put which of its places this is
 }
 
 // MaxIndex is above the largest Landing.Index.
@@ -135,15 +136,17 @@ func (h *Header) valid() bool {
 		return h.Seq > 0 && h.Length == 0
 	case Open:
 		return h.Seq == 0 && h.Length == 0
-	case Over, Refuse:
+	case Over:
+		return h.Place <= 1 && h.Seq == 0 && h.Length == 0
+	case Refuse:
 		return h.Place == 0 && h.Seq == 0 && h.Length == 0
 	}
 	return false
 }
 
-// Writes reports whether h is a write to a communicator's key.
+// Writes reports whether h is a write to a communicator's key, or a read.
 func (h *Header) Writes(comm uint64, slot uint32, key uint64) bool {
-	return h.Kind == Write && h.Comm == comm && h.Place == slot && h.Seq == key
+	return (h.Kind == Write || h.Kind == Read) && h.Comm == comm && h.Place == slot && h.Seq == key
 }
 
 // Payload is how many bytes follow the head.

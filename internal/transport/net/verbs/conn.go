@@ -10,6 +10,7 @@ import (
 	"time"
 	"unsafe"
 
+	"github.com/ubcoll/ubcoll/fault"
 	ib "github.com/ubcoll/ubcoll/hw/verbs"
 	"github.com/ubcoll/ubcoll/internal/transport/net/frame"
 	"github.com/ubcoll/ubcoll/register"
@@ -35,6 +36,7 @@ type Conn struct {
 	qp      *ib.QP
 	out     slots // of messages under way
 	find    func(addr uintptr, n int) *register.Claim
+	access  ib.Access // what the peer may do by this queue pair
 	sink    Sink
 	counts  counts
 
@@ -44,6 +46,7 @@ type Conn struct {
 	used      []uint64 // receives that are to be posted again
 	pinged    bool     // the peer has
 	end       error
+	wrong     bool // the peer breaks the protocol: nothing more of it counts
 	closed    bool // written under receiving and sending
 	dead      bool // the queue pair is destroyed; as closed
 
@@ -51,11 +54,13 @@ type Conn struct {
 	work    [batch]ib.Work
 
 	mu     sync.Mutex // guards the rest
+	open   bool       // connected: what is queued may leave
 	gone   bool       // as dead
 	have   int        // how many messages and chunks the peer has room for
 	owed   int        // receives that are posted again, and the peer does not know it
 	flight [depth]*put
 	sizes  [depth]int
+	works  [depth]ib.Work
 	first  uint64 // of flight that has not completed
 	next   uint64 // to be posted; its message is out's of the same index
 	queue  queue
@@ -85,12 +90,13 @@ const (
 )
 
 // New makes this process's end of a connection, and returns its address for the peer's Connect. find returns the claim
-// on registered memory that contains the bytes at an address, or nil.
-func New(n *NIC, find func(addr uintptr, n int) *register.Claim) (c *Conn, addr ib.Address, err error) {
+// on registered memory that contains the bytes at an address, or nil. access is what the peer may do by this connection,
+// if its keys allow it, too.
+func New(n *NIC, find func(addr uintptr, n int) *register.Claim, access ib.Access) (c *Conn, addr ib.Address, err error) {
 	if err = n.take(); err != nil {
 		return nil, ib.Address{}, err
 	}
-	made := &Conn{nic: n, find: find, have: credits}
+	made := &Conn{nic: n, find: find, access: access, have: credits}
 	c = made
 	d := n.pd.Device()
 	defer func() {
@@ -107,10 +113,7 @@ func New(n *NIC, find func(addr uintptr, n int) *register.Claim) (c *Conn, addr 
 	if c.cq, err = d.CreateCQ(depth+credits, c.channel); err != nil {
 		return nil, addr, err
 	}
-	if c.qp, err = n.pd.CreateQP(ib.QPConfig{Send: c.cq, Receive: c.cq, Shared: n.shared, Work: depth, Inline: inline}); err != nil {
-		return nil, addr, err
-	}
-	if addr, err = c.qp.Init(n.path, ib.RemoteWrite); err != nil {
+	if addr, err = c.pair(); err != nil {
 		return nil, addr, err
 	}
 	n.mu.Lock()
@@ -119,11 +122,49 @@ func New(n *NIC, find func(addr uintptr, n int) *register.Claim) (c *Conn, addr 
 	return c, addr, c.cq.Notify(false)
 }
 
+// pair makes the queue pair.
+func (c *Conn) pair() (addr ib.Address, err error) {
+	n := c.nic
+	if c.qp, err = n.pd.CreateQP(ib.QPConfig{Send: c.cq, Receive: c.cq, Shared: n.shared, Work: depth, Inline: inline}); err != nil {
+		return addr, err
+	}
+	return c.qp.Init(n.path, c.access)
+}
+
 // inline is the largest message that every device takes inside of its work request, and sends without reading memory.
 const inline = 64
 
-// Connect connects the queue pair; name is the peer's name in errors. See QP.Connect.
-func (c *Conn) Connect(peer ib.Address, name string) error { return c.qp.Connect(peer, name) }
+// Connect connects the queue pair; name is the peer's name in errors. See QP.Connect. What has been queued leaves then.
+func (c *Conn) Connect(peer ib.Address, name string) error {
+	if err := c.connect(peer, name); err != nil {
+		return err
+	}
+	c.Flush()
+	return nil
+}
+
+func (c *Conn) connect(peer ib.Address, name string) error {
+	c.sending.Lock()
+	defer c.sending.Unlock()
+	if c.dead {
+		return fault.ErrClosed
+	}
+	if err := c.qp.Connect(peer, name); err != nil {
+		return err
+	}
+	for i := c.first; i < c.next; { // of before Renew
+		n := 0
+		for ; n < batch && i < c.next; i++ {
+			c.work[n] = c.works[i%depth]
+			n++
+		}
+		c.post(n)
+	}
+	c.mu.Lock()
+	c.open = true
+	c.mu.Unlock()
+	return nil
+}
 
 // Ping sends the peer a message and waits until its own has come, or ctx ends. Both ends call it, once both have
 // connected, and before anything else.
@@ -220,16 +261,7 @@ func (c *Conn) take(most int) (int, error) {
 	}
 	for i := range c.done[:n] {
 		x := &c.done[i]
-		switch {
-		case c.end != nil:
-		case x.Status != ib.Success:
-			c.end = c.cq.Failure(x)
-		case !x.Received():
-			c.completed()
-		default:
-			c.used = append(c.used, x.ID)
-			c.end = c.arrived(x)
-		}
+		c.handle(x)
 	}
 	if len(c.used) >= again {
 		if err := c.nic.again(c.used); err != nil && c.end == nil {
@@ -241,6 +273,29 @@ func (c *Conn) take(most int) (int, error) {
 		c.used = c.used[:0]
 	}
 	return n, c.end
+}
+
+// handle handles a completion. What the peer has sent counts even if this end's work has failed. The caller holds
+// receiving.
+func (c *Conn) handle(x *ib.Completion) {
+	switch {
+	case x.Status != ib.Success:
+		if c.end == nil {
+			c.end = c.cq.Failure(x)
+		}
+	case !x.Received():
+		if c.end == nil {
+			c.completed()
+		}
+	default:
+		c.used = append(c.used, x.ID)
+		if c.wrong {
+			return
+		}
+		if err := c.arrived(x); err != nil {
+			c.end, c.wrong = err, true
+		}
+	}
 }
 
 // unlock unlocks mu, and releases the claims of puts that are over.

@@ -156,9 +156,9 @@ func (e *end) answer(comm uint64, i uint32, b []byte) {
 // connect makes a connection between two hosts.
 func connect(t testing.TB, ha, hb *host) (a, b *end) {
 	t.Helper()
-	ca, at, err := New(ha.nic, ha.find)
+	ca, at, err := New(ha.nic, ha.find, ib.RemoteWrite)
 	require.NoError(t, err)
-	cb, bt, err := New(hb.nic, hb.find)
+	cb, bt, err := New(hb.nic, hb.find, ib.RemoteWrite)
 	require.NoError(t, err)
 	require.NoError(t, ca.Connect(bt, "b"))
 	require.NoError(t, cb.Connect(at, "a"))

@@ -4,6 +4,7 @@ import (
 	"sync/atomic"
 	"unsafe"
 
+	"github.com/ubcoll/ubcoll/internal/transport"
 	"github.com/ubcoll/ubcoll/internal/transport/net/frame"
 	"github.com/ubcoll/ubcoll/register"
 )
@@ -35,7 +36,9 @@ type put struct {
 	counts uint64          // how many puts count as sent with this one: words go before it, and count in order
 	line   *line
 	after  *put
-	copied []byte // a call's payload, at p
+	copied []byte            // a call's payload, at p
+	result *transport.Result // of a read
+	part   bool              // not all of it was done
 }
 
 // whole reports whether all of it was sent.
@@ -108,12 +111,18 @@ func (c *Conn) add(h frame.Header, p unsafe.Pointer, sent *atomic.Uint64) {
 	case h.Kind == frame.Call: // its memory may be changed
 		x.copied = append(x.copied, unsafe.Slice((*byte)(p), n)...)
 		x.p = unsafe.Pointer(&x.copied[0])
-	case h.Kind == frame.Put && h.Landing.Key != 0:
-		x.claim, x.key = c.claim(p, n)
+	case h.Landing.Key != 0:
+		x.claim, x.key = c.claim(p, n, 0)
 	}
+	c.line(x)
+}
+
+// line puts x behind its communicator's other puts. The caller holds mu.
+func (c *Conn) line(x *put) {
+	l := c.queue.of(x.h.Comm)
 	if l == nil {
-		l = &line{comm: h.Comm, first: x}
-		q.lines = append(q.lines, l)
+		l = &line{comm: x.h.Comm, first: x}
+		c.queue.lines = append(c.queue.lines, l)
 	} else {
 		l.last.after = x
 	}
@@ -153,6 +162,9 @@ func (c *Conn) over(x *put) {
 	if x.claim != nil {
 		c.ended = append(c.ended, x.claim)
 	}
+	if x.result != nil {
+		x.result.End(x.whole() && x.flying == 0 && !x.part)
+	}
 	c.queued.Add(-1)
 	x.p = nil
 }
@@ -182,7 +194,7 @@ func (c *Conn) remove(comm uint64, which func(h *frame.Header) bool) {
 		switch {
 		case x.whole() || !which(&x.h):
 		case x.flying > 0: // over once what was sent is
-			x.h.Length = uint64(x.off)
+			x.h.Length, x.part = uint64(x.off), true
 		default:
 			if before != nil && x.sent != nil { // counts first
 				before.counts += x.counts

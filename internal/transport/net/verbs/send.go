@@ -6,17 +6,18 @@ import (
 	"unsafe"
 
 	ib "github.com/ubcoll/ubcoll/hw/verbs"
+	"github.com/ubcoll/ubcoll/internal/transport"
 	"github.com/ubcoll/ubcoll/internal/transport/net/frame"
 	"github.com/ubcoll/ubcoll/register"
 )
 
-// claim returns the claim on registered memory, and its key on the NIC; nil if it is not registered.
-func (c *Conn) claim(p unsafe.Pointer, n int) (*register.Claim, uint32) {
+// claim returns the claim on registered memory, and its key on the NIC; nil if it is not registered for that.
+func (c *Conn) claim(p unsafe.Pointer, n int, access ib.Access) (*register.Claim, uint32) {
 	cl := c.find(uintptr(p), n)
 	if cl == nil {
 		return nil, 0
 	}
-	key, ok := c.nic.keys(cl, 0)
+	key, ok := c.nic.keys(cl, access)
 	if !ok {
 		cl.Release()
 		return nil, 0
@@ -41,6 +42,28 @@ func (c *Conn) Queue(h frame.Header, p unsafe.Pointer, sent *atomic.Uint64) {
 	c.mu.Unlock()
 }
 
+// Read reads from the peer's memory, of which h has the landing, to registered memory at p: see Put. It reports false,
+// and does nothing, if that is not registered for it, or the connection is not made, or is made anew.
+func (c *Conn) Read(h frame.Header, p unsafe.Pointer, sent *atomic.Uint64, r *transport.Result) bool {
+	cl, key := c.claim(p, int(h.Length), ib.LocalWrite)
+	if cl == nil {
+		return false
+	}
+	c.mu.Lock()
+	open := c.open && !c.gone
+	if open {
+		c.queued.Add(1)
+		c.line(&put{h: h, p: p, sent: sent, counts: 1, claim: cl, key: key, result: r})
+	}
+	c.mu.Unlock()
+	if !open {
+		cl.Release()
+		return false
+	}
+	c.Flush()
+	return true
+}
+
 // Skip counts a put of a communicator that is not sent, once all its puts before it are.
 func (c *Conn) Skip(comm uint64, sent *atomic.Uint64) {
 	c.mu.Lock()
@@ -56,7 +79,10 @@ func (c *Conn) waits() bool {
 }
 
 func (c *Conn) ready() bool {
-	if len(c.queue.ends) > 0 {
+	switch {
+	case !c.open:
+		return false
+	case len(c.queue.ends) > 0:
 		return true
 	}
 	for _, l := range c.queue.lines {
@@ -109,7 +135,7 @@ func (c *Conn) plan() (n int) {
 	q := &c.queue
 	at := 0
 	done := 0
-	for n < len(c.work) && c.room() {
+	for n < len(c.work) && c.open && c.room() {
 		if done < len(q.ends) {
 			b := c.slot()
 			k := copy(b, q.words[at:q.ends[done]])
@@ -164,16 +190,24 @@ func (c *Conn) chunk(w *ib.Work, x *put) {
 		}
 		c.send(w, b[:k])
 	} else {
-		k := min(c.owed, mostReturns)
-		c.owed -= k
-		v := x.h.Landing.Index | uint32(k)<<creditShift
 		*w = ib.Work{Op: ib.WriteImmediate, Local: uint64(uintptr(x.p)) + uint64(x.off), Length: uint32(n), Key: ib.LKey(x.key),
-			Remote: x.h.Landing.Address + uint64(x.off), Peer: ib.RKey(x.h.Landing.Key)}
-		if x.off += n; x.whole() {
-			v |= lastBit
+			Remote: x.h.Landing.Address + x.h.Offset + uint64(x.off), Peer: ib.RKey(x.h.Landing.Key)}
+		x.off += n
+		switch x.h.Kind {
+		case frame.Write: // what follows in order tells the peer
+			w.Op = ib.Write
+		case frame.Read:
+			w.Op = ib.Read
+		default:
+			k := min(c.owed, mostReturns)
+			c.owed -= k
+			if w.Value = x.h.Landing.Index | uint32(k)<<creditShift; x.whole() {
+				w.Value |= lastBit
+			}
+		}
+		if x.whole() {
 			c.counts.puts++
 		}
-		w.Value = v
 		x.flying++
 		c.fly(w, x, n)
 	}
@@ -184,7 +218,11 @@ func (c *Conn) chunk(w *ib.Work, x *put) {
 }
 
 // slot is where the next message is laid out.
-func (c *Conn) slot() []byte { return unsafe.Slice((*byte)(c.out.at(int(c.next%depth))), slotBytes) }
+func (c *Conn) slot() []byte { return c.slotOf(c.next) }
+
+func (c *Conn) slotOf(i uint64) []byte {
+	return unsafe.Slice((*byte)(c.out.at(int(i%depth))), slotBytes)
+}
 
 // send makes work of the message in a slot. Its credits are added.
 func (c *Conn) send(w *ib.Work, b []byte) {
@@ -203,12 +241,17 @@ func (c *Conn) send(w *ib.Work, b []byte) {
 func (c *Conn) fly(w *ib.Work, x *put, counts int) {
 	w.ID, w.Flags = own|c.next, ib.Signaled
 	i := c.next % depth
-	c.flight[i], c.sizes[i] = x, counts
+	c.flight[i], c.sizes[i], c.works[i] = x, counts, *w
 	c.counts.sent += uint64(counts)
 	c.next++
-	c.have--
+	if takesReceive(w.Op) {
+		c.have--
+	}
 	c.queued.Add(1)
 }
+
+// takesReceive reports whether the peer learns of an operation, which takes one of its receives.
+func takesReceive(o ib.Op) bool { return o == ib.Send || o == ib.WriteImmediate }
 
 // own marks the IDs of work requests; those of receives lack it.
 const own = 1 << 63
@@ -221,7 +264,7 @@ func (c *Conn) message(b []byte) {
 		return
 	}
 	c.mu.Lock()
-	ok := c.have > 0 && c.next-c.first < depth && (b[0] == ping || c.owed >= half)
+	ok := c.open && c.have > 0 && c.next-c.first < depth && (b[0] == ping || c.owed >= half)
 	if ok {
 		c.send(&c.work[0], append(c.slot()[:0], b...))
 	}
@@ -239,12 +282,33 @@ func (c *Conn) Withdraw(comm uint64, place uint32, seq uint64) {
 	c.unlock()
 }
 
-// WithdrawWrites forgets a communicator's writes to a key, as far as they were not sent. Once it returns, their memory
-// is not read any more.
+// WithdrawWrites forgets a communicator's writes to a key, and its reads, as far as they were not sent. Their memory may
+// be in use until Await returns.
 func (c *Conn) WithdrawWrites(comm uint64, slot uint32, key uint64) {
 	c.mu.Lock()
 	c.remove(comm, func(h *frame.Header) bool { return h.Writes(comm, slot, key) })
 	c.unlock()
+}
+
+// Await waits for a communicator's writes to a key, and its reads, that were sent: as Drop does.
+func (c *Conn) Await(comm uint64, slot uint32, key uint64) {
+	which := func(h *frame.Header) bool { return h.Writes(comm, slot, key) }
+	c.await(func() bool {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		l := c.queue.of(comm)
+		return l == nil || !l.has(which)
+	})
+}
+
+// has reports whether a put that is not over is one of these.
+func (l *line) has(which func(h *frame.Header) bool) bool {
+	for x := l.first; x != nil; x = x.after {
+		if which(&x.h) {
+			return true
+		}
+	}
+	return false
 }
 
 // Drop forgets the puts of a communicator as far as they were not sent, and waits for the rest. If the device does not
@@ -254,21 +318,35 @@ func (c *Conn) Drop(comm uint64) {
 	c.mu.Lock()
 	c.remove(comm, func(*frame.Header) bool { return true })
 	c.unlock()
-	for begin := time.Now(); ; {
+	c.await(func() bool {
 		c.mu.Lock()
-		l := c.queue.of(comm)
-		c.mu.Unlock()
-		if l == nil {
-			return
-		}
-		if moved, err := c.Receive(); err != nil || !moved && time.Since(begin) > patience {
+		defer c.mu.Unlock()
+		return c.queue.of(comm) == nil
+	})
+}
+
+// await waits until over returns true, which the device sees to, or whoever calls Renew. If it takes longer than patience,
+// the connection fails.
+func (c *Conn) await(over func() bool) {
+	for begin := time.Now(); !over(); {
+		moved, err := c.Receive()
+		if renewed := Refused(err); err != nil && !renewed || !moved && time.Since(begin) > patience {
 			c.abort()
 			return
+		} else if renewed {
+			time.Sleep(20 * time.Microsecond)
 		}
 	}
 }
 
 const patience = time.Second
+
+// Posted counts what has been posted to the present queue pair.
+func (c *Conn) Posted() ib.PostCounts {
+	c.sending.Lock()
+	defer c.sending.Unlock()
+	return c.qp.Posted()
+}
 
 // Queued is how many puts and messages wait or are under way.
 func (c *Conn) Queued() int { return int(c.queued.Load()) }
