@@ -89,9 +89,9 @@ func laneAcross(t *team.Team, w *team.Work, lane int) (off, n int) {
 	return off, min(slice, w.Count-off)
 }
 
-// acquireAcross is acquire. In a team of one rank nobody else accesses the buffers.
+// acquireAcross is acquire. In a team of one rank nobody else accesses the buffers, but for RDMA devices.
 func acquireAcross(t *team.Team, w *team.Work) error {
-	if t.Size() == 1 {
+	if t.Size() == 1 && !t.Hosts.Link().RDMA {
 		return nil
 	}
 	return acquire(t, w)

@@ -7,6 +7,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -102,4 +103,49 @@ func inPlace(ctx context.Context, t *testing.T, c *ubcoll.Comm) error {
 	}
 	require.ErrorIs(t, err, ubcoll.ErrStale)
 	return coll.Barrier(ctx, c)
+}
+
+// TestRDMAInfo: LastOp says of each buffer of a collective or message whether RDMA devices have it, and if not, why. What
+// the policy lets be registered is, by the call.
+func TestRDMAInfo(t *testing.T) {
+	t.Setenv("UBCOLL_IB", "on")
+	t.Setenv("UBCOLL_REQUIRE", "verbs")
+	verbstest.Over(t, verbstest.Knobs{"SILENT": "1"}, func(t *testing.T) {
+		twoHosts(t, func(ctx context.Context, c *ubcoll.Comm) error {
+			const n = 1 << 20
+			const wire, goMemory = "verbs double0:1", "staged: Go or foreign memory is never registered"
+			b, err := ubcoll.Alloc[byte](c, ubcoll.Host, 2*n)
+			if err != nil {
+				return err
+			}
+			side := []string{"destination ", "source "}[c.Rank()] // rank 1 sends last
+			slice := ubcoll.Of(make([]byte, n))
+			sum := func(src, dst ubcoll.Vec) func() error {
+				return func() error { return coll.AllReduce(ctx, c, dst, src, ubcoll.Sum) }
+			}
+			message := func(v ubcoll.Vec) func() error {
+				return func() error { return errors.Join(pass(ctx, c, 0, v), pass(ctx, c, 1, v)) }
+			}
+			first, second := b.Vec().Slice(0, n), b.Vec().Slice(n, 2*n)
+			for _, k := range []struct {
+				f           func() error
+				alone, want string // alone: of the only buffer, which it is
+			}{
+				{sum(first, second), "", "direct"},
+				{sum(slice, second), "", "source " + goMemory + ", destination direct"},
+				{sum(first, slice), "", "source direct, destination " + goMemory},
+				{message(first), side, "direct"},
+				{message(slice), side, goMemory},
+			} {
+				if err := k.f(); err != nil {
+					return err
+				}
+				text := c.LastOp().Levels[0].String()
+				if _, says, _ := strings.Cut(text, wire+": "); says != k.want && says != k.alone+k.want {
+					return conform.Fail(c, "LastOp says %q, not %q", text, k.want)
+				}
+			}
+			return nil
+		})
+	})
 }

@@ -9,6 +9,17 @@ import (
 	"github.com/ubcoll/ubcoll/register"
 )
 
+// ByRDMA reports whether the RDMA devices have an acquired buffer, and if not, why.
+func (c *Comm) ByRDMA(b *team.Buf) (has bool, why string) {
+	if b.Claim == nil {
+		return false, b.Why
+	}
+	if _, err := b.Claim.Handle(register.NET); err != nil {
+		return false, err.Error()
+	}
+	return true, ""
+}
+
 // Acquire finds the registration of v's memory. Implements team.Comm.
 func (c *Comm) Acquire(v *team.Vec, b *team.Buf, graph bool) error {
 	n := v.Bytes()

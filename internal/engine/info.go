@@ -128,9 +128,20 @@ func (c *Comm) Describe(i *OpInfo, w *team.Work, algorithm string, seq uint64) {
 	if i.Device = w.Kernel.Name != ""; c.stage != nil {
 		i.Between, i.Inner, i.Lanes = c.stage.Link(), w.Inner, w.Lanes
 		i.Routed = w.Path != nil && w.Path.Route != nil
+		if l := i.Between; l.RDMA && l.Single {
+			c.inPlace(&i.Src, &w.SrcBuf)
+			c.inPlace(&i.Dst, &w.DstBuf)
+		}
 	}
 	if c.size == 1 {
 		i.Src, i.Dst = BufferInfo{Used: i.Src.Used, Alone: i.Src.Used}, BufferInfo{Used: i.Dst.Used, Alone: i.Dst.Used}
+	}
+}
+
+// inPlace says of a buffer that its own rank has used whether the RDMA devices have done so, too.
+func (c *Comm) inPlace(i *BufferInfo, b *team.Buf) {
+	if i.Used && i.Direct {
+		i.Direct, i.Why = c.ByRDMA(b)
 	}
 }
 

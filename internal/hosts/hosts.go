@@ -110,8 +110,9 @@ func Open(ctx context.Context, c Config) (*Stage, error) {
 		}
 	}
 	name, connections := c.Network.node.Transport()
-	s.link = team.Link{Name: name, Connections: connections, Hosts: s.n, Asked: c.Team.Algorithm(), Why: how(name), Leader: s.leads, Owner: s.lane >= 0,
+	s.link = team.Link{Name: name, Connections: connections, Hosts: s.n, Asked: c.Team.Algorithm(), Leader: s.leads, Owner: s.lane >= 0,
 		Single: c.Team.Size() == 1}
+	s.link.Why, _ = how(name)
 	if c.Team.Tuning().Hosts.Assumed() {
 		s.link.Choice = "default costs"
 	}
@@ -136,7 +137,10 @@ func Open(ctx context.Context, c Config) (*Stage, error) {
 		return nil, err
 	}
 	s.link.Name = s.wires()
-	s.link.Why = how(s.link.Name)
+	s.link.Why, s.link.RDMA = how(s.link.Name)
+	if s.link.RDMA && s.link.Single {
+		s.link.Why = "" // each buffer says it for itself
+	}
 	return s, nil
 }
 
@@ -202,16 +206,16 @@ func (s *Stage) connect(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// how says what wires of these names do to the data.
-func how(names string) string {
-	const tcp, rdma = "copied by the kernel", "by RDMA if registered, else copied into messages"
-	switch alone := strings.HasPrefix(names, "verbs") || strings.Contains(names, ", verbs"); {
-	case !alone:
-		return tcp
+// how says what wires of these names do to the data, and whether all are RDMA's.
+func how(names string) (why string, rdma bool) {
+	const byTCP, byRDMA = "copied by the kernel", "by RDMA if registered, else copied into messages"
+	switch some := strings.HasPrefix(names, "verbs") || strings.Contains(names, ", verbs"); {
+	case !some:
+		return byTCP, false
 	case strings.Contains(names, "tcp"):
-		return tcp + ", or " + rdma
+		return byTCP + ", or " + byRDMA, false
 	}
-	return rdma
+	return byRDMA, true
 }
 
 // wires names the transports of the links, and this host's interfaces that they use: "tcp eth0".

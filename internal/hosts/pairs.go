@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"maps"
 	"slices"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -77,13 +76,16 @@ func (x *Pair) Link() *team.Link {
 	if name == "" {
 		return &unmade
 	}
-	l = &team.Link{Name: name, Connections: x.Connections(), Hosts: 2, Why: how(name), Leader: true, Single: true}
+	l = &team.Link{Name: name, Connections: x.Connections(), Hosts: 2, Leader: true, Single: true}
+	if l.Why, l.RDMA = how(name); l.RDMA {
+		l.Why = ""
+	}
 	x.link.Store(l)
 	return l
 }
 
 // RDMA reports whether data goes to the peer by RDMA.
-func (x *Pair) RDMA() bool { return strings.HasPrefix(x.Name(), "verbs ") }
+func (x *Pair) RDMA() bool { return x.Link().RDMA }
 
 // OpenPairs makes a rank's side. Collective over the communicator's ranks, but nobody waits for another.
 func OpenPairs(c PairsConfig) (*Pairs, error) {

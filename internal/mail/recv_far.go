@@ -192,6 +192,7 @@ func (m *Mail) matchFar(b *Box, f *far, msg *Message, r *record) (moved bool, er
 		m.takeFar(f, r)
 		msg.Err = m.Error("recv", b.Peer, "", err)
 	default:
+		m.acquireFar(f, msg)
 		if !msg.offered && !f.offer(l.Seq+1, msg, r.bytes) {
 			return false, nil // its places are being taken back
 		}
@@ -216,8 +217,10 @@ func (m *Mail) offerFar(b *Box, f *far) {
 		least = EagerFar
 	}
 	for msg := b.Recv.waiting.Head; msg != nil && !msg.queued && seq <= b.Recv.Seq+SendSlots; msg = msg.next {
-		if msg.Bytes > least && !msg.offered && !f.offer(seq, msg, msg.Vec.Bytes()) {
-			return
+		if msg.Bytes > least && !msg.offered {
+			if m.acquireFar(f, msg); !f.offer(seq, msg, msg.Vec.Bytes()) {
+				return
+			}
 		}
 		seq++
 	}

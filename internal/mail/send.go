@@ -127,6 +127,9 @@ func (m *Mail) post(b *Box, msg *Message) {
 func (m *Mail) note(msg *Message, direct bool, by *team.Link) {
 	n := team.MessageNote{Kind: msg.kind(), Seq: msg.seq, Bytes: msg.Bytes, Algorithm: msg.algorithm(direct),
 		Direct: msg.Buf.Direct() || by != nil, Why: msg.Buf.Why, Between: by}
+	if by != nil && by.RDMA {
+		n.Direct, n.Why = m.c.ByRDMA(&msg.Buf)
+	}
 	if msg.note != nil {
 		*msg.note = n
 	}

@@ -192,6 +192,7 @@ func (f *far) granted(seq uint64, msg *Message) int {
 // without data, so that they are free again.
 func (m *Mail) putFar(b *Box, f *far, msg *Message, places int) {
 	k := f.pair.Granted(grant(msg.seq, 0)).Load()
+	m.acquireFar(f, msg)
 	f.mu.Lock()
 	for i, off := 0, 0; i < places; i++ {
 		at := grant(msg.seq, i)
@@ -203,6 +204,16 @@ func (m *Mail) putFar(b *Box, f *far, msg *Message, places int) {
 	f.mu.Unlock()
 	msg.started = true
 	m.note(msg, false, f.pair.Link())
+}
+
+// acquireFar finds the registration of a large message's memory, where RDMA devices use it, or makes it if the policy allows.
+func (m *Mail) acquireFar(f *far, msg *Message) {
+	if msg.Buf.Direct() || msg.Buf.Why != "" || !f.pair.RDMA() {
+		return
+	}
+	if err := msg.acquire(m.c, msg); err != nil {
+		msg.Buf.Why = err.Error()
+	}
 }
 
 // advanceOpenFar moves on the large messages that have a number.

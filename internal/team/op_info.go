@@ -44,6 +44,7 @@ type Link struct {
 	Leader      bool   // this rank exchanges what its host exchanges on one lane
 	Owner       bool   // this rank exchanges a part of what its host exchanges on several lanes
 	Single      bool   // this host has one rank
+	RDMA        bool   // all data goes by RDMA: in place where the RDMA devices have the memory
 }
 
 // Level says how the data moved on one level of the machine.
@@ -196,7 +197,7 @@ func (o *OpInfo) carried(b BufferInfo) BufferInfo {
 	switch {
 	case !l.Leader && !(l.Owner && o.Lanes > 1) || !b.Used:
 		return BufferInfo{}
-	case l.Single && !b.Direct:
+	case l.Single && (!b.Direct || l.RDMA):
 		return b
 	}
 	return BufferInfo{Used: true, Why: l.Why}
@@ -206,7 +207,7 @@ func (o *OpInfo) carried(b BufferInfo) BufferInfo {
 func (o *OpInfo) Buffers() (src, dst BufferInfo) {
 	src, dst = o.Src, o.Dst
 	for _, b := range [2]*BufferInfo{&src, &dst} {
-		if o.Between != nil && b.Used && b.Direct {
+		if l := o.Between; l != nil && b.Used && b.Direct && !(l.Single && l.RDMA) {
 			b.Direct, b.Why = false, o.Between.Why+" "+BetweenHosts
 		}
 	}
