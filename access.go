@@ -40,7 +40,7 @@ const (
 	TransportHostMemory Transports = 1 << 0 // host memory that ranks of one host share
 	TransportCUDAIPC    Transports = 1 << 1 // memory of devices, from ranks of the same host
 	TransportTCP        Transports = 1 << 2 // between hosts
-	TransportRDMA       Transports = 1 << 3 // between hosts, in place, where RDMA devices connect the two ranks; beside TransportTCP
+	TransportRDMA       Transports = 1 << 3 // between hosts, where RDMA devices connect the two ranks: in place
 )
 
 // String lists the transports: "host memory, TCP". It is "none" for 0.

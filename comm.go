@@ -102,9 +102,9 @@ func (c *Comm) On(s *Stream) *Comm {
 //
 // Adopted memory that no backend can use is registered but still staged, and LastOp says why. Host memory of Alloc is
 // locked while it is registered, as far as RLIMIT_MEMLOCK (ulimit -l) allows: Stats counts it, and Explain says why
-// memory is not locked. With [PinRequired] that is [ErrLimit], and the memory is not registered. Where UBCOLL_IB asks
-// for it, RDMA devices register the whole buffer as well; if they cannot, that is an error only if no other way to reach
-// the memory is left.
+// memory is not locked. With [PinRequired] that is [ErrLimit], and the memory is not registered. In jobs of several
+// hosts RDMA devices register the whole buffer as well (UBCOLL_IB); if they cannot, that is an error only if no other way
+// to reach the memory is left.
 //
 // Registrations are counted: the same memory may be registered again. They end with Close, or with the Close or Abort
 // of the communicator that made them. Buffers, and registrations that operations make by themselves, stay until the

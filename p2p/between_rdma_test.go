@@ -37,7 +37,7 @@ func inPlace(ctx context.Context, t *testing.T, c *ubcoll.Comm) error {
 		return err
 	}
 	copy(b.Slice()[n:], bytes.Repeat([]byte{byte(7 + c.Rank())}, n))
-	r, err := c.RegisterBuffer(b.Vec())
+	r, err := c.RegisterWith(b.Vec(), ubcoll.RegisterOptions{Transports: ubcoll.TransportRDMA})
 	if err != nil {
 		return err
 	}

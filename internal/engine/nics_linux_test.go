@@ -76,7 +76,7 @@ func TestNICs(t *testing.T) {
 	})
 }
 
-// TestNICsOff: a rank that has not asked for it does not pay for it, and Explain says how to ask.
+// TestNICsOff: ranks of one host do not pay for devices that they have not asked for, and Explain says how to ask.
 func TestNICsOff(t *testing.T) {
 	t.Setenv("UBCOLL_IB", "")
 	verbstest.Over(t, nil, func(t *testing.T) {
@@ -85,7 +85,7 @@ func TestNICsOff(t *testing.T) {
 		require.NoError(t, err)
 		r, err := c.RegisterBuffer(bytesOf(a))
 		require.NoError(t, err)
-		require.Contains(t, c.Explain(bytesOf(a)), "\n    NET absent: UBCOLL_IB=off: not supported\n")
+		require.Contains(t, c.Explain(bytesOf(a)), "\n    NET absent: UBCOLL_IB=auto, and all ranks are on one host: not supported\n")
 		require.NoError(t, r.Close())
 		_, err = c.RegisterWith(bytesOf(a), engine.RegisterOptions{Transports: engine.RDMA})
 		require.ErrorIs(t, err, fault.ErrNotSupported)
@@ -97,7 +97,7 @@ func TestNICsOff(t *testing.T) {
 // TestNICsLimited: memory for which the devices have no room is registered without them if there is another way, which
 // is logged once; otherwise it is the limit's error.
 func TestNICsLimited(t *testing.T) {
-	t.Setenv("UBCOLL_IB", "auto")
+	t.Setenv("UBCOLL_IB", "on")
 	verbstest.Over(t, verbstest.Knobs{"MEMLOCK": "8192"}, func(t *testing.T) {
 		log, said := testkit.Logs(slog.LevelWarn)
 		c := enginetest.Open(t, 1, engine.Options{Logger: log})[0]

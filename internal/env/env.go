@@ -121,8 +121,8 @@ var (
 		places)
 	Ports = define(Info{Name: "UBCOLL_PORTS", Kind: "range of ports",
 		Doc: "The ports that ranks of several hosts listen on, one each (20000-20100); empty: the system's choice."}, ports)
-	IB = define(Info{Name: "UBCOLL_IB", Kind: "off|auto|on", Default: "off",
-		Doc: "Whether RDMA devices register what a rank registers, and carry the data between hosts: never, where they can (else TCP does), or else Open fails."},
+	IB = define(Info{Name: "UBCOLL_IB", Kind: "off|auto|on", Default: "auto",
+		Doc: "Whether RDMA devices register what a rank registers, and carry the data between hosts: never, in jobs of several hosts where they can (else TCP does), or else Open fails."},
 		choice("off", "auto", "on"))
 	IBDevices = define(Info{Name: "UBCOLL_IB_HCA", Kind: "list of devices",
 		Doc: "Which RDMA devices: beginnings of names (mlx5,rxe0:1), whole names after =, all others after ^ or ^=; empty: all."}, text)

@@ -157,7 +157,11 @@ func (f *far) exported(g mem.Location, off uint64, n int, need engine.Access) (u
 	if r == nil {
 		return nil, staleError(f.sp.c.Rank())
 	}
-	return r.Reach(int(min(off, transport.MaxOffset)), n, need)
+	by := engine.TCP
+	if f.pair.RDMA() {
+		by |= engine.RDMA
+	}
+	return r.Reach(int(min(off, transport.MaxOffset)), n, need, by)
 }
 
 // Reach implements transport.Server.

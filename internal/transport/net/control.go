@@ -15,14 +15,14 @@ import (
 
 // A control connection carries messages: "UC", a kind, 0, the length of the body (4 bytes, little endian), the body.
 const (
-	controlTell     = iota + 1 // a Message: communicator (8), kind, code, 0, 0, about (4), text
-	controlTaken               // how many bytes of messages this side has read since it last said so (4)
-	controlBye                 // this side closes: nothing comes after this
-	controlBroken              // text: how the other side broke the protocol
-	controlCut                 // text: that a rail is lost
-	controlSide                // address: of this side's end of the queue pair for its one-sided operations
-	controlSided               // address: the answer, of the other end
-	controlSideless            // text: the answer, why there is no other end
+	controlTell    = iota + 1 // a Message: communicator (8), kind, code, 0, 0, about (4), text
+	controlTaken              // how many bytes of messages this side has read since it last said so (4)
+	controlBye                // this side closes: nothing comes after this
+	controlBroken             // text: how the other side broke the protocol
+	controlCut                // text: that a rail is lost
+	controlMake               // address: of this side's end of the queue pair for its one-sided operations
+	controlMade               // address: the answer, of the other end
+	controlNotMade            // text: the answer, why there is no other end
 	controlEnd
 )
 
@@ -90,9 +90,9 @@ func parseControl(b []byte) (kind byte, body []byte, size int, err error) {
 		least, most = tellFixed, tellFixed+transport.MaxText
 	case controlTaken:
 		least, most = 4, 4
-	case controlBroken, controlCut, controlSideless:
+	case controlBroken, controlCut, controlNotMade:
 		most = transport.MaxText
-	case controlSide, controlSided:
+	case controlMake, controlMade:
 		least, most = verbs.AddressSize, verbs.AddressSize
 	}
 	if b[0] != 'U' || b[1] != 'C' || kind == 0 || kind >= controlEnd || b[3] != 0 || length < least || length > most {
@@ -264,15 +264,15 @@ func (c *control) read() error {
 			return fmt.Errorf("%w: it says: %s", errTold, body)
 		case controlCut:
 			return lostRail(body)
-		case controlSide:
+		case controlMake:
 			c.unsaid += size
-			err = c.wire.askedSide(body)
-		case controlSided:
+			err = c.wire.askedOneSided(body)
+		case controlMade:
 			c.unsaid += size
-			err = c.wire.answeredSide(body)
-		case controlSideless:
+			err = c.wire.answeredOneSided(body)
+		case controlNotMade:
 			c.unsaid += size
-			err = c.wire.refusedSide(string(body))
+			err = c.wire.refusedOneSided(string(body))
 		}
 		if err != nil {
 			return err

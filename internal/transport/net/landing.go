@@ -166,7 +166,7 @@ func (s sink) Wrote(index uint32, n int, last bool) error {
 	if last {
 		h.Kind = frame.Put
 	}
-	if x.link == nil || s.i == sideIndex {
+	if x.link == nil || s.i == oneSidedIndex {
 		return frame.Refused(h, "nothing is granted by its index")
 	}
 	h.Comm, h.Seq = x.link.id, x.link.places[x.place].granted.Load()

@@ -22,17 +22,17 @@ type Link struct {
 	places []place
 	wire   atomic.Pointer[Wire] // nil before there is one
 
-	putting sync.Mutex // held by goroutines that put, or change one of these
-	up      bool       // the peer has made its side
-	sided   bool       // something was put on the wire's side connection
-	lost    bool       // the peer has revoked something: see place
-	closed  atomic.Bool
-	over    atomic.Uint32 // bit i: no more of it will come on data connection i
-	down    atomic.Pointer[transport.Down]
-	queued  atomic.Uint64
-	sent    atomic.Uint64
-	order   atomic.Pointer[order] // of the puts over a wire of several data connections; else nil
-	early   []early               // frames from before up; those of kind 0 are withdrawn writes, which count after what is before them
+	putting  sync.Mutex // held by goroutines that put, or change one of these
+	up       bool       // the peer has made its side
+	oneSided bool       // something was put on the wire's one-sided connection
+	lost     bool       // the peer has revoked something: see place
+	closed   atomic.Bool
+	over     atomic.Uint32 // bit i: no more of it will come on data connection i
+	down     atomic.Pointer[transport.Down]
+	queued   atomic.Uint64
+	sent     atomic.Uint64
+	order    atomic.Pointer[order] // of the puts over a wire of several data connections; else nil
+	early    []early               // frames from before up; those of kind 0 are withdrawn writes, which count after what is before them
 
 	node     *Node
 	comm     *comm
@@ -276,8 +276,8 @@ func (l *Link) serve(h frame.Header, p unsafe.Pointer, more bool) {
 	w, o := l.wire.Load(), l.order.Load()
 	w.puts(func(d *data) {
 		i, sent := w.home(0), &l.sent
-		if d.side {
-			i, l.sided = sideIndex, true
+		if d.oneSided {
+			i, l.oneSided = oneSidedIndex, true
 		} else {
 			h.Landing = frame.Landing{} // a key that is no good would fail what carries all else
 		}
@@ -497,7 +497,7 @@ func (l *Link) Close() {
 	l.ending.Lock()
 	defer l.ending.Unlock()
 	l.putting.Lock()
-	again, up, side, w := l.closed.Swap(true), l.up, l.sided, l.wire.Load()
+	again, up, also, w := l.closed.Swap(true), l.up, l.oneSided, l.wire.Load()
 	for _, e := range l.early {
 		switch e.h.Kind {
 		case 0, frame.Put, frame.Write, frame.Call:
@@ -526,17 +526,17 @@ func (l *Link) Close() {
 	}
 	w.mu.Unlock()
 	h := frame.Header{Kind: frame.Over, Comm: l.id}
-	if side {
-		h.Place = sided
+	if also {
+		h.Place = alsoOneSided
 	}
 	for _, d := range w.every() {
 		d.Stop(func(h frame.Header) bool { return h.Comm == l.id })
 		d.Drop(l.id)
-		if theirs && !d.side {
+		if theirs && !d.oneSided {
 			d.Put(h, nil, nil) // after all puts
 		}
 	}
-	if side && theirs {
+	if also && theirs {
 		w.putsIf(func(d *data) { d.Put(h, nil, nil) })
 	}
 }

@@ -256,7 +256,7 @@ func (n *Node) look(now time.Time) {
 		w.silent(now)
 		w.broken()
 		w.overdue(now)
-		w.overdueSide(now)
+		w.overdueOneSided(now)
 		w.severed(now)
 	}
 }

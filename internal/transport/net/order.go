@@ -14,7 +14,7 @@ type order struct {
 }
 
 // none is the connection of a put that is not sent, and counts as such.
-const none = sideIndex + 1
+const none = oneSidedIndex + 1
 
 // add adds a put that a connection is going to send.
 func (o *order) add(connection int) {

@@ -51,21 +51,21 @@ type Wire struct {
 
 	shut struct{ data, control bool } // by Close
 
-	rdma  *landings // over RDMA
-	sides sides
+	rdma     *landings // over RDMA
+	oneSided oneSided
 }
 
 // data is a data connection.
 type data struct {
 	frame.Conn
-	rail  int       // of the wire's
-	side  bool      // for one-sided operations; then only Conn, end, since and err are used
-	apart bool      // that is not the control connection's
-	since time.Time // when it was first found not to answer; the node's goroutine's, or guarded by a side's lock
-	pace  pace      // guarded by Wire.pacing
-	end   end
-	over  atomic.Bool // nothing more comes on it
-	err   error       // why; written before over; or guarded by a side's lock
+	rail     int       // of the wire's
+	oneSided bool      // for one-sided operations; then only Conn, end, since and err are used
+	apart    bool      // that is not the control connection's
+	since    time.Time // when it was first found not to answer; the node's goroutine's, or guarded by the lock of oneSided
+	pace     pace      // guarded by Wire.pacing
+	end      end
+	over     atomic.Bool // nothing more comes on it
+	err      error       // why; written before over; or guarded by the lock of oneSided
 }
 
 // wire makes a wire of connected sockets. If it cannot, it closes them.
@@ -92,7 +92,7 @@ func (n *Node) wire(peer int, fds []int, pairs []*verbs.Conn, attempt [16]byte) 
 		d.end = end{fd: fds[1+i], ready: func() bool { return w.move(d) }}
 		d.Conn = tcp.New(fds[1+i], sink{w, i}, func(room bool) { n.poll.want(&d.end, room) })
 	}
-	w.sides.lanes.Store(&lanes)
+	w.oneSided.lanes.Store(&lanes)
 	n.retire(peer)
 	n.mu.Lock()
 	var err error
@@ -150,7 +150,7 @@ func (w *Wire) sockets() []*end {
 
 // close closes all sockets. Once it returns, no memory of a caller is in use.
 func (w *Wire) close() {
-	lanes := w.sides.shut()
+	lanes := w.oneSided.shut()
 	for _, d := range lanes {
 		w.node.poll.remove(&d.end)
 	}
@@ -228,8 +228,8 @@ func (w *Wire) move(d *data) bool {
 	moved, err := d.Receive()
 	switch {
 	case err == nil:
-	case d.side:
-		w.sideFailed(d)
+	case d.oneSided:
+		w.oneSidedFailed(d)
 	case !d.over.Load():
 		w.over(d, err)
 	}
@@ -415,7 +415,7 @@ func (s sink) Place(h frame.Header) (unsafe.Pointer, bool, error) {
 	if h.Kind.Served() {
 		return s.reach(l, h)
 	}
-	if s.i == sideIndex {
+	if s.i == oneSidedIndex {
 		return nil, false, frame.Refused(h, "it is on the connection of one-sided operations")
 	}
 	if len(s.w.data) > 1 {
@@ -455,7 +455,7 @@ func (s sink) reach(l *Link, h frame.Header) (p unsafe.Pointer, ok bool, err err
 	switch {
 	case l.over.Load()&(1<<s.i) != 0:
 		return nil, false, frame.Refused(h, "it was said to be closed")
-	case s.i != s.w.home(0) && s.i != sideIndex: // two would call the server at once
+	case s.i != s.w.home(0) && s.i != oneSidedIndex: // two would call the server at once
 		return nil, false, frame.Refused(h, "it is on another connection")
 	case l.closed.Load():
 		return nil, false, nil
@@ -508,7 +508,7 @@ func (s sink) Landed(h frame.Header) {
 // Told implements frame.Sink.
 func (s sink) Told(h frame.Header) error {
 	l := (*s.w.links.Load())[h.Comm]
-	if s.i == sideIndex && h.Kind != frame.Over {
+	if s.i == oneSidedIndex && h.Kind != frame.Over {
 		return frame.Refused(h, "it is on the connection of one-sided operations")
 	}
 	switch h.Kind {
@@ -572,7 +572,7 @@ func (s sink) over(h frame.Header) error {
 	w.forget(h.Comm)
 	l := (*w.links.Load())[h.Comm]
 	bit := uint32(1) << s.i
-	if l == nil && s.i == sideIndex {
+	if l == nil && s.i == oneSidedIndex {
 		w.mu.Unlock()
 		return frame.Refused(h, "no such communicator")
 	}
@@ -585,6 +585,7 @@ func (s sink) over(h frame.Header) error {
 		none := w.overs[h.Comm] == w.all()
 		if none {
 			delete(w.overs, h.Comm)
+			h.Place = 0
 			for i := range w.data { // before the Open frame of a side that is made now
 				w.data[i].Put(h, nil, nil)
 			}
@@ -593,10 +594,10 @@ func (s sink) over(h frame.Header) error {
 		return nil
 	}
 	more := bit
-	if h.Place == sided {
-		more |= sidedBit
-		if l.over.Load()&bit != 0 { // that of the side connection, which this rank could not make
-			bit, more = sideBit, more|sideBit
+	if h.Place == alsoOneSided {
+		more |= alsoOneSidedBit
+		if l.over.Load()&bit != 0 { // that of the one-sided connection, which this rank could not make
+			bit, more = oneSidedBit, more|oneSidedBit
 		}
 	}
 	if l.over.Or(more)&bit != 0 {

@@ -11,18 +11,21 @@ import (
 	"github.com/ubcoll/ubcoll/register"
 )
 
-// FromEnv opens the backend that the environment asks for. If there is none, b is nil, and absent says why:
-// UBCOLL_IB=off, or auto and no device could be used. With on, or if UBCOLL_REQUIRE lists verbs, the latter is err. Else
-// log is told, unless the reason is that there is no device. Malformed variables are err in any case. keep is
-// [Config.Keep].
-func FromEnv(log *slog.Logger, keep func(register.Memory)) (b *Backend, absent, err error) {
+// FromEnv opens the backend that the environment asks for, in a job of several hosts or of one. If there is none, b is nil,
+// and absent says why: UBCOLL_IB=off, or auto and one host, or no device could be used. With on, or if UBCOLL_REQUIRE lists
+// verbs, the latter is err. Else log is told, unless the reason is that there is no device. Malformed variables are err in
+// any case. keep is [Config.Keep].
+func FromEnv(log *slog.Logger, several bool, keep func(register.Memory)) (b *Backend, absent, err error) {
 	when, err1 := env.IB.Get()
 	config, err2 := ConfigFromEnv()
 	if err := errors.Join(err1, err2); err != nil {
 		return nil, nil, err
 	}
-	if when == "off" {
+	switch {
+	case when == "off":
 		return nil, fmt.Errorf("%s=off: %w", env.IB.Name, hw.ErrNotSupported), nil
+	case when == "auto" && !several: // opening devices takes time, and registering pins memory, for nothing
+		return nil, fmt.Errorf("%s=auto, and all ranks are on one host: %w", env.IB.Name, hw.ErrNotSupported), nil
 	}
 	config.Keep, config.Log = keep, log
 	b, err = Open(config)

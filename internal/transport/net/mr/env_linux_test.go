@@ -34,7 +34,7 @@ func TestConfigFromEnv(t *testing.T) {
 			require.ErrorIs(t, err, fault.ErrArgument)
 			require.ErrorContains(t, err, c.says)
 			t.Setenv("UBCOLL_IB", "off")
-			_, _, err = mr.FromEnv(slog.Default(), nil)
+			_, _, err = mr.FromEnv(slog.Default(), true, nil)
 			require.ErrorContains(t, err, c.says, "also where it does not matter")
 			continue
 		}
@@ -68,18 +68,30 @@ func TestPathFromEnv(t *testing.T) {
 	}
 }
 
-// TestFromEnv: off, auto and on, with a device.
+// TestFromEnv: off, auto and on, with a device, on one host and on several.
 func TestFromEnv(t *testing.T) {
 	open(t, mr.Config{})
 	log, said := testkit.Logs(slog.LevelDebug)
-	for when, there := range map[string]bool{"": false, "off": false, "auto": true, "on": true} {
-		t.Setenv("UBCOLL_IB", when)
-		b, absent, err := mr.FromEnv(log, nil)
-		require.NoError(t, err, when)
-		require.Equal(t, there, b != nil, when)
-		if !there {
+	for _, k := range []struct {
+		when    string
+		several bool
+		absent  string
+	}{
+		{"off", true, "UBCOLL_IB=off"},
+		{"", true, ""},
+		{"", false, "UBCOLL_IB=auto, and all ranks are on one host"},
+		{"auto", true, ""},
+		{"auto", false, "UBCOLL_IB=auto, and all ranks are on one host"},
+		{"on", true, ""},
+		{"on", false, ""},
+	} {
+		t.Setenv("UBCOLL_IB", k.when)
+		b, absent, err := mr.FromEnv(log, k.several, nil)
+		require.NoError(t, err, k.when)
+		require.Equal(t, k.absent == "", b != nil, k.when)
+		if b == nil {
 			require.ErrorIs(t, absent, fault.ErrNotSupported)
-			require.ErrorContains(t, absent, "UBCOLL_IB=off")
+			require.ErrorContains(t, absent, k.absent)
 		}
 		require.NoError(t, b.Close())
 	}

@@ -24,8 +24,8 @@ import (
 //   - The peer makes its end, connects it, and answers with that one's address, or why it has none.
 //   - What was queued meanwhile leaves; without an end of the peer, in messages on the first connection.
 
-// sides are a wire's connections for writes, reads and calls.
-type sides struct {
+// oneSided is a wire's connections for writes, reads and calls.
+type oneSided struct {
 	adding sync.Mutex
 	lanes  atomic.Pointer[[]*data] // all of the wire's data connections, with these
 	ended  bool                    // no more are made; guarded by adding
@@ -33,33 +33,33 @@ type sides struct {
 	mine struct {
 		sync.RWMutex       // held for reading by those that put; by nobody who handles what the peer puts
 		way          *data // of what this rank puts; nil before the first
-		side         *data // likewise, if it is a connection of its own; nil: not made, or the peer has made none
+		conn         *data // likewise, if it is a connection of its own; nil: not made, or the peer has made none
 	}
 	theirs struct {
 		sync.Mutex
-		side *data // of what the peer puts; nil: not made
+		conn *data // of what the peer puts; nil: not made
 	}
 }
 
-// sideIndex is the index of the peer's in its sink, and of this rank's in order.
-const sideIndex = transport.MostConnections
+// oneSidedIndex is the index of the peer's in its sink, and of this rank's in order.
+const oneSidedIndex = transport.MostConnections
 
-// Bits of Link.over: nothing more of it will come on the peer's side connection; and there is more to come on that than
+// Bits of Link.over: nothing more of it will come on the peer's one-sided connection; and there is more to come on that than
 // other connections tell.
 const (
-	sideBit  = 1 << sideIndex
-	sidedBit = 1 << (sideIndex + 1)
+	oneSidedBit     = 1 << oneSidedIndex
+	alsoOneSidedBit = 1 << (oneSidedIndex + 1)
 )
 
-// sided is Header.Place of an Over frame, of a link that has put something on its side connection.
-const sided = 1
+// alsoOneSided is Header.Place of an Over frame, of a link that has put something on its one-sided connection.
+const alsoOneSided = 1
 
 // every returns all data connections.
-func (w *Wire) every() []*data { return *w.sides.lanes.Load() }
+func (w *Wire) every() []*data { return *w.oneSided.lanes.Load() }
 
 // whole reports whether nothing more of a link will come, by its over.
 func (w *Wire) whole(over uint32) bool {
-	return over&w.all() == w.all() && (over&sidedBit == 0 || over&sideBit != 0)
+	return over&w.all() == w.all() && (over&alsoOneSidedBit == 0 || over&oneSidedBit != 0)
 }
 
 // puts calls f with the connection of what this rank writes, reads and calls. f must not wait.
@@ -68,7 +68,7 @@ func (w *Wire) puts(f func(d *data)) {
 		f(&w.data[w.home(0)])
 		return
 	}
-	m := &w.sides.mine
+	m := &w.oneSided.mine
 	m.RLock()
 	if m.way == nil {
 		m.RUnlock()
@@ -85,7 +85,7 @@ func (w *Wire) putsIf(f func(d *data)) {
 		f(&w.data[w.home(0)])
 		return
 	}
-	m := &w.sides.mine
+	m := &w.oneSided.mine
 	m.RLock()
 	defer m.RUnlock()
 	if m.way != nil {
@@ -93,32 +93,32 @@ func (w *Wire) putsIf(f func(d *data)) {
 	}
 }
 
-// open makes this rank's side connection.
+// open makes this rank's one-sided connection.
 func (w *Wire) open() {
-	m := &w.sides.mine
+	m := &w.oneSided.mine
 	m.Lock()
 	defer m.Unlock()
 	if m.way != nil {
 		return
 	}
 	m.way = &w.data[w.home(0)]
-	d, addr, err := w.side(0)
+	d, addr, err := w.newOneSided(0)
 	if err != nil {
-		w.sideless(err)
+		w.noOneSided(err)
 		return
 	}
-	m.side, m.way = d, d
-	w.control.tell(controlSide, addr.Append(nil), false)
+	m.conn, m.way = d, d
+	w.control.tell(controlMake, addr.Append(nil), false)
 }
 
-// sideless says that what this rank writes goes in messages.
-func (w *Wire) sideless(err error) {
+// noOneSided says that what this rank writes goes in messages.
+func (w *Wire) noOneSided(err error) {
 	w.node.config.Log.Warn("network: no queue pair for one-sided operations, whose data are copied into messages", "peer", w.peer,
 		"err", err)
 }
 
-// side makes an end of a side connection.
-func (w *Wire) side(access ib.Access) (*data, ib.Address, error) {
+// newOneSided makes an end of a one-sided connection.
+func (w *Wire) newOneSided(access ib.Access) (*data, ib.Address, error) {
 	nic, err := w.node.nic()
 	if err != nil {
 		return nil, ib.Address{}, err
@@ -127,8 +127,8 @@ func (w *Wire) side(access ib.Access) (*data, ib.Address, error) {
 	if err != nil {
 		return nil, addr, err
 	}
-	d := &data{Conn: c, side: true}
-	c.Begin(sink{w, sideIndex})
+	d := &data{Conn: c, oneSided: true}
+	c.Begin(sink{w, oneSidedIndex})
 	d.end = end{fd: c.FD(), ready: func() bool { return w.move(d) }, told: c.Told, arm: c.Arm}
 	if err := w.join(d); err != nil {
 		c.Close()
@@ -137,9 +137,9 @@ func (w *Wire) side(access ib.Access) (*data, ib.Address, error) {
 	return d, addr, nil
 }
 
-// join adds a side connection to those of the wire.
+// join adds a one-sided connection to those of the wire.
 func (w *Wire) join(d *data) error {
-	s := &w.sides
+	s := &w.oneSided
 	s.adding.Lock()
 	defer s.adding.Unlock()
 	if s.ended {
@@ -153,22 +153,22 @@ func (w *Wire) join(d *data) error {
 	return nil
 }
 
-// drop ends a side connection that is of no use.
+// drop ends a one-sided connection that is of no use.
 func (w *Wire) drop(d *data) {
 	w.node.poll.remove(&d.end)
 	d.Close()
 }
 
 // shut lets nobody make further connections, and returns all that there are.
-func (s *sides) shut() []*data {
+func (s *oneSided) shut() []*data {
 	s.adding.Lock()
 	defer s.adding.Unlock()
 	s.ended = true
 	return *s.lanes.Load()
 }
 
-// askedSide handles the peer's word that it has made, or made anew, its end of the connection for what it puts.
-func (w *Wire) askedSide(body []byte) error {
+// askedOneSided handles the peer's word that it has made, or made anew, its end of the connection for what it puts.
+func (w *Wire) askedOneSided(body []byte) error {
 	addr, err := ib.ParseAddress(body)
 	switch {
 	case err != nil:
@@ -176,89 +176,89 @@ func (w *Wire) askedSide(body []byte) error {
 	case w.rdma == nil:
 		return fmt.Errorf("%w: it makes a queue pair, and TCP carries the data", frame.ErrFrame)
 	}
-	t := &w.sides.theirs
+	t := &w.oneSided.theirs
 	t.Lock()
 	defer t.Unlock()
 	var mine ib.Address
-	first := t.side == nil
+	first := t.conn == nil
 	if first {
-		t.side, mine, err = w.side(ib.RemoteWrite | ib.RemoteRead)
+		t.conn, mine, err = w.newOneSided(ib.RemoteWrite | ib.RemoteRead)
 	} else {
-		mine, err = t.side.Conn.(*verbs.Conn).Renew(nil)
-		t.side.err = nil
+		mine, err = t.conn.Conn.(*verbs.Conn).Renew(nil)
+		t.conn.err = nil
 	}
 	if err == nil {
-		err = t.side.Conn.(*verbs.Conn).Connect(addr, fmt.Sprint("rank ", w.peer))
+		err = t.conn.Conn.(*verbs.Conn).Connect(addr, fmt.Sprint("rank ", w.peer))
 	}
 	switch {
 	case err == nil:
-		w.control.tell(controlSided, mine.Append(nil), false)
+		w.control.tell(controlMade, mine.Append(nil), false)
 	case errors.Is(err, fault.ErrClosed): // the wire ends
 	case first:
-		if t.side != nil {
-			w.drop(t.side)
-			t.side = nil
+		if t.conn != nil {
+			w.drop(t.conn)
+			t.conn = nil
 		}
 		text := err.Error()
-		w.control.tell(controlSideless, []byte(text[:min(len(text), transport.MaxText)]), false)
+		w.control.tell(controlNotMade, []byte(text[:min(len(text), transport.MaxText)]), false)
 	default:
 		return lostRail(fmt.Sprintf("of rank %d: %v", w.node.config.Rank, err))
 	}
 	return nil
 }
 
-// answeredSide handles the peer's answer: it has connected its end.
-func (w *Wire) answeredSide(body []byte) error {
+// answeredOneSided handles the peer's answer: it has connected its end.
+func (w *Wire) answeredOneSided(body []byte) error {
 	addr, err := ib.ParseAddress(body)
-	m := &w.sides.mine
+	m := &w.oneSided.mine
 	m.Lock()
 	defer m.Unlock()
 	switch {
 	case err != nil:
 		return fmt.Errorf("%w: %w", frame.ErrFrame, err)
-	case m.side == nil:
+	case m.conn == nil:
 		return fmt.Errorf("%w: it answers what this rank has not said", frame.ErrFrame)
 	}
-	err = m.side.Conn.(*verbs.Conn).Connect(addr, fmt.Sprint("rank ", w.peer))
+	err = m.conn.Conn.(*verbs.Conn).Connect(addr, fmt.Sprint("rank ", w.peer))
 	if err != nil && !errors.Is(err, fault.ErrClosed) {
 		return lostRail(fmt.Sprintf("of rank %d: %v", w.node.config.Rank, err))
 	}
 	return nil
 }
 
-// refusedSide handles the peer's answer that it has no end.
-func (w *Wire) refusedSide(why string) error {
-	m := &w.sides.mine
+// refusedOneSided handles the peer's answer that it has no end.
+func (w *Wire) refusedOneSided(why string) error {
+	m := &w.oneSided.mine
 	m.Lock()
 	defer m.Unlock()
-	if m.side == nil {
+	if m.conn == nil {
 		return fmt.Errorf("%w: it answers what this rank has not said", frame.ErrFrame)
 	}
-	d := m.side
-	m.side, m.way = nil, &w.data[w.home(0)]
+	d := m.conn
+	m.conn, m.way = nil, &w.data[w.home(0)]
 	m.way.Conn.(*verbs.Conn).Adopt(d.Conn.(*verbs.Conn))
 	w.drop(d)
-	w.sideless(errors.New(why))
+	w.noOneSided(errors.New(why))
 	return nil
 }
 
-// sideFailed handles the failure of a side connection. This rank's is made anew if the peer has refused what it wrote. Else
+// oneSidedFailed handles the failure of a one-sided connection. This rank's is made anew if the peer has refused what it wrote. Else
 // the control connection will tell why, or the peer makes it anew.
-func (w *Wire) sideFailed(d *data) {
-	m, t := &w.sides.mine, &w.sides.theirs
+func (w *Wire) oneSidedFailed(d *data) {
+	m, t := &w.oneSided.mine, &w.oneSided.theirs
 	m.Lock()
-	if mine := d == m.side; mine {
+	if mine := d == m.conn; mine {
 		w.renew(d)
 	}
 	m.Unlock()
 	t.Lock()
-	if d == t.side {
+	if d == t.conn {
 		d.failed(d.Conn.(*verbs.Conn).End())
 	}
 	t.Unlock()
 }
 
-// renew makes this rank's side connection anew. The caller holds the lock.
+// renew makes this rank's one-sided connection anew. The caller holds the lock.
 func (w *Wire) renew(d *data) {
 	c := d.Conn.(*verbs.Conn)
 	err := c.End()
@@ -266,13 +266,13 @@ func (w *Wire) renew(d *data) {
 		var addr ib.Address
 		if addr, err = c.Renew(w.denied); err == nil {
 			w.node.config.Log.Info("network: the peer's memory has refused a write or a read", "peer", w.peer)
-			w.control.tell(controlSide, addr.Append(nil), false)
+			w.control.tell(controlMake, addr.Append(nil), false)
 		}
 	}
 	d.failed(err)
 }
 
-// failed notes a side connection's failure.
+// failed notes a one-sided connection's failure.
 func (d *data) failed(err error) {
 	if err != nil && d.err == nil {
 		d.err, d.since = err, time.Now()
@@ -286,20 +286,20 @@ func (w *Wire) denied(h frame.Header) {
 	}
 }
 
-// overdueSide ends the wire if a side connection has failed and nothing has come of it.
-func (w *Wire) overdueSide(now time.Time) {
+// overdueOneSided ends the wire if a one-sided connection has failed and nothing has come of it.
+func (w *Wire) overdueOneSided(now time.Time) {
 	var err error
 	late := func(d *data) {
 		if d != nil && d.err != nil && now.Sub(d.since) > silence {
 			err = d.err
 		}
 	}
-	m, t := &w.sides.mine, &w.sides.theirs
+	m, t := &w.oneSided.mine, &w.oneSided.theirs
 	m.RLock()
-	late(m.side)
+	late(m.conn)
 	m.RUnlock()
 	t.Lock()
-	late(t.side)
+	late(t.conn)
 	t.Unlock()
 	if err != nil && !w.ended.Load() {
 		w.cut(lostRail(err.Error()))
@@ -319,12 +319,12 @@ func (l *Link) Read(t transport.Target, p unsafe.Pointer, n int, r *transport.Re
 		return false
 	}
 	w.puts(func(d *data) {
-		if d.side {
+		if d.oneSided {
 			o := l.order.Load()
-			if begun = d.Conn.(*verbs.Conn).Read(h, p, &o.sent[sideIndex], r); begun {
-				l.sided = true
+			if begun = d.Conn.(*verbs.Conn).Read(h, p, &o.sent[oneSidedIndex], r); begun {
+				l.oneSided = true
 				l.queued.Add(1)
-				o.add(sideIndex)
+				o.add(oneSidedIndex)
 			}
 		}
 	})

@@ -71,10 +71,10 @@ func (r *rdmaPair) called(t *testing.T, n int) {
 
 // mine is the first side's queue pair for one-sided operations.
 func (r *rdmaPair) mine() *verbs.Conn {
-	m := &r.ab.sides.mine
+	m := &r.ab.oneSided.mine
 	m.RLock()
 	defer m.RUnlock()
-	return m.side.Conn.(*verbs.Conn)
+	return m.conn.Conn.(*verbs.Conn)
 }
 
 func (r *rdmaPair) end(t *testing.T) {
@@ -222,8 +222,8 @@ func (s *server) deniedSoFar() []transport.Target {
 	return append([]transport.Target(nil), s.denied...)
 }
 
-// TestSideless: without queue pairs of their own, writes and calls go in messages, in order, and both say so.
-func TestSideless(t *testing.T) {
+// TestNoOneSided: without queue pairs of their own, writes and calls go in messages, in order, and both say so.
+func TestNoOneSided(t *testing.T) {
 	for i, what := range []string{"this end", "the other end"} {
 		t.Run(what, func(t *testing.T) {
 			verbstest.Over(t, verbstest.Knobs{"SILENT": "1"}, func(t *testing.T) {
@@ -253,8 +253,8 @@ func TestSideless(t *testing.T) {
 	}
 }
 
-// TestSidesGo: links that have used the connections of one-sided operations leave nothing behind, whatever is under way.
-func TestSidesGo(t *testing.T) {
+// TestOneSidedGo: links that have used the connections of one-sided operations leave nothing behind, whatever is under way.
+func TestOneSidedGo(t *testing.T) {
 	verbstest.Over(t, verbstest.Knobs{"SILENT": "1"}, func(t *testing.T) {
 		r := newRDMAPair(t, 1<<20)
 		from := make([]byte, 1<<20)
