@@ -24,7 +24,7 @@ func FromEnv(log *slog.Logger, several bool, keep func(register.Memory)) (b *Bac
 	switch {
 	case when == "off":
 		return nil, fmt.Errorf("%s=off: %w", env.IB.Name, hw.ErrNotSupported), nil
-	case when == "auto" && !several: // opening devices takes time, and registering pins memory, for nothing
+	case when == "auto" && !several && !env.Requires("verbs"): // opening devices takes time, and registering pins memory, for nothing
 		return nil, fmt.Errorf("%s=auto, and all ranks are on one host: %w", env.IB.Name, hw.ErrNotSupported), nil
 	}
 	config.Keep, config.Log = keep, log

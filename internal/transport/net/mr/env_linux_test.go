@@ -71,6 +71,7 @@ func TestPathFromEnv(t *testing.T) {
 // TestFromEnv: off, auto and on, with a device, on one host and on several.
 func TestFromEnv(t *testing.T) {
 	open(t, mr.Config{})
+	t.Setenv("UBCOLL_REQUIRE", "")
 	log, said := testkit.Logs(slog.LevelDebug)
 	for _, k := range []struct {
 		when    string
