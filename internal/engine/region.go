@@ -68,14 +68,9 @@ func (r *Registration) Region() transport.Region {
 	return transport.Region{Address: t.Address, Key: uint32(t.Keys[0])}
 }
 
-// verbs is what a says in the flags of RDMA devices, as far as they all can do it.
-func (a Access) verbs(b *mr.Backend) (flags verbs.Access) {
-	for right, flag := range map[Access]verbs.Access{LocalWrite: verbs.LocalWrite, RemoteRead: verbs.RemoteRead,
-		RemoteWrite: verbs.RemoteWrite, RemoteAtomic: verbs.RemoteAtomic} {
-		if a&right != 0 {
-			flags |= flag
-		}
-	}
+// verbs is what a says in the flags of RDMA devices, which have the same numbers, as far as all of them can do it.
+func (a Access) verbs(b *mr.Backend) verbs.Access {
+	flags := verbs.Access(a & (LocalWrite | remote))
 	for _, n := range b.NICs() {
 		if n.Device.Limits().Atomics == verbs.AtomicsNone {
 			flags &^= verbs.RemoteAtomic

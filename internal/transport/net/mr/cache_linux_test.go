@@ -112,7 +112,7 @@ func lookup(c *register.Cache, m register.Memory) error {
 	defer claim.Release()
 	h, err := claim.Handle(register.NET)
 	if err == nil {
-		_, err = h.(*mr.Region).For(all)
+		_, err = h.(*mr.Region).For(verbs.LocalWrite | verbs.RemoteWrite)
 	}
 	return err
 }

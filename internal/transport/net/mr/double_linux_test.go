@@ -194,7 +194,7 @@ func TestDoubleAtomics(t *testing.T) {
 		b := open(t, mr.Config{})
 		m, _ := memory(t, 4096)
 		r := registered(t, b, m)
-		_, err := r.For(verbs.LocalWrite | verbs.RemoteWrite | verbs.RemoteRead)
+		_, err := r.For(verbs.LocalWrite | verbs.RemoteWrite)
 		require.NoError(t, err)
 		_, err = r.For(verbs.RemoteAtomic)
 		require.ErrorIs(t, err, mr.ErrAccess)

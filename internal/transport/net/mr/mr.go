@@ -2,8 +2,8 @@
 // so that peers on other hosts can reach it, and it hands out the keys.
 //
 // The cache registers whole allocations: a [Region] has one memory region (MR) on each NIC, over the whole allocation
-// and for everything that the NIC can do there. Its keys are for operations under way; nobody who gets them may keep
-// them. A handle or window that is exported has a Region of its own over exactly its bytes ([Backend.Exact]), so
+// and for what operations need: this process's work requests, and peers' writes. Its keys are for operations under way;
+// nobody who gets them may keep them. A handle or window that is exported has a Region of its own over exactly its bytes ([Backend.Exact]), so
 // closing it ends that access and no other.
 //
 // NICs reuse keys: sooner or later a new registration at the same address gets the rkey of one that has ended. The NIC
@@ -119,7 +119,7 @@ func (b *Backend) open(name string) (idle []string, err error) {
 	if err != nil {
 		return nil, err
 	}
-	n := NIC{Device: d, access: verbs.LocalWrite | verbs.Remote}
+	n := NIC{Device: d, access: verbs.LocalWrite | verbs.RemoteWrite}
 	limits := d.Limits()
 	for number := 1; number <= limits.Ports; number++ {
 		p, err := d.Port(number)
@@ -139,9 +139,6 @@ func (b *Backend) open(name string) (idle []string, err error) {
 	}
 	if n.PD, err = d.AllocPD(); err != nil {
 		return nil, errors.Join(err, d.Close())
-	}
-	if limits.Atomics == verbs.AtomicsNone {
-		n.access &^= verbs.RemoteAtomic
 	}
 	if b.config.Relaxed {
 		n.access |= verbs.RelaxedOrdering

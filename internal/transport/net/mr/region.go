@@ -118,7 +118,7 @@ func (r *Region) String() string {
 	return fmt.Sprintf("%s: %v", strings.Join(names, ", "), r.access)
 }
 
-// region registers n bytes at address for access; nil means for everything possible.
+// region registers n bytes at address for access; nil means for what operations need.
 func (b *Backend) region(m register.Memory, address uint64, n int, access *verbs.Access) (*Region, error) {
 	generation, err := b.begin()
 	if err != nil {
@@ -175,11 +175,11 @@ func (b *Backend) pin(r *Region, access *verbs.Access) error {
 			a = *access | n.access&verbs.RelaxedOrdering
 		}
 		if r.readOnly {
-			a = verbs.RemoteRead
+			a = 0
 		}
 		m, err := register(n, a)
 		if access == nil && i == 0 && errors.Is(err, syscall.EFAULT) {
-			if m, err := register(n, verbs.RemoteRead); err == nil {
+			if m, err := register(n, 0); err == nil {
 				r.readOnly = true
 				r.add(m)
 				continue
