@@ -303,7 +303,7 @@ func TestDoubleFromEnv(t *testing.T) {
 				b, _, err = mr.FromEnv(log, true, nil)
 				require.Nil(t, b)
 				require.ErrorIs(t, err, c.is)
-				require.ErrorContains(t, err, "UBCOLL_REQUIRE=verbs: ")
+				require.ErrorContains(t, err, "UBCOLL_REQUIRE lists verbs: ")
 			})
 		})
 	}

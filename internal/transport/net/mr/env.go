@@ -33,7 +33,7 @@ func FromEnv(log *slog.Logger, several bool, keep func(register.Memory)) (b *Bac
 	case err == nil:
 		return b, nil, nil
 	case env.Requires("verbs"):
-		return nil, nil, fmt.Errorf("%s=verbs: %w", env.Require.Name, err)
+		return nil, nil, fmt.Errorf("%s lists verbs: %w", env.Require.Name, err)
 	case when == "on":
 		return nil, nil, fmt.Errorf("%s=on: %w", env.IB.Name, err)
 	case !errors.Is(err, hw.ErrNotSupported):
