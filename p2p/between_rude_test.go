@@ -85,6 +85,8 @@ func rudely(ctx context.Context, c *ubcoll.Comm, how int, acts bool, pick *rand.
 	if err != nil {
 		return 0, err
 	}
+	pause := func() { time.Sleep(time.Duration(pick.IntN(2000)) * time.Microsecond) }
+	pause() // the peer may be the first, or both
 	ch, err := p2p.Connect(ctx, d, peer, r)
 	if err != nil {
 		return 0, err
@@ -132,7 +134,6 @@ func rudely(ctx context.Context, c *ubcoll.Comm, how int, acts bool, pick *rand.
 	loop("a window's signal", func() error { return w.Signal(ctx, peer) })
 	loop("a window's wait", func() error { return w.Wait(ctx, peer) })
 	loop("a window's flush", func() error { return w.Flush(ctx) })
-	pause := func() { time.Sleep(time.Duration(pick.IntN(2000)) * time.Microsecond) }
 	closeComm := func() error { // this rank's own calls have to end before, the peer's not
 		stop.Store(true)
 		if err := errors.Join(ch.Close(), w.Close()); err != nil && !errors.Is(err, ubcoll.ErrClosed) {

@@ -87,8 +87,9 @@ func (t *Traffic) Add(u Traffic) {
 type Comm struct {
 	ID     uint64
 	Places int // that each endpoint has, numbered from 0
-	// Made is called for each endpoint, once, before the peer can put anything: it may Post, and call nothing else. It
-	// returns what serves the peer's writes and calls; nil: there are none.
+	// Made is called for each endpoint, once, before the peer can put anything: it may Post, and call nothing else. Other
+	// goroutines to which it gives the endpoint may call all its methods before it has returned. It returns what serves
+	// the peer's writes and calls; nil: there are none.
 	Made func(e Endpoint) Server
 }
 

@@ -88,15 +88,14 @@ func (n *Node) Endpoint(id uint64, peer int, expected bool) transport.Endpoint {
 	if l := c.links[peer]; l != nil {
 		return l
 	}
-	l := c.link(n, peer)
-	switch {
-	case c.left || closing:
+	ctx, cancel := context.WithCancelCause(n.ctx)
+	l := c.link(n, peer, cancel)
+	if c.left || closing {
+		cancel(errLinkClosed)
 		l.fail(&transport.Down{Kind: transport.Left, Peer: peer, Err: errLinkClosed})
-	default:
-		var ctx context.Context
-		ctx, l.cancel = context.WithCancelCause(n.ctx)
-		n.making.Go(func() { l.make(ctx, expected) })
+		return l
 	}
+	n.making.Go(func() { l.make(ctx, expected) })
 	return l
 }
 
@@ -130,7 +129,7 @@ func (w *Wire) admit(c *comm, places int, waited bool) error {
 	l := c.links[w.peer]
 	first := l == nil && !c.left
 	if first {
-		l = c.link(w.node, w.peer)
+		l = c.link(w.node, w.peer, func(error) {})
 	}
 	made := l != nil && l.attach(w, waited) == nil
 	if first && !made { // the wire has ended; who wants an endpoint later connects anew

@@ -86,11 +86,10 @@ func (x *place) cameOf(seq uint64) int {
 	return x.came
 }
 
-// link makes the communicator's link to a peer; both are locked.
-func (c *comm) link(n *Node, peer int) *Link {
-	l := &Link{id: c.ID, node: n, comm: c, peer: peer, places: make([]place, c.Places), made: make(chan struct{})}
+// link makes the communicator's link to a peer; both are locked. cancel ends what makes it.
+func (c *comm) link(n *Node, peer int, cancel context.CancelCauseFunc) *Link {
+	l := &Link{id: c.ID, node: n, comm: c, peer: peer, places: make([]place, c.Places), made: make(chan struct{}), cancel: cancel}
 	l.settle = sync.OnceFunc(func() { close(l.made) })
-	l.cancel = func(error) {}
 	c.links[peer] = l
 	if c.Made != nil {
 		l.server = c.Made(l)

@@ -128,7 +128,7 @@ func (e *endpoint) use(call string, place int) bool {
 	switch {
 	case !alone:
 		f.violated("%s while another goroutine posts, grants, puts or revokes", where)
-	case e.inMade && call != "Post":
+	case e.inMade && call != "Post" && inMade():
 		f.violated("%s within Comm.Made", where)
 	case place < 0 || place >= len(e.places):
 		if e.down.Load() == nil {
@@ -278,7 +278,7 @@ func (e *endpoint) usable(call, wrong string) bool {
 	n := e.s.n
 	where := fmt.Sprintf("rank %d's endpoint of rank %d: %s", n.config.Rank, e.s.peer, call)
 	switch {
-	case e.inMade:
+	case e.inMade && inMade():
 		n.f.violated("%s within Comm.Made", where)
 	case wrong != "":
 		n.f.violated("%s: %s", where, wrong)
@@ -377,11 +377,17 @@ func (e *endpoint) Refuse(t transport.Target) {
 }
 
 // inServer reports whether the caller was called by a method of a Server.
-func inServer() bool {
+func inServer() bool { return within("(*endpoint).serve") }
+
+// inMade reports whether the caller was called by Comm.Made.
+func inMade() bool { return within("(*node).add") }
+
+// within reports whether the caller was called by a function of this package.
+func within(function string) bool {
 	var pcs [256]uintptr
-	for frames := runtime.CallersFrames(pcs[:runtime.Callers(2, pcs[:])]); ; {
+	for frames := runtime.CallersFrames(pcs[:runtime.Callers(3, pcs[:])]); ; {
 		frame, more := frames.Next()
-		if strings.HasSuffix(frame.Function, "transporttest.(*endpoint).serve") {
+		if strings.HasSuffix(frame.Function, "transporttest."+function) {
 			return true
 		}
 		if !more {

@@ -147,9 +147,11 @@ func (n *node) Endpoint(comm uint64, peer int, expected bool) transport.Endpoint
 func (n *node) add(e *endpoint) {
 	e.s.eps[e.comm.ID] = e
 	e.inMade = true
+	slow := n.f.delay()
 	n.f.mu.Unlock()
 	if e.comm.Made != nil {
 		e.server = e.comm.Made(e)
+		time.Sleep(slow) // meanwhile those whom Made has told may use e
 	}
 	n.f.mu.Lock()
 	e.inMade = false

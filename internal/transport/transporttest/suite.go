@@ -78,6 +78,7 @@ func Suite(t *testing.T, network func(t testing.TB, configs []transport.Config) 
 		{"pair by one side", testPairByOne},
 		{"pairs by both sides", testPairsByBoth},
 		{"pair before join", testPairBeforeJoin},
+		{"within made", testWithinMade},
 		{"pair after leave", testPairAfterLeave},
 		{"pair of different places", testPairPlaces},
 		{"early puts and grants", testEarly},

@@ -210,6 +210,36 @@ func testPairBeforeJoin(t *testing.T, s *suite) {
 	j.healthy()
 }
 
+// Whoever gets an endpoint from Comm.Made may use it before that has returned, at both ends.
+func testWithinMade(t *testing.T, s *suite) {
+	j := s.job(t, 2)
+	ready := make(chan error, 4)
+	within := func(_ int, e transport.Endpoint) {
+		used := make(chan struct{})
+		go func() {
+			e.Put(0, 1, nil, 0)
+			e.Poll()
+			go func() { ready <- e.Ready(j.within()) }()
+			close(used)
+		}()
+		<-used
+	}
+	for first := range 2 {
+		id := comm + 1 + uint64(first)
+		for r, n := range j.Nodes {
+			require.NoError(t, n.Join(member(id, 1, r, within)))
+		}
+		first := j.Nodes[first].Endpoint(id, 1-first, false)
+		j.word(first, 0, 1)
+		j.word(j.Nodes[first.Peer()].Endpoint(id, 1-first.Peer(), false), 0, 1)
+		j.must("both are ready", func() bool { return len(ready) == 2 })
+		for range 2 {
+			require.NoError(t, <-ready)
+		}
+	}
+	j.healthy()
+}
+
 // A pair of a communicator that the peer has left is refused, with an error that says so, and other communicators of
 // the wire go on. One whose peer had made its side is not refused.
 func testPairAfterLeave(t *testing.T, s *suite) {
