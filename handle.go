@@ -58,6 +58,16 @@ func (m *Remote) Len() int {
 	return m.onesided().Bytes
 }
 
+// String is like "4096 bytes of rank 1: remote write, remote read; host memory, TCP, RDMA; at 0x7f1200000000 by rkey 0x00000342":
+// what peers may do, and how they reach the memory. Address and key are there if this rank uses an RDMA device for it. Whoever
+// knows them can use them, as far as the rights go, until the registration closes. Local.
+func (m *Remote) String() string {
+	if m.onesided() == nil {
+		return "no remote memory"
+	}
+	return m.onesided().String()
+}
+
 // Close ends the import: channels made with it return [ErrClosed]. Local, does not wait; ErrClosed the second time.
 func (m *Remote) Close() error {
 	if m.onesided() == nil {

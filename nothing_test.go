@@ -98,7 +98,7 @@ func (k call) returnsError() bool {
 var answers = map[string]string{"Buffer.Device": "host", "Comm.LastOp": "no operation yet", "Comm.LocalRank": "-1",
 	"Comm.Rank": "-1", "Op.String": "none", "OpInfo.String": "no operation yet", "Remote.Rank": "-1", "Vec.Type": "invalid",
 	"Access.String": "none", "Transports.String": "none", "Registration.Access": "none", "Registration.Transports": "none",
-	"Remote.Access": "none", "Window.Flags": "default", "WindowFlags.String": "default", "p2p.Channel.Peer": "-1",
+	"Remote.Access": "none", "Remote.String": "no remote memory", "Window.Flags": "default", "WindowFlags.String": "default", "p2p.Channel.Peer": "-1",
 	"p2p.Semaphore.Peer": "-1",
 	"Comm.Explain": "communicator: it is nil or the zero value: it comes from Open, Main, Run, Local, Dup or Split, and is " +
 		"nil where Split was given a negative color: invalid argument"}

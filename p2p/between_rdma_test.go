@@ -7,6 +7,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"regexp"
 	"strings"
 	"testing"
 
@@ -43,6 +44,9 @@ func inPlace(ctx context.Context, t *testing.T, c *ubcoll.Comm) error {
 	}
 	ch, err := p2p.Connect(ctx, c, peer, r)
 	if err != nil {
+		return err
+	}
+	if err := shown(ctx, c, r); err != nil {
 		return err
 	}
 	w, err := c.RegisterWindow(ctx, b.Vec(), ubcoll.WindowDefault)
@@ -103,6 +107,27 @@ func inPlace(ctx context.Context, t *testing.T, c *ubcoll.Comm) error {
 	}
 	require.ErrorIs(t, err, ubcoll.ErrStale)
 	return coll.Barrier(ctx, c)
+}
+
+// shown checks what an imported handle shows.
+func shown(ctx context.Context, c *ubcoll.Comm, r *ubcoll.Registration) error {
+	handle, err := r.MarshalBinary()
+	if err != nil {
+		return err
+	}
+	theirs := make([]byte, 2*len(handle))
+	if err := coll.AllGather(ctx, c, ubcoll.Of(theirs), ubcoll.Of(handle)); err != nil {
+		return err
+	}
+	m, err := c.Import(theirs[(1-c.Rank())*len(handle):][:len(handle)])
+	if err != nil {
+		return err
+	}
+	want := fmt.Sprintf("^%d bytes of rank %d: local write, remote write, remote read; RDMA; at 0x[0-9a-f]+ by rkey 0x[0-9a-f]+$", 8<<20, 1-c.Rank())
+	if s := m.String(); !regexp.MustCompile(want).MatchString(s) {
+		return conform.Fail(c, "the handle is %q, not %q", s, want)
+	}
+	return m.Close()
 }
 
 // TestRDMAInfo: LastOp says of each buffer of a collective or message whether RDMA devices have it, and if not, why. What

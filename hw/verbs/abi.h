@@ -14,6 +14,7 @@
 #include <sys/types.h>
 
 enum { // enum ibv_access_flags
+	UBV_REREG_ACCESS = 1 << 2, // enum ibv_rereg_mr_flags
 	UBV_ACCESS_LOCAL_WRITE = 1,
 	UBV_ACCESS_REMOTE_WRITE = 2,
 	UBV_ACCESS_REMOTE_READ = 4,
@@ -362,6 +363,7 @@ typedef struct {
 	F(int, dealloc_pd, (ubv_pd *)) \
 	F(ubv_mr *, reg_mr, (ubv_pd *, void *, size_t, int)) \
 	F(ubv_mr *, reg_mr_iova2, (ubv_pd *, void *, size_t, uint64_t, unsigned)) \
+	F(int, rereg_mr, (ubv_mr *, int, ubv_pd *, void *, size_t, int)) \
 	F(int, dereg_mr, (ubv_mr *)) \
 	F(ubv_comp_channel *, create_comp_channel, (ubv_context *)) \
 	F(int, destroy_comp_channel, (ubv_comp_channel *)) \

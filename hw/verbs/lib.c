@@ -134,6 +134,13 @@ int ubv_reg_dmabuf(ubv_pd *pd, uint64_t offset, size_t length, uint64_t iova, in
 	MAKE(mr, ubv.reg_dmabuf_mr(pd, offset, length, iova, fd, access));
 }
 
+// ibv_rereg_mr returns numbers of its own (enum ibv_rereg_mr_err_code), and sets errno where the kernel has refused.
+int ubv_rereg(ubv_mr *mr, unsigned access) {
+	errno = 0;
+	int r = ubv.rereg_mr(mr, UBV_REREG_ACCESS, 0, 0, 0, access);
+	return r == 0 ? 0 : r > 0 ? r : errno ? errno : EINVAL;
+}
+
 int ubv_dereg(ubv_mr *mr) { DO(ubv.dereg_mr(mr)); }
 
 int ubv_create_channel(ubv_context *context, ubv_comp_channel **channel) {

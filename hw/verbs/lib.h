@@ -45,6 +45,7 @@ int ubv_alloc_pd(ubv_context *context, ubv_pd **pd);
 int ubv_dealloc_pd(ubv_pd *pd);
 int ubv_reg(ubv_pd *pd, uintptr_t address, size_t length, unsigned access, ubv_mr **mr);
 int ubv_reg_dmabuf(ubv_pd *pd, uint64_t offset, size_t length, uint64_t iova, int fd, unsigned access, ubv_mr **mr);
+int ubv_rereg(ubv_mr *mr, unsigned access);
 int ubv_dereg(ubv_mr *mr);
 
 int ubv_create_channel(ubv_context *context, ubv_comp_channel **channel);

@@ -112,6 +112,9 @@ func (m *MR) RKey() RKey { return 0 }
 // PD is not supported here.
 func (m *MR) PD() *PD { return nil }
 
+// Rereg is not supported here.
+func (m *MR) Rereg(Access) error { return errOther }
+
 // FD is not supported here.
 func (c *Channel) FD() int { return -1 }
 

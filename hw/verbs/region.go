@@ -204,6 +204,25 @@ func (m *MR) RKey() RKey { return m.rkey }
 // PD is the region's protection domain.
 func (m *MR) PD() *PD { return m.pd }
 
+// Rereg changes the access of the region, and perhaps its keys: give peers RKey again. No work may use it meanwhile, here or at
+// a peer, and no other method be called. After an error the region is of no use, but for Close; [hw.ErrNotSupported] says that the
+// device cannot, and then nothing has changed. (ibv_rereg_mr)
+func (m *MR) Rereg(access Access) error {
+	d := m.pd.device
+	what := fmt.Sprintf("%d bytes at %#x, %v, for %v", m.bytes, m.base, m.rkey, access)
+	if m.closed.Load() {
+		return fmt.Errorf("%v of %s: %w", m.rkey, d.name, fault.ErrClosed)
+	}
+	if err := m.pd.refuse(m.base, m.bytes, access); err != nil {
+		return fmt.Errorf("%s cannot register %s: %w", d.name, what, err)
+	}
+	if err := d.check("ibv_rereg_mr", what, C.ubv_rereg(m.mr, C.unsigned(access))); err != nil {
+		return err
+	}
+	m.access, m.lkey, m.rkey = access, LKey(m.mr.lkey), RKey(m.mr.rkey)
+	return nil
+}
+
 // Close takes the memory from the device and unpins it. Work that still uses it fails; at the peer, with RemoteAccess.
 // It may block as long as unpinning takes. After an error the region is still there. (ibv_dereg_mr)
 func (m *MR) Close() error {

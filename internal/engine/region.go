@@ -1,9 +1,6 @@
 package engine
 
 import (
-	"errors"
-
-	"github.com/ubcoll/ubcoll/fault"
 	"github.com/ubcoll/ubcoll/hw/verbs"
 	"github.com/ubcoll/ubcoll/internal/transport"
 	"github.com/ubcoll/ubcoll/internal/transport/net/mr"
@@ -50,11 +47,7 @@ func (r *Registration) endExact() error {
 	if x == nil {
 		return nil
 	}
-	err := x.Close()
-	if errors.Is(err, fault.ErrClosed) {
-		return nil
-	}
-	return err
+	return x.Close()
 }
 
 // Region is how ranks of other hosts reach the exported bytes by RDMA; zero: they do not.

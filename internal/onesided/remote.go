@@ -8,6 +8,7 @@ import (
 
 	"github.com/ubcoll/ubcoll/fault"
 	"github.com/ubcoll/ubcoll/hw/cpu"
+	"github.com/ubcoll/ubcoll/hw/verbs"
 	"github.com/ubcoll/ubcoll/internal/engine"
 	"github.com/ubcoll/ubcoll/internal/transport"
 )
@@ -105,6 +106,15 @@ func (sp *Space) reach(rank int, e engine.Export) (*Remote, error) {
 	var err error
 	m.ptr, err = m.Memory.Resolve(e.At, e.Bytes)
 	return m, err
+}
+
+// String is what users see: see ubcoll.Remote.
+func (m *Remote) String() string {
+	s := fmt.Sprintf("%d bytes of rank %d: %v; %v", m.Bytes, m.Rank, m.Access, m.Transports)
+	if g := m.region.Load(); g != nil && g.Key != 0 {
+		s += fmt.Sprintf("; at %#x by %v", g.Address, verbs.RKey(g.Key))
+	}
+	return s
 }
 
 // Close ends the import.

@@ -109,6 +109,7 @@ SAME(context, num_comp_vectors) SAME(context, mutex) SAME(context, abi_compat)
 		sizeof(struct verbs_context) - offsetof(struct verbs_context, theirs), "verbs_context." #theirs);
 BACK(query_port, query_port) BACK(query_device_ex, query_device_ex) BACK(sz, sz) BACK(context, context)
 
+VALUE(UBV_REREG_ACCESS, IBV_REREG_MR_CHANGE_ACCESS)
 VALUE(UBV_ACCESS_LOCAL_WRITE, IBV_ACCESS_LOCAL_WRITE) VALUE(UBV_ACCESS_REMOTE_WRITE, IBV_ACCESS_REMOTE_WRITE)
 VALUE(UBV_ACCESS_REMOTE_READ, IBV_ACCESS_REMOTE_READ) VALUE(UBV_ACCESS_REMOTE_ATOMIC, IBV_ACCESS_REMOTE_ATOMIC)
 VALUE(UBV_ACCESS_ON_DEMAND, IBV_ACCESS_ON_DEMAND) VALUE(UBV_ACCESS_RELAXED_ORDERING, IBV_ACCESS_RELAXED_ORDERING)

@@ -155,6 +155,11 @@ func (w *Wire) join(d *data) error {
 
 // drop ends a one-sided connection that is of no use.
 func (w *Wire) drop(d *data) {
+	s := &w.oneSided
+	s.adding.Lock()
+	lanes := slices.DeleteFunc(slices.Clone(w.every()), func(x *data) bool { return x == d })
+	s.lanes.Store(&lanes)
+	s.adding.Unlock()
 	w.node.poll.remove(&d.end)
 	d.Close()
 }

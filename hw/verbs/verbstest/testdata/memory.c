@@ -235,6 +235,26 @@ ubv_mr *ibv_reg_dmabuf_mr(ubv_pd *v, uint64_t offset, size_t n, uint64_t iova, i
 	return m;
 }
 
+// The keys change, as they may.
+int ibv_rereg_mr(ubv_mr *v, int flags, ubv_pd *p, void *address, size_t n, int access) {
+	mr *m = (mr *)v;
+	ENTER(rereg_mr);
+	uint32_t i = v->handle;
+	if (i >= n_keys || keys[i].mr != m)
+		die("rereg_mr: this region was deregistered");
+	if (flags != UBV_REREG_ACCESS || p || address || n)
+		return EINVAL;
+	int bad = bad_access(access & ~OPTIONAL);
+	if (bad)
+		return bad;
+	if (access & UBV_ACCESS_LOCAL_WRITE && !writable(m->base, v->length))
+		return EFAULT;
+	m->access = access & ~OPTIONAL;
+	v->lkey = i << 8 | (keys[i].tag++ % knob.tags & 0xff);
+	v->rkey = v->lkey | 1u << 31;
+	return 0;
+}
+
 int ibv_dereg_mr(ubv_mr *v) {
 	mr *m = (mr *)v;
 	ENTER(dereg_mr);

@@ -341,12 +341,5 @@ func (c *Conn) await(over func() bool) {
 
 const patience = time.Second
 
-// Posted counts what has been posted to the present queue pair.
-func (c *Conn) Posted() ib.PostCounts {
-	c.sending.Lock()
-	defer c.sending.Unlock()
-	return c.qp.Posted()
-}
-
 // Queued is how many puts and messages wait or are under way.
 func (c *Conn) Queued() int { return int(c.queued.Load()) }
