@@ -13,8 +13,11 @@
 #include <stdint.h>
 #include <sys/types.h>
 
+enum { // enum ibv_rereg_mr_flags
+	UBV_REREG_ACCESS = 1 << 2,
+};
+
 enum { // enum ibv_access_flags
-	UBV_REREG_ACCESS = 1 << 2, // enum ibv_rereg_mr_flags
 	UBV_ACCESS_LOCAL_WRITE = 1,
 	UBV_ACCESS_REMOTE_WRITE = 2,
 	UBV_ACCESS_REMOTE_READ = 4,

@@ -64,33 +64,26 @@ func (w *Wire) whole(over uint32) bool {
 
 // puts calls f with the connection of what this rank writes, reads and calls. f must not wait.
 func (w *Wire) puts(f func(d *data)) {
-	if w.rdma == nil {
-		f(&w.data[w.home(0)])
-		return
-	}
-	m := &w.oneSided.mine
-	m.RLock()
-	if m.way == nil {
-		m.RUnlock()
+	if !w.putsIf(f) {
 		w.open()
-		m.RLock()
+		w.putsIf(f)
 	}
-	defer m.RUnlock()
-	f(m.way)
 }
 
-// putsIf is puts, unless nothing was put so far.
-func (w *Wire) putsIf(f func(d *data)) {
+// putsIf is puts, unless nothing was put so far. It reports whether it has called f.
+func (w *Wire) putsIf(f func(d *data)) bool {
 	if w.rdma == nil {
 		f(&w.data[w.home(0)])
-		return
+		return true
 	}
 	m := &w.oneSided.mine
 	m.RLock()
 	defer m.RUnlock()
-	if m.way != nil {
-		f(m.way)
+	if m.way == nil {
+		return false
 	}
+	f(m.way)
+	return true
 }
 
 // open makes this rank's one-sided connection.

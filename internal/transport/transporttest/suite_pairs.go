@@ -224,19 +224,26 @@ func testWithinMade(t *testing.T, s *suite) {
 		}()
 		<-used
 	}
-	for first := range 2 {
-		id := comm + 1 + uint64(first)
+	for active := range 2 {
+		id := comm + 1 + uint64(active)
 		for r, n := range j.Nodes {
 			require.NoError(t, n.Join(member(id, 1, r, within)))
 		}
-		first := j.Nodes[first].Endpoint(id, 1-first, false)
-		j.word(first, 0, 1)
-		j.word(j.Nodes[first.Peer()].Endpoint(id, 1-first.Peer(), false), 0, 1)
+		for _, r := range []int{active, 1 - active} {
+			j.word(j.Nodes[r].Endpoint(id, 1-r, false), 0, 1)
+		}
 		j.must("both are ready", func() bool { return len(ready) == 2 })
 		for range 2 {
 			require.NoError(t, <-ready)
 		}
 	}
+	closed := make(chan struct{})
+	require.NoError(t, j.Nodes[0].Join(member(comm+3, 1, 0, func(_ int, e transport.Endpoint) {
+		go func() { e.Close(); close(closed) }()
+	})))
+	e := j.Nodes[0].Endpoint(comm+3, 1, false)
+	<-closed
+	require.Error(t, e.Ready(j.within()))
 	j.healthy()
 }
 
