@@ -1,6 +1,7 @@
 package cpu
 
 import (
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -112,7 +113,40 @@ func TestNear(t *testing.T) {
 			require.Equal(t, []int{k.cache, k.node}, []int{cache, node})
 		})
 	}
-	cache, node := Near()
+	cache, node := Near() // of this machine
 	require.GreaterOrEqual(t, cache, -1)
 	require.GreaterOrEqual(t, node, -1)
+}
+
+// TestDistance: how far a memory node is, is what the firmware says of the nearest processor.
+func TestDistance(t *testing.T) {
+	dir := t.TempDir()
+	write := func(name, content string) {
+		require.NoError(t, os.MkdirAll(filepath.Dir(filepath.Join(dir, name)), 0o755))
+		require.NoError(t, os.WriteFile(filepath.Join(dir, name), []byte(content+"\n"), 0o644))
+	}
+	write("online", "0-1,4")
+	for node, k := range map[int]struct{ cpus, distance string }{
+		0: {"0-3", "10 21 32"}, 1: {"4-7", "21 10 31"}, 4: {"8", "32 31 10"}, 5: {"9", "x 21"},
+	} {
+		write(fmt.Sprintf("node%d/cpulist", node), k.cpus)
+		write(fmt.Sprintf("node%d/distance", node), k.distance)
+	}
+	for _, k := range []struct {
+		name string
+		node int
+		cpus []int
+		want int
+	}{
+		{"its own", 1, []int{5}, 10},
+		{"another", 1, []int{2}, 21},
+		{"the nearer of two", 4, []int{0, 6}, 31},
+		{"one without a number", 5, []int{0}, 0},
+		{"one without processors of ours", 0, []int{40}, 0},
+		{"no such node", 3, []int{0}, 0},
+		{"none", -1, []int{0}, 0},
+	} {
+		t.Run(k.name, func(t *testing.T) { require.Equal(t, k.want, distanceIn(dir, k.node, k.cpus)) })
+	}
+	require.GreaterOrEqual(t, Distance(0), 0)
 }

@@ -98,11 +98,30 @@ func nearIn(dir string, cpus []int) (first, node int) {
 	return first, node
 }
 
+// Distance returns how far a memory node is from the nearest of the processors of Affinity, as the firmware says: 10 for their
+// own node, more for others. It is 0 if there is no such node, or if the system does not say.
+func Distance(node int) int { return distanceIn("/sys/devices/system/node", node, Affinity()) }
+
+func distanceIn(dir string, node int, cpus []int) (least int) {
+	line, _ := readLine(dir, "node"+strconv.Itoa(node), "distance") // to each node that is online, in order
+	all := strings.Fields(line)
+	for i, other := range readList(dir, "online") {
+		near := readList(dir, "node"+strconv.Itoa(other), "cpulist")
+		if i >= len(all) || !slices.ContainsFunc(cpus, func(c int) bool { return slices.Contains(near, c) }) {
+			continue
+		}
+		if d, err := strconv.Atoi(all[i]); err == nil && (least == 0 || d < least) {
+			least = d
+		}
+	}
+	return least
+}
+
 func containsAll(set, cpus []int) bool {
 	return !slices.ContainsFunc(cpus, func(c int) bool { return !slices.Contains(set, c) })
 }
 
-// readList reads a list of processors like "0-3,8", and leaves out what it cannot parse.
+// readList reads a list of processors or nodes like "0-3,8", and leaves out what it cannot parse.
 func readList(path ...string) (cpus []int) {
 	line, _ := readLine(path...)
 	for part := range strings.SplitSeq(line, ",") {

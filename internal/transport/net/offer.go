@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"time"
 
@@ -14,64 +15,72 @@ import (
 	"github.com/ubcoll/ubcoll/internal/transport/net/verbs"
 )
 
-// On the control connection both sides offer queue pairs, as many as the lesser of them are connected, and both ping over
-// each. Only if all of that has worked at both sides do they carry the data; then there are no data connections of TCP.
-// Each side writes before it reads:
+// On the control connection both sides offer queue pairs, some on each of their NICs, with its index; rail i talks to rail i.
+// On each as many as the lesser of the two sides has are connected, and both ping over each. Those for which all of that has
+// worked at both sides carry the data; then there are no data connections of TCP. Each side writes before it reads:
 //
-//	offer   how many addresses (1), and the addresses, with room for MostConnections
-//	state   one byte: connected, or not
-//	state   one byte: pinged, or not
+//	offer   how many pairs (1), and of each the NIC's index (1) and the address, with room for MostConnections
+//	state   one byte: the pairs that are connected, by bits
+//	state   one byte: those that have pinged
 
 const (
-	offerSize = 1 + transport.MostConnections*ib.AddressSize
+	pairSize  = 1 + ib.AddressSize
+	offerSize = 1 + transport.MostConnections*pairSize
 	pingLimit = 2 * time.Second
 )
 
 // rdma is what a node has of RDMA.
 type rdma struct {
 	mu       sync.Mutex
-	nic      *verbs.NIC // once a pair was made
-	err      error      // why there is none
+	nics     []*verbs.NIC // those of use, once a pair was made
+	err      error        // why the others are of none
 	told     sync.Once
-	watching sync.WaitGroup // counts the goroutine that watches it
+	lacks    sync.Once
+	watching sync.WaitGroup // counts the goroutines that watch them
 }
 
-// open returns the NIC that pairs are made on.
-func (n *Node) nic() (*verbs.NIC, error) {
+// nics returns the NICs that pairs are made on, and why others are of no use.
+func (n *Node) nics() ([]*verbs.NIC, error) {
 	r := &n.rdma
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.nic == nil && r.err == nil {
-		on := n.config.NICs.NICs()[0]
+	if r.nics == nil && r.err == nil {
 		path, _ := n.config.NICs.Wires()
-		path.Port = on.Ports[0]
-		if r.nic, r.err = verbs.Open(on.PD, 0, path); r.err == nil {
-			r.watching.Go(n.watch)
+		for i, on := range n.config.NICs.NICs() {
+			path.Port = on.Ports[0]
+			nic, err := verbs.Open(on.PD, i, path)
+			if err != nil {
+				r.err = errors.Join(r.err, err)
+				continue
+			}
+			r.nics = append(r.nics, nic)
+			r.watching.Go(func() { n.watch(nic) })
 		}
 	}
-	return r.nic, r.err
+	return r.nics, r.err
 }
 
-// watch ends all wires over RDMA once the NIC is of no use.
-func (n *Node) watch() {
-	err := n.rdma.nic.Watch(n.ctx)
+// watch ends all wires over a NIC once that is of no use.
+func (n *Node) watch(nic *verbs.NIC) {
+	err := nic.Watch(n.ctx)
 	if err == nil {
 		return
 	}
 	for _, w := range n.all() {
-		if w.rdma != nil {
+		if w.rdma != nil && slices.ContainsFunc(w.every(), func(d *data) bool { return d.Conn.(*verbs.Conn).NIC() == nic }) {
 			w.cut(lostRail(fmt.Sprintf("of rank %d: %v", n.config.Rank, err)))
 		}
 	}
 }
 
-// close closes the NIC, after all connections. The node's ctx has ended.
+// close closes the NICs, after all connections. The node's ctx has ended.
 func (r *rdma) close() error {
 	r.watching.Wait()
-	if r.nic == nil {
-		return nil
+	var errs []error
+	for _, nic := range r.nics {
+		errs = append(errs, nic.Close())
 	}
-	return r.nic.Close()
+	return errors.Join(errs...)
 }
 
 // queuePairs makes this side's queue pairs, and their offer. What cannot be made is not offered: err says why.
@@ -80,17 +89,20 @@ func (n *Node) queuePairs() (pairs []*verbs.Conn, offer []byte, err error) {
 	if n.config.NICs == nil {
 		return nil, offer, errors.New("this rank has no RDMA device")
 	}
-	nic, err := n.nic()
+	nics, err := n.nics()
 	_, count := n.config.NICs.Wires()
-	for err == nil && len(pairs) < count {
-		var c *verbs.Conn
-		var a ib.Address
-		if c, a, err = verbs.New(nic, n.config.Find, ib.RemoteWrite); err == nil {
-			pairs, offer = append(pairs, c), a.Append(offer)
+	failed := map[*verbs.NIC]bool{}
+	for i := range count * len(nics) {
+		nic := nics[i%len(nics)]
+		if len(pairs) == transport.MostConnections || failed[nic] {
+			continue
 		}
-	}
-	if len(pairs) > 0 { // fewer than asked for will do
-		err = nil
+		c, a, failure := verbs.New(nic, n.config.Find, ib.RemoteWrite)
+		if failure != nil {
+			failed[nic], err = true, errors.Join(err, failure)
+			continue
+		}
+		pairs, offer = append(pairs, c), a.Append(append(offer, byte(nic.Index())))
 	}
 	offer[0] = byte(len(pairs))
 	return pairs, offer, err
@@ -124,59 +136,119 @@ func (n *Node) offering(ctx context.Context, peer int, control bool, agreed *[]*
 	}
 }
 
-// agree returns the pairs that both sides have connected; it closes all others. none is why this side offers none. Errors
-// are the control connection's, or that there must be pairs.
+// lacks says aloud, once, that wires have fewer queue pairs than this rank could use.
+func (n *Node) lacks(peer, pairs, wanted int, err error) {
+	n.rdma.lacks.Do(func() {
+		n.config.Log.Warn("network: fewer queue pairs than this rank offers (of later wires LastOp names the devices)", "peer", peer,
+			"pairs", pairs, "wanted", wanted, "err", err)
+	})
+}
+
+// meet puts pairs of this side with addresses of the peer's offer: on each NIC the first with the first, in the order of both
+// offers. The others are closed.
+func meet(mine []*verbs.Conn, theirs []byte) (pairs []*verbs.Conn, addrs []ib.Address, err error) {
+	count, rest := int(theirs[0]), theirs[1:]
+	if count > transport.MostConnections {
+		err = fmt.Errorf("an offer of %d queue pairs: %w", count, errStranger)
+	}
+	of := map[int][]ib.Address{}
+	for ; count > 0 && err == nil; count, rest = count-1, rest[pairSize:] {
+		var a ib.Address
+		if a, err = ib.ParseAddress(rest[1:pairSize]); err == nil {
+			of[int(rest[0])] = append(of[int(rest[0])], a)
+		}
+	}
+	for _, c := range mine {
+		left := of[c.NIC().Index()]
+		if len(left) == 0 || err != nil {
+			c.Close()
+			continue
+		}
+		pairs, addrs = append(pairs, c), append(addrs, left[0])
+		of[c.NIC().Index()] = left[1:]
+	}
+	return pairs, addrs, err
+}
+
+// agree returns the pairs that both sides have connected; it closes all others. none is why this side does not offer all.
+// Errors are the control connection's, or that there must be pairs.
 func (n *Node) agree(ctx context.Context, peer int, p *dialProbe, pairs []*verbs.Conn, offer []byte, none error) (agreed []*verbs.Conn, err error) {
-	defer func() { closePairs(pairs[len(agreed):]) }()
 	theirs := make([]byte, offerSize)
 	if err := errors.Join(p.write(append(offer, theirs[len(offer):]...))(), p.read(theirs)()); err != nil {
+		closePairs(pairs)
 		return nil, err
 	}
-	count := int(theirs[0])
+	pairs, addrs, err := meet(pairs, theirs)
 	switch {
-	case count > transport.MostConnections:
-		return nil, fmt.Errorf("an offer of %d queue pairs: %w", count, errStranger)
+	case err != nil:
+		return nil, err
 	case n.config.NICs == nil && !env.Requires("verbs"): // nobody has asked for RDMA here
 		return nil, nil
-	case none != nil:
+	case pairs == nil && none != nil:
 		return nil, n.fallsBack(peer, none)
-	case count == 0:
+	case theirs[0] == 0:
 		return nil, n.fallsBack(peer, errors.New("it offers none"))
+	case pairs == nil:
+		return nil, n.fallsBack(peer, errors.New("it offers none on the same NIC"))
 	}
-	pairs, rest := pairs[:min(len(pairs), count)], pairs[min(len(pairs), count):]
-	closePairs(rest)
-	connect := func(i int) error {
-		a, err := ib.ParseAddress(theirs[1+i*ib.AddressSize:][:ib.AddressSize])
-		if err != nil {
-			return err
-		}
-		return pairs[i].Connect(a, fmt.Sprint("rank ", peer))
-	}
+	connect := func(i int) error { return pairs[i].Connect(addrs[i], fmt.Sprint("rank ", peer)) }
 	ping := func(i int) error {
 		ctx, cancel := context.WithTimeoutCause(ctx, pingLimit, fault.ErrTimeout)
 		defer cancel()
 		return pairs[i].Ping(ctx)
 	}
+	good, why := byte(1<<len(pairs)-1), none
 	for _, try := range []func(i int) error{connect, ping} {
-		var failed error
-		for i := 0; i < len(pairs) && failed == nil; i++ {
-			failed = try(i)
-		}
-		state, reply := []byte{goOn}, []byte{0}
-		if failed != nil {
-			state[0] = goBack
-		}
-		if err := errors.Join(p.write(state)(), p.read(reply)()); err != nil {
+		mine, err := tryAll(good, try)
+		reply := []byte{0}
+		if err := errors.Join(p.write([]byte{mine})(), p.read(reply)()); err != nil {
+			closePairs(pairs)
 			return nil, err
 		}
-		if failed == nil && reply[0] != goOn {
-			failed = errors.New("its side has failed")
+		if err == nil && mine&^reply[0] != 0 {
+			err = errors.New("its side has failed")
 		}
-		if failed != nil {
-			return nil, n.fallsBack(peer, failed)
+		good, why = mine&reply[0], errors.Join(why, err)
+	}
+	for i, c := range pairs {
+		if good&(1<<i) == 0 {
+			c.Close()
+			continue
+		}
+		agreed = append(agreed, c)
+	}
+	if agreed == nil {
+		return nil, n.fallsBack(peer, why)
+	}
+	_, each := n.config.NICs.Wires()
+	if wanted := min(each*len(n.config.NICs.NICs()), transport.MostConnections); len(agreed) < wanted {
+		if why == nil {
+			why = fmt.Errorf("it offers %d", theirs[0])
+		}
+		n.lacks(peer, len(agreed), wanted, why)
+	}
+	return agreed, nil
+}
+
+// tryAll calls try for each bit of a set, side by side, and returns those for which it has worked, and an error of the others.
+func tryAll(set byte, try func(i int) error) (good byte, err error) {
+	var errs [8]error
+	var done sync.WaitGroup
+	for i := range errs {
+		if set&(1<<i) != 0 {
+			done.Go(func() { errs[i] = try(i) })
 		}
 	}
-	return pairs, nil
+	done.Wait()
+	for i, failed := range errs {
+		switch {
+		case failed != nil:
+			err = failed
+		case set&(1<<i) != 0:
+			good |= 1 << i
+		}
+	}
+	return good, err
 }
 
 func closePairs(pairs []*verbs.Conn) {

@@ -13,6 +13,7 @@ import (
 	ib "github.com/ubcoll/ubcoll/hw/verbs"
 	"github.com/ubcoll/ubcoll/internal/transport"
 	"github.com/ubcoll/ubcoll/internal/transport/net/frame"
+	"github.com/ubcoll/ubcoll/internal/transport/net/mr"
 	"github.com/ubcoll/ubcoll/internal/transport/net/verbs"
 )
 
@@ -110,11 +111,12 @@ func (w *Wire) noOneSided(err error) {
 		"err", err)
 }
 
-// newOneSided makes an end of a one-sided connection.
+// newOneSided makes an end of a one-sided connection, on the first NIC: peers know only its key of what is exported.
 func (w *Wire) newOneSided(access ib.Access) (*data, ib.Address, error) {
-	nic, err := w.node.nic()
-	if err != nil {
-		return nil, ib.Address{}, err
+	nic := w.data[0].Conn.(*verbs.Conn).NIC()
+	if nic.Index() != 0 {
+		return nil, ib.Address{}, fmt.Errorf("the first RDMA devices do not reach each other, and %s is not one: %w", nic.Name(),
+			fault.ErrNotSupported)
 	}
 	c, addr, err := verbs.New(nic, w.node.config.Find, access)
 	if err != nil {
@@ -332,5 +334,5 @@ func (l *Link) Read(t transport.Target, p unsafe.Pointer, n int, r *transport.Re
 // target is the head of what goes to or comes from a target.
 func (l *Link) target(k frame.Kind, t transport.Target, n int) frame.Header {
 	return frame.Header{Kind: k, Place: t.Slot, Comm: l.id, Seq: t.Key, Length: uint64(n), Offset: t.Offset,
-		Landing: frame.Landing{Address: t.Region.Address, Key: t.Region.Key}}
+		Landing: frame.Landing{Address: t.Region.Address, Keys: [mr.MostNICs]uint32{t.Region.Key}}}
 }

@@ -13,6 +13,7 @@ import (
 	"github.com/ubcoll/ubcoll/internal/env"
 	"github.com/ubcoll/ubcoll/internal/transport"
 	"github.com/ubcoll/ubcoll/internal/transport/net/frame"
+	"github.com/ubcoll/ubcoll/internal/transport/net/verbs"
 )
 
 // rail is a way to a peer: an address of this host that UBCOLL_NET names, and one of the peer's in the same subnet.
@@ -61,8 +62,8 @@ func (p path) String() string {
 	return fmt.Sprintf("%s, between %v and %v,", p.name, a, b)
 }
 
-// lay finds out over which rails the wire's connections go. Both ends see the same ones.
-func (w *Wire) lay(fds []int) {
+// lay finds out over which rails the wire's connections go, or which NICs. Both ends see the same ones.
+func (w *Wire) lay(fds []int, pairs []*verbs.Conn) {
 	var names []string
 	on := func(fd int) int { // an error means that the connection has ended, and so will its wire
 		at, _ := pathOf(fd)
@@ -73,11 +74,17 @@ func (w *Wire) lay(fds []int) {
 		}
 		return i
 	}
-	if w.rdma != nil { // the control connection's alone
+	if w.rdma != nil { // the only rail is the control connection's
 		on(fds[0])
-		for i := range w.data {
-			w.homes = append(w.homes, i)
+		for i, c := range pairs {
+			if c.NIC() == pairs[0].NIC() {
+				w.homes = append(w.homes, i)
+			}
+			if name := c.NIC().Name(); !slices.Contains(names, name) {
+				names = append(names, name)
+			}
 		}
+		w.name, w.several = "verbs "+strings.Join(names, ", "), len(names) > 1
 		return
 	}
 	for i := range w.data {
@@ -92,7 +99,7 @@ func (w *Wire) lay(fds []int) {
 	if w.name = "tcp " + strings.Join(names, ", "); w.node.config.NICs != nil {
 		w.name += " instead of verbs"
 	}
-	if len(w.rails) == 1 {
+	if w.several = len(w.rails) > 1; !w.several {
 		return
 	}
 	w.control.rail = on(fds[0])
@@ -138,7 +145,7 @@ type lostRail string
 // Error implements error.
 func (e lostRail) Error() string { return string(e) }
 
-// home is the connection that a place belongs to: one of the first rail's, which UBCOLL_NET names first.
+// home is the connection that a place belongs to: one of the first NIC's, or of the first rail's, which UBCOLL_NET names first.
 func (w *Wire) home(place int) int { return w.homes[place%len(w.homes)] }
 
 // choose returns the connection that a put takes. All to a place takes the same one, so that it stays in order, but for
@@ -149,7 +156,7 @@ func (l *Link) choose(w *Wire, h frame.Header) int {
 	answers := h.Seq == x.granted.Load()
 	if free := answers && !x.behind; free || x.by == 0 {
 		by := w.home(int(h.Place))
-		if free && len(w.rails) > 1 && h.Length > frame.Short {
+		if free && w.several && h.Length > frame.Short {
 			by = w.soonest(int(h.Length))
 		}
 		x.by = uint8(by + 1)

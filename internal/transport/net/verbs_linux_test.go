@@ -31,7 +31,7 @@ import (
 // TestDouble runs the tests over verbs over the double.
 func TestDouble(t *testing.T) {
 	for memory, knobs := range map[string]verbstest.Knobs{
-		"both":       {"SILENT": "1"},
+		"both":       {"SILENT": "1", "DEVICES": "2"},
 		"registered": {"LINK": "Ethernet"},
 	} {
 		t.Run(memory, func(t *testing.T) {
@@ -121,10 +121,13 @@ func verbsSuite(t *testing.T, every uint64) {
 func nics(t testing.TB) transport.Config { return withNICs(t, transport.Config{}) }
 
 // withNICs adds the RDMA devices, which are open until the end of the test. Memory of Go's heap counts as registered.
-func withNICs(t testing.TB, c transport.Config) transport.Config {
+func withNICs(t testing.TB, c transport.Config) transport.Config { return withThese(t, c, mr.Config{}) }
+
+// withThese adds the RDMA devices that a config selects.
+func withThese(t testing.TB, c transport.Config, which mr.Config) transport.Config {
 	t.Helper()
 	var err error
-	c.NICs, err = mr.Open(mr.Config{})
+	c.NICs, err = mr.Open(which)
 	require.NoError(t, err)
 	h := &heap{backend: c.NICs, caches: map[register.Memory]*register.Cache{}}
 	t.Cleanup(func() { require.NoError(t, h.close()) })

@@ -30,8 +30,9 @@ type Wire struct {
 	name    string   // see Link.Name
 	control control
 	data    []data
-	rails   []path // that the data connections go over
-	homes   []int  // those of the first rail
+	rails   []path // that the data connections of TCP go over
+	several bool   // rails, or NICs
+	homes   []int  // those of the first rail, or NIC
 	down    atomic.Pointer[transport.Down]
 	ended   atomic.Bool  // some goroutine ends it
 	linked  atomic.Bool  // it has or had a link, so its end is reported
@@ -72,9 +73,9 @@ func (n *Node) wire(peer int, fds []int, pairs []*verbs.Conn, attempt [16]byte) 
 	w := &Wire{node: n, peer: peer, attempt: attempt, name: "tcp", data: make([]data, len(fds)-1+len(pairs)), asked: map[uint64]int{},
 		overs: map[uint64]uint32{}}
 	if pairs != nil {
-		w.rdma, w.name = newLandings(), "verbs "+pairs[0].Name()
+		w.rdma = newLandings()
 	}
-	w.lay(fds)
+	w.lay(fds, pairs)
 	w.links.Store(&map[uint64]*Link{})
 	w.control.wire, w.control.fd = w, fds[0]
 	w.control.end = end{fd: fds[0], ready: w.hear}

@@ -8,6 +8,7 @@ import (
 	"fmt"
 
 	"github.com/ubcoll/ubcoll/internal/transport"
+	"github.com/ubcoll/ubcoll/internal/transport/net/mr"
 )
 
 // In bytes: HeaderSize is the size of a frame's header, MaxPayload the most that follows it, MaxLength the largest grant.
@@ -67,8 +68,9 @@ type Header struct {
 
 // Landing is registered memory that a peer may reach by RDMA. The zero Landing is none.
 type Landing struct {
-	Address    uint64 // of a write or read: that of offset 0
-	Key, Index uint32 // Index, below MaxIndex, says to the receiver of a put which of its places this is
+	Address uint64              // of a write or read: that of offset 0
+	Keys    [mr.MostNICs]uint32 // by the NICs of whom the memory is; a write or read needs that of the first
+	Index   uint32              // below MaxIndex; says to the receiver of a put which of its places this is
 }
 
 // MaxIndex is above the largest Landing.Index.

@@ -188,6 +188,37 @@ func TestDoubleSelection(t *testing.T) {
 	}
 }
 
+// TestDoubleNearest: of the selected devices with an active port the nearest ones are opened, up to MostNICs, and no other is.
+func TestDoubleNearest(t *testing.T) {
+	for name, c := range map[string]struct {
+		far        map[string]int
+		port, list string
+		want       []string
+	}{
+		"two of two sockets":     {map[string]int{"double0": 21, "double1": 10, "double2": 21, "double3": 10}, "up", "=double0,double1,double2,double3", []string{"double1", "double3"}},
+		"the near one is down":   {map[string]int{"double0": 21, "double1": 10, "double2": 21}, "double1=down", "=double0,double1,double2", []string{"double0", "double2"}},
+		"the near one is not it": {map[string]int{"double0": 21, "double1": 10, "double2": 31}, "up", "=double0,double2", []string{"double0"}},
+		"all alike":              {nil, "up", "", []string{"double0", "double1", "double2", "double3"}},
+		"by name":                {map[string]int{"double4": 10, "double0": 10, "double2": 10, "double1": 11, "double3": 11}, "up", "", []string{"double0", "double2", "double4"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			verbstest.Over(t, verbstest.Knobs{"DEVICES": "5", "PORT": c.port}, func(t *testing.T) {
+				defer mr.SetDistance(func(name string) int { return c.far[name] })()
+				b, err := mr.Open(mr.Config{Select: selection(t, c.list)})
+				require.NoError(t, err)
+				var names []string
+				for _, n := range b.NICs() {
+					names = append(names, n.Device.Name())
+				}
+				require.Equal(t, c.want, names)
+				require.LessOrEqual(t, verbstest.Count(t, "context"), mr.MostNICs)
+				require.NoError(t, b.Close())
+				require.Equal(t, nothing, left(t))
+			})
+		})
+	}
+}
+
 // TestDoubleAtomics: a NIC without atomics can still register.
 func TestDoubleAtomics(t *testing.T) {
 	verbstest.Over(t, verbstest.Knobs{"ATOMICS": "0"}, func(t *testing.T) {

@@ -1,5 +1,4 @@
-// Package mr is the backend NET of the registration cache. It registers memory with this host's RDMA devices, its NICs,
-// so that peers on other hosts can reach it, and it hands out the keys.
+// Package mr is the backend NET of the registration cache. It registers memory with RDMA devices of this host, its NICs, so that peers on other hosts can reach it, and it hands out the keys.
 //
 // The cache registers whole allocations: a [Region] has one memory region (MR) on each NIC, over the whole allocation
 // and for what operations need: this process's work requests, and peers' writes. Its keys are for operations under way;
@@ -16,16 +15,22 @@
 package mr
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"log/slog"
 	"maps"
+	"math"
+	"os"
+	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 
 	"github.com/ubcoll/ubcoll/fault"
 	"github.com/ubcoll/ubcoll/hw"
+	"github.com/ubcoll/ubcoll/hw/cpu"
 	"github.com/ubcoll/ubcoll/hw/verbs"
 	"github.com/ubcoll/ubcoll/register"
 )
@@ -37,7 +42,7 @@ type Config struct {
 	// by a completion do not notice; users that poll memory do.
 	Relaxed bool
 	// Path is how packets travel, but for the port; zero: the default. QueuePairs is how many queue pairs carry the data of
-	// two ranks; 0: one.
+	// two ranks on each NIC; 0: one.
 	Path       verbs.Path
 	QueuePairs int
 	// DMABuf makes a descriptor for m, device memory; m begins at offset in it. The backend closes the descriptor.
@@ -72,8 +77,12 @@ type Backend struct {
 	stubborn []*verbs.MR        // that a NIC failed to deregister
 }
 
-// Open opens the NICs, in the order of their names. It may block. fault.ErrNotSupported says why there is none: this
-// host has no RDMA, or no port is both selected and active. If a selected device cannot be opened, that is an error.
+// MostNICs is how many NICs a backend has at most.
+const MostNICs = 4
+
+// Open opens the NICs that are nearest to this process's processors, in the order of their names: all that are equally near,
+// up to MostNICs. It may block. fault.ErrNotSupported says why there is none: this host has no RDMA, or no port is both
+// selected and active. If one of those devices cannot be opened, that is an error.
 func Open(config Config) (*Backend, error) {
 	names, err := verbs.Devices()
 	if err != nil {
@@ -81,10 +90,18 @@ func Open(config Config) (*Backend, error) {
 	}
 	b := &Backend{config: config, live: map[uint64]*Region{}}
 	var idle []string
+	far := map[string]int{}
+	for _, name := range names {
+		far[name] = distance(name)
+	}
+	slices.SortStableFunc(names, func(x, y string) int { return cmp.Compare(far[x], far[y]) })
 	for _, name := range names {
 		if !selected(config.Select, name) {
 			idle = append(idle, name+" is not selected")
 			continue
+		}
+		if n := len(b.nics); n == MostNICs || n > 0 && far[name] > far[b.nics[0].Device.Name()] {
+			break
 		}
 		why, err := b.open(name)
 		if err != nil {
@@ -101,6 +118,18 @@ func Open(config Config) (*Backend, error) {
 		return nil, fmt.Errorf("no RDMA device with an active port (%s): %w", why, hw.ErrNotSupported)
 	}
 	return b, nil
+}
+
+// distance is how far a device is from this process's processors: see cpu.Distance. One of which the system says nothing, as
+// of those in software, is farther than others. Tests change it.
+var distance = func(name string) int {
+	b, _ := os.ReadFile(filepath.Join("/sys/class/infiniband", name, "device/numa_node"))
+	if node, err := strconv.Atoi(strings.TrimSpace(string(b))); err == nil {
+		if d := cpu.Distance(node); d > 0 {
+			return d
+		}
+	}
+	return math.MaxInt
 }
 
 // selected reports whether s may select some port of a device.
@@ -150,7 +179,7 @@ func (b *Backend) open(name string) (idle []string, err error) {
 // NICs returns the backend's NICs. Keys and tokens list theirs in the same order. The caller must not change the slice.
 func (b *Backend) NICs() []NIC { return b.nics }
 
-// Wires says how packets travel, but for the port, and how many queue pairs carry the data of two ranks.
+// Wires says how packets travel, but for the port, and how many queue pairs carry the data of two ranks on each NIC.
 func (b *Backend) Wires() (path verbs.Path, pairs int) {
 	if path = b.config.Path; path == (verbs.Path{}) {
 		path = verbs.DefaultPath()

@@ -13,6 +13,7 @@ import (
 	"github.com/ubcoll/ubcoll/fault"
 	ib "github.com/ubcoll/ubcoll/hw/verbs"
 	"github.com/ubcoll/ubcoll/internal/transport/net/frame"
+	"github.com/ubcoll/ubcoll/internal/transport/net/mr"
 	"github.com/ubcoll/ubcoll/register"
 )
 
@@ -383,17 +384,23 @@ func (c *Conn) arrived(x *ib.Completion) error {
 // creditByte is the byte of a frame's head that says how many credits return with it.
 const creditByte = 3
 
-const landingBytes = 16
+const landingBytes = 8 + 4*mr.MostNICs + 4
 
 func appendLanding(b []byte, l frame.Landing) []byte {
 	b = binary.LittleEndian.AppendUint64(b, l.Address)
-	b = binary.LittleEndian.AppendUint32(b, l.Key)
+	for _, key := range l.Keys {
+		b = binary.LittleEndian.AppendUint32(b, key)
+	}
 	return binary.LittleEndian.AppendUint32(b, l.Index)
 }
 
-func decodeLanding(b []byte) frame.Landing {
-	return frame.Landing{Address: binary.LittleEndian.Uint64(b), Key: binary.LittleEndian.Uint32(b[8:]),
-		Index: binary.LittleEndian.Uint32(b[12:])}
+func decodeLanding(b []byte) (l frame.Landing) {
+	l.Address, b = binary.LittleEndian.Uint64(b), b[8:]
+	for i := range l.Keys {
+		l.Keys[i], b = binary.LittleEndian.Uint32(b), b[4:]
+	}
+	l.Index = binary.LittleEndian.Uint32(b)
+	return l
 }
 
 // returned adds credits that the peer has returned.

@@ -34,7 +34,7 @@ const (
 type NIC struct {
 	pd     *ib.PD
 	path   ib.Path
-	index  int // of the NIC's keys in those of a region
+	index  int // of this NIC's keys in those of a region, also of the peer's: rail i talks to rail i
 	shared *ib.SRQ
 
 	mu     sync.Mutex
@@ -50,7 +50,7 @@ type slots struct {
 	region *ib.MR
 }
 
-// Open makes what connections of a NIC share. path says how their packets travel.
+// Open makes what connections of a NIC share, the one of that index in its backend. path says how their packets travel.
 func Open(pd *ib.PD, index int, path ib.Path) (*NIC, error) {
 	n := &NIC{pd: pd, path: path, index: index}
 	var err error
@@ -60,6 +60,9 @@ func Open(pd *ib.PD, index int, path ib.Path) (*NIC, error) {
 	}
 	return n, nil
 }
+
+// Index is the NIC's in its backend.
+func (n *NIC) Index() int { return n.index }
 
 // Name is like "mlx5_0:1".
 func (n *NIC) Name() string { return fmt.Sprintf("%s:%d", n.pd.Device().Name(), n.path.Port) }
@@ -191,33 +194,37 @@ func (n *NIC) slot(id uint64) unsafe.Pointer {
 	return n.slots[id/credits].at(int(id % credits))
 }
 
-// keys returns the keys of a claim's memory on this NIC, if peers and this process may do there what access says.
-func (n *NIC) keys(cl *register.Claim, access ib.Access) (mr.Key, bool) {
+// keys returns the keys of a claim's memory on all NICs, if peers and this process may do there what access says; else nil.
+func keys(cl *register.Claim, access ib.Access) []mr.Key {
 	h, err := cl.Handle(register.NET)
 	if err != nil {
-		return mr.Key{}, false
+		return nil
 	}
 	keys, err := h.(*mr.Region).For(access)
 	if err != nil {
-		return mr.Key{}, false
+		return nil
 	}
-	return keys[n.index], true
+	return keys
 }
 
-// Landing returns what a peer needs to write to the n bytes at p, and the claim on them, to be released after that; nil
+// Landing returns what a peer needs to write to the n bytes at p, by any NIC, and the claim on them, to be released after that; nil
 // if they are not registered.
 func (c *Conn) Landing(p unsafe.Pointer, n int) (frame.Landing, *register.Claim) {
 	cl := c.find(uintptr(p), n)
 	if cl == nil {
 		return frame.Landing{}, nil
 	}
-	key, ok := c.nic.keys(cl, ib.LocalWrite|ib.RemoteWrite)
-	if !ok {
+	all := keys(cl, ib.LocalWrite|ib.RemoteWrite)
+	if all == nil {
 		cl.Release()
 		return frame.Landing{}, nil
 	}
-	return frame.Landing{Address: uint64(uintptr(p)), Key: uint32(key.Remote)}, cl
+	l := frame.Landing{Address: uint64(uintptr(p))}
+	for i, key := range all {
+		l.Keys[i] = uint32(key.Remote)
+	}
+	return l, cl
 }
 
-// Name is the NIC's.
-func (c *Conn) Name() string { return c.nic.Name() }
+// NIC is what the connection shares with others.
+func (c *Conn) NIC() *NIC { return c.nic }

@@ -111,7 +111,7 @@ func (c *Conn) add(h frame.Header, p unsafe.Pointer, sent *atomic.Uint64) {
 	case h.Kind == frame.Call: // its memory may be changed
 		x.copied = append(x.copied, unsafe.Slice((*byte)(p), n)...)
 		x.p = unsafe.Pointer(&x.copied[0])
-	case h.Landing.Key != 0:
+	case h.Landing.Keys[c.nic.index] != 0:
 		x.claim, x.key = c.claim(p, n, 0)
 	}
 	c.line(x)

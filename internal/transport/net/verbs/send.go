@@ -17,12 +17,12 @@ func (c *Conn) claim(p unsafe.Pointer, n int, access ib.Access) (*register.Claim
 	if cl == nil {
 		return nil, 0
 	}
-	key, ok := c.nic.keys(cl, access)
-	if !ok {
+	all := keys(cl, access)
+	if all == nil {
 		cl.Release()
 		return nil, 0
 	}
-	return cl, uint32(key.Local)
+	return cl, uint32(all[c.nic.index].Local)
 }
 
 // Put sends a frame, or a put or write of any length, as far as the device and the peer take it at once, and queues the
@@ -191,7 +191,7 @@ func (c *Conn) chunk(w *ib.Work, x *put) {
 		c.send(w, b[:k])
 	} else {
 		*w = ib.Work{Op: ib.WriteImmediate, Local: uint64(uintptr(x.p)) + uint64(x.off), Length: uint32(n), Key: ib.LKey(x.key),
-			Remote: x.h.Landing.Address + x.h.Offset + uint64(x.off), Peer: ib.RKey(x.h.Landing.Key)}
+			Remote: x.h.Landing.Address + x.h.Offset + uint64(x.off), Peer: ib.RKey(x.h.Landing.Keys[c.nic.index])}
 		x.off += n
 		switch x.h.Kind {
 		case frame.Write: // what follows in order tells the peer
