@@ -125,7 +125,7 @@ var (
 		Doc: "Whether RDMA devices register what a rank registers, and carry the data between hosts: never, in jobs of several hosts where they can (else TCP does), or else Open fails."},
 		choice("off", "auto", "on"))
 	IBDevices = define(Info{Name: "UBCOLL_IB_HCA", Kind: "list of devices",
-		Doc: "Which RDMA devices: beginnings of names (mlx5,rxe0:1), whole names after =, all others after ^ or ^=; empty: all."}, text)
+		Doc: "Which RDMA devices: beginnings of names (mlx5,rxe0:1), whole names after =, all others after ^ or ^=; empty: all. A rank uses the nearest of them, up to 4."}, text)
 	IBRelaxed = define(Info{Name: "UBCOLL_IB_PCI_RELAXED_ORDERING", Kind: "number", Default: "2",
 		Doc: "Whether RDMA devices may write memory in another order than data came: 0 never, 1 or 2 where they can."},
 		number(0, 2))
@@ -144,7 +144,7 @@ var (
 	IBPKey = define(Info{Name: "UBCOLL_IB_PKEY", Kind: "number", Default: "0",
 		Doc: "Which row of a port's table of partition keys is used."}, number(0, 65535))
 	IBQueuePairs = define(Info{Name: "UBCOLL_IB_QPS_PER_CONNECTION", Kind: "number", Default: "1",
-		Doc: "How many queue pairs carry the data of two ranks, 1 to 8; the lesser of both ranks' numbers counts."}, number(1, 8))
+		Doc: "How many queue pairs carry the data of two ranks on each of their RDMA devices, 1 to 8; the lesser of both ranks' numbers counts; 8 in all at most."}, number(1, 8))
 	RSH = define(Info{Name: "UBCOLL_RSH", Kind: "text",
 		Default: "ssh -x -o BatchMode=yes -o ConnectTimeout=10",
 		Doc:     "The command by which ubcoll launch runs another on a host, in place of ssh: host and command come behind its words."},

@@ -20,10 +20,11 @@ import (
 )
 
 const (
-	outstanding = 16  // operations under way in bandwidth tests
-	signaled    = 4   // every how many of them raise a completion, which covers those before
-	pings       = 16  // the same for puts that are answered, while nobody waits for completions
-	inlined     = 220 // bytes that travel inside a work request: perftest's value for latencies
+	outstanding = 16      // operations under way in bandwidth tests
+	short       = 4 << 10 // bytes of an operation up to which some are posted together
+	signaled    = 4       // every how many of them raise a completion, which covers those before
+	pings       = 16      // the same for puts that are answered, while nobody waits for completions
+	inlined     = 220     // bytes that travel inside a work request: perftest's value for latencies
 )
 
 // stall is how long a wait for one operation may last: the loss of the peer is not always reported.
@@ -74,8 +75,9 @@ type end struct {
 		memory uint64
 		key    verbs.RKey
 	}
-	work   [1]verbs.Work // the next work to post
-	count  uint64        // of answered puts, or of atomics, since prepare
+	each   verbs.Work // what is posted again and again
+	work   [outstanding]verbs.Work
+	count  uint64 // of answered puts, or of atomics, since prepare
 	done   [outstanding]verbs.Completion
 	unseen int // completions still to come
 
@@ -263,7 +265,7 @@ func (e *end) prepare(op verbs.Op, n int) {
 		w.Local += half
 		w.Remote += half
 	}
-	e.work[0] = w
+	e.each = w
 }
 
 // wrong returns how many of the first n bytes' words are wrong here after that many operations. answered says whether
@@ -288,7 +290,7 @@ func (e *end) wrong(op verbs.Op, n, operations int, answered bool) (words int) {
 // pingPong makes puts that the other rank answers with the same. It returns half of each round trip, in microseconds.
 func (e *end) pingPong(ctx context.Context, count int) ([]float64, error) {
 	us := make([]float64, count)
-	last := len(e.source()[:e.work[0].Length/8]) - 1
+	last := len(e.source()[:e.each.Length/8]) - 1
 	mine, theirs := &e.source()[last], (*atomic.Uint64)(unsafe.Pointer(&e.destination()[last]))
 	first := e.rank == 0
 	before := now()
@@ -335,21 +337,33 @@ func (e *end) oneByOne(ctx context.Context, count int) ([]float64, error) {
 	return us, nil
 }
 
-// stream keeps operations under way. It returns when each was posted, and when it was seen to be complete.
+// stream keeps operations under way. Short ones that have room are posted together, as perftest does with --post_list, since a
+// call from Go into C costs as much as such an operation. It returns when each was posted, and when it was seen to be complete.
 func (e *end) stream(ctx context.Context, count int) (began, ended []time.Duration, err error) {
 	began, ended = make([]time.Duration, count), make([]time.Duration, count)
+	together := outstanding
+	if e.each.Length > short {
+		together = 1
+	}
 	for posted, completed := 0, 0; completed < count; {
-		for ; posted < count && posted-completed < outstanding; posted++ {
-			began[posted] = now()
-			if err := e.post((posted+1)%signaled == 0 || posted+1 == count); err != nil {
+		for room := min(count-posted, outstanding-(posted-completed)); room > 0; {
+			n := min(room, together)
+			t := now()
+			for i := range n {
+				began[posted] = t
+				posted++
+				e.add(i, posted%signaled == 0 || posted == count)
+			}
+			if err := e.send(n); err != nil {
 				return nil, nil, err
 			}
+			room -= n
 		}
-		n, err := e.completions(ctx)
+		done, err := e.completions(ctx)
 		if err != nil {
 			return nil, nil, err
 		}
-		for t := now(); n > 0; n-- {
+		for t := now(); done > 0; done-- {
 			for to := min(count, (completed/signaled+1)*signaled); completed < to; completed++ {
 				ended[completed] = t
 			}
@@ -403,8 +417,14 @@ func (e *end) wake(ctx context.Context) error {
 
 // post posts the work.
 func (e *end) post(signal bool) error {
-	w := &e.work[0]
-	w.Flags = 0
+	e.add(0, signal)
+	return e.send(1)
+}
+
+// add makes the work the one of that number in the next list.
+func (e *end) add(i int, signal bool) {
+	w := &e.work[i]
+	*w = e.each
 	if signal {
 		w.Flags = verbs.Signaled
 		e.unseen++
@@ -416,7 +436,11 @@ func (e *end) post(signal bool) error {
 		w.Add, w.Swap = e.count, e.count+1
 		e.count++
 	}
-	_, err := e.qp.Post(e.work[:]...)
+}
+
+// send posts a list.
+func (e *end) send(n int) error {
+	_, err := e.qp.Post(e.work[:n]...)
 	return err
 }
 
