@@ -29,6 +29,7 @@ type Options struct {
 	// lets a link be away for that long, in the failover of a bond for example. A process that ends is seen at once,
 	// whatever it is, and a process that is stopped is not lost: its host answers.
 	NetTimeout time.Duration
+	Net        Net // what carries data between hosts
 
 	// Logger takes the log of this rank for this communicator and for those that Split and Dup make of it. Its handler
 	// alone decides what is written, whatever UBCOLL_LOG says. Nil logs text to standard error, from UBCOLL_LOG's level
@@ -111,6 +112,24 @@ func Algorithms() []Algorithm {
 		AlgorithmChain, AlgorithmTree, AlgorithmScatter, AlgorithmPairwise}
 }
 
+// Net is what carries the data between the hosts of a communicator, and of those that Split and Dup make of it. On one host it
+// has no effect.
+type Net string
+
+// The networks. An option counts more than UBCOLL_IB, but that verbs with UBCOLL_IB=off, or tcp with UBCOLL_REQUIRE=verbs, is
+// [ErrNotSupported].
+const (
+	// NetAuto does as UBCOLL_IB says: by default RDMA where both ends have a device and it works, and TCP elsewhere.
+	NetAuto Net = ""
+	// NetTCP opens no RDMA device.
+	NetTCP Net = "tcp"
+	// NetVerbs makes it an error if a rank has no RDMA device, or the data of two ranks cannot go by RDMA: [ErrNotSupported].
+	NetVerbs Net = "verbs"
+)
+
+// Nets returns the networks that can be asked for by name: all but [NetAuto]. The caller owns the slice.
+func Nets() []Net { return []Net{NetTCP, NetVerbs} }
+
 // DevicePolicy decides whether the ranks of a communicator, and of those that Split and Dup make of it, use their GPUs.
 type DevicePolicy int
 
@@ -184,6 +203,13 @@ func (o Options) Validate() error {
 		}
 		errs = append(errs, fmt.Errorf("%s: %w", nearest.Unknown("algorithm", string(o.Algorithm), names), ErrArgument))
 	}
+	if o.Net != NetAuto && !slices.Contains(Nets(), o.Net) {
+		var names []string
+		for _, n := range Nets() {
+			names = append(names, string(n))
+		}
+		errs = append(errs, fmt.Errorf("%s: %w", nearest.Unknown("network", string(o.Net), names), ErrArgument))
+	}
 	return errors.Join(errs...)
 }
 
@@ -219,5 +245,5 @@ func (o Options) fromEnvironment() Options {
 
 func (o Options) engine() engine.Options {
 	return engine.Options{Timeout: o.Timeout, NetTimeout: o.NetTimeout, Register: o.Register, Pin: o.Pin,
-		Algorithm: string(o.Algorithm), Devices: team.DevicePolicy(o.Devices), Logger: o.Logger}
+		Algorithm: string(o.Algorithm), Net: string(o.Net), Devices: team.DevicePolicy(o.Devices), Logger: o.Logger}
 }

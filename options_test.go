@@ -20,13 +20,13 @@ func TestOptionsHints(t *testing.T) {
 // Options are read from TOML, and written, as words.
 func TestOptionsText(t *testing.T) {
 	var o ubcoll.Options
-	_, err := toml.Decode("Timeout = \"90s\"\nRegister = \"explicit\"\nPin = \"required\"\nAlgorithm = \"one-shot\"\nDevices = \"required\"\nNetTimeout = \"9s\"\n", &o)
+	_, err := toml.Decode("Timeout = \"90s\"\nRegister = \"explicit\"\nPin = \"required\"\nAlgorithm = \"one-shot\"\nDevices = \"required\"\nNetTimeout = \"9s\"\nNet = \"verbs\"\n", &o)
 	require.NoError(t, err)
-	require.Equal(t, ubcoll.Options{Timeout: 90e9, NetTimeout: 9e9, Register: ubcoll.RegisterExplicit, Pin: ubcoll.PinRequired,
+	require.Equal(t, ubcoll.Options{Timeout: 90e9, NetTimeout: 9e9, Net: ubcoll.NetVerbs, Register: ubcoll.RegisterExplicit, Pin: ubcoll.PinRequired,
 		Algorithm: ubcoll.AlgorithmOneShot, Devices: ubcoll.DevicesRequired}, o)
 	text, err := toml.Marshal(o)
 	require.NoError(t, err)
-	require.Equal(t, "Timeout = \"1m30s\"\nRegister = \"explicit\"\nPin = \"required\"\nAlgorithm = \"one-shot\"\nDevices = \"required\"\nNetTimeout = \"9s\"\n",
+	require.Equal(t, "Timeout = \"1m30s\"\nRegister = \"explicit\"\nPin = \"required\"\nAlgorithm = \"one-shot\"\nDevices = \"required\"\nNetTimeout = \"9s\"\nNet = \"verbs\"\n",
 		string(text))
 }
 
@@ -39,6 +39,18 @@ func TestAlgorithms(t *testing.T) {
 	for _, a := range append(ubcoll.Algorithms(), ubcoll.AlgorithmAuto) {
 		require.NoError(t, ubcoll.Options{Algorithm: a}.Validate())
 	}
+}
+
+// All networks except NetAuto have names.
+func TestNets(t *testing.T) {
+	require.Equal(t, []ubcoll.Net{ubcoll.NetTCP, ubcoll.NetVerbs}, ubcoll.Nets())
+	ubcoll.Nets()[0] = "changed"
+	for _, n := range append(ubcoll.Nets(), ubcoll.NetAuto) {
+		require.NoError(t, ubcoll.Options{Net: n}.Validate())
+	}
+	err := ubcoll.Options{Net: "verb"}.Validate()
+	require.ErrorIs(t, err, ubcoll.ErrArgument)
+	require.ErrorContains(t, err, `unknown network "verb" (one of tcp, verbs): did you mean verbs?`)
 }
 
 // A rank without a color gets no communicator.

@@ -34,7 +34,8 @@ func main() {
 		os.Exit(exitUsage)
 	}
 	o := ubcoll.Options{Timeout: time.Duration(e.Options.Timeout), NetTimeout: time.Duration(e.Options.NetTimeout),
-		Register: e.AllReduce.Registration, Algorithm: ubcoll.Algorithm(e.Options.Algorithm), Pin: e.Options.Pin, Devices: e.Options.Devices}
+		Register: e.AllReduce.Registration, Algorithm: ubcoll.Algorithm(e.Options.Algorithm), Pin: e.Options.Pin, Net: ubcoll.Net(e.Options.Net),
+		Devices: e.Options.Devices}
 	if !env.Threads.IsSet() {
 		os.Setenv(env.Threads.Name, strconv.Itoa(defaultRanks(e)))
 	}

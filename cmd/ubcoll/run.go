@@ -34,6 +34,7 @@ var sweepFlags = []struct{ name, key, help string }{
 	{"graph", "sweep.graph", "launches of a graph; 0 = none"},
 	{"ranks", "sweep.ranks", "how many ranks take part; 0 = all"},
 	{"in-place", "sweep.in_place", "false, true"},
+	{"net", "sweep.net", "what carries data between hosts: auto, tcp, verbs"},
 	{"repeats", "run.repeats", "how often each point is measured"},
 	{"seed", "run.seed", "of the order and the data"},
 	{"iterations", "run.iterations", "timed calls of a point; 0 = by size and time"},
@@ -47,7 +48,7 @@ var sweepFlags = []struct{ name, key, help string }{
 var runGroups = []flagGroup{
 	{"The ten that matter first", []string{"o", "n dry-run", "quick", "operation", "bytes", "type", "ranks", "device", "registration",
 		"repeats"}},
-	{"Other lists", []string{"reduction", "algorithm", "graph", "in-place"}},
+	{"Other lists", []string{"reduction", "algorithm", "graph", "in-place", "net"}},
 	{"How each point is measured", []string{"iterations", "min-time", "max-time", "seed", "devices", "timeout"}},
 	{"The run", []string{"t", "force"}},
 }
@@ -103,6 +104,7 @@ func runSweep(args []string, out io.Writer) error {
 			return err
 		}
 		job := o.job // each rank has its own
+		job.Options = options
 		err := sweep.Measure(ctx, c, &job)
 		if errors.Is(err, measure.ErrFailed) {
 			err = exitError{err, exitFailed}

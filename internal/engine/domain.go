@@ -100,7 +100,7 @@ func newDomain(r *roster.Roster, log *slog.Logger, o *Options, goHeap bool, newI
 	pinned, err2 := env.MaxPinned.Get()
 	config := register.Config{MaxRegions: regions, MaxBytes: int64(pinned), Pin: o.Pin,
 		Locker: &locker{heap: h, log: log, pin: o.Pin}, Backends: []register.Backend{d.IPC}, OnError: d.cacheFailed}
-	d.nics, config.NoNet, err = mr.FromEnv(log, len(r.Hosts) > 1, func(m register.Memory) { h.Keep(m.Base, m.Bytes, m.Generation) })
+	d.nics, config.NoNet, err = mr.FromEnv(log, len(r.Hosts) > 1, o.Net, func(m register.Memory) { h.Keep(m.Base, m.Bytes, m.Generation) })
 	if d.nics != nil {
 		config.Backends = append(config.Backends, d.nics)
 	}

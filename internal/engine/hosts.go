@@ -2,6 +2,8 @@ package engine
 
 import (
 	"context"
+	"crypto/hmac"
+	"crypto/sha256"
 	"errors"
 	"fmt"
 	"slices"
@@ -15,6 +17,7 @@ import (
 	"github.com/ubcoll/ubcoll/internal/reason"
 	"github.com/ubcoll/ubcoll/internal/roster"
 	"github.com/ubcoll/ubcoll/internal/transport"
+	"github.com/ubcoll/ubcoll/internal/transport/net/mr"
 )
 
 // NewNode makes a rank's end of the network.
@@ -34,7 +37,7 @@ func (c *Comm) listen(r *roster.Roster, mine *card) (row []byte, err error) {
 	}
 	if d.network == nil {
 		d.network, err = hosts.Listen(hosts.JobConfig{Rank: c.rank, Size: c.size, Secret: r.Secret, Timeout: c.opts.NetTimeout,
-			Connections: c.team.Tuning().Hosts.Connections, Log: d.log, RDMA: transport.RDMA{NICs: d.nics, Find: d.Cache.Peek},
+			Connections: c.team.Tuning().Hosts.Connections, Log: d.log, RDMA: transport.RDMA{NICs: d.nics, Find: d.Cache.Peek, Required: mr.Required(c.opts.Net)},
 			Memory: d.landing,
 			RowOf:  r.Row, NewNode: c.providers.Network})
 		if err != nil {
@@ -57,6 +60,16 @@ func (d *Domain) landing(n int) []byte {
 		d.log.Debug("ubcoll: memory in which data from other hosts land is not registered", "error", err)
 	}
 	return unsafe.Slice((*byte)(a.Ptr), n)
+}
+
+// Key is a secret of a purpose, which all ranks of a job of several hosts have; nil on one host.
+func (c *Comm) Key(purpose string) []byte {
+	if c.dom.network == nil {
+		return nil
+	}
+	m := hmac.New(sha256.New, c.dom.network.Secret)
+	m.Write([]byte(purpose))
+	return m.Sum(nil)
 }
 
 // layRows maps the table that this host's first rank has laid.

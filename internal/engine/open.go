@@ -107,6 +107,7 @@ func (o *Options) settings(agreed string) (all []roster.Setting, err error) {
 	add("Options.Register", o.Register)
 	add("Options.Pin", o.Pin)
 	add("Options.Algorithm", o.Algorithm)
+	add("Options.Net", strconv.Quote(o.Net))
 	add("Options.Devices", o.Devices)
 	add("the tuning table's hash", agreed)
 	return all, err

@@ -59,6 +59,7 @@ type Options struct {
 	Pin        register.Pin `toml:"pin"`                   // required: registering fails where memory cannot be locked
 
 	Devices ubcoll.DevicePolicy `toml:"devices"` // whether ranks use GPUs, and may share them
+	Net     string              `toml:"net"`     // what carries data between hosts: "", tcp, verbs
 }
 
 // The values that strings may have. The first of each is the default.
@@ -226,6 +227,9 @@ func (e *Experiment) Validate() error {
 	}
 	if err := (ubcoll.Options{NetTimeout: time.Duration(e.Options.NetTimeout)}).Validate(); err != nil {
 		bad("options.net_timeout", "%v", err)
+	}
+	if err := (ubcoll.Options{Net: ubcoll.Net(e.Options.Net)}).Validate(); err != nil {
+		bad("options.net", "%v", err)
 	}
 	if len(faults) == 0 {
 		return nil

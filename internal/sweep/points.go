@@ -29,13 +29,14 @@ type Point struct {
 	Device       string `json:"device"`
 	Graph        int    `json:"graph"`
 	Ranks        int    `json:"ranks"`
+	Net          string `json:"net"` // as ubcoll.Net
 	InPlace      bool   `json:"in_place"`
 }
 
 // String returns the point in one line for people, without the axes that it does not have.
 func (p Point) String() string {
 	words := []string{p.Operation, experiment.Size(p.Bytes).String(), p.Type, p.Reduction, p.Variant, p.Algorithm, p.Registration,
-		p.Device}
+		p.Device, p.Net}
 	if p.Graph > 0 {
 		words = append(words, fmt.Sprintf("graph=%d", p.Graph))
 	}
@@ -177,7 +178,10 @@ func (s *Spec) ways(p Point, algorithms []string, do func(Point)) {
 			for _, p.Device = range x.Device {
 				for _, p.Graph = range x.Graph {
 					for _, p.InPlace = range x.InPlace {
-						do(p)
+						for _, net := range x.Net {
+							p.Net = strings.TrimPrefix(net, auto)
+							do(p)
+						}
 					}
 				}
 			}

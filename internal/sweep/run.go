@@ -26,9 +26,10 @@ import (
 // Job is a run of an experiment file.
 type Job struct {
 	Spec    *Spec
-	Config  string // the file's text
-	Dir     string // of the results
-	Fresh   bool   // start anew if Dir has another run's results
+	Config  string         // the file's text
+	Dir     string         // of the results
+	Fresh   bool           // start anew if Dir has another run's results
+	Options ubcoll.Options // of the job's communicator
 	Program bench.Program
 	Out     io.Writer
 	Progress
@@ -95,13 +96,15 @@ type run struct {
 	store *Store // on rank 0 only
 	wrong int    // how many elements were wrong
 
-	child *ubcoll.Comm // for the ranks that take part in the current point; nil on others
-	open  family       // the family of child
+	worlds map[string]*ubcoll.Comm // of all ranks, by the network that was asked for; the job's own is not among them
+	child  *ubcoll.Comm            // for the ranks that take part in the current point; nil on others
+	open   family                  // the family of child
 }
 
 // family is what the communicator of a point depends on.
 type family struct {
 	ranks     int
+	net       string
 	algorithm string
 	policy    ubcoll.Policy
 }
@@ -204,7 +207,7 @@ func (r *run) mark(done []uint8) {
 
 // all measures the turns that are not done.
 func (r *run) all(ctx context.Context, done []uint8) (err error) {
-	defer func() { err = errors.Join(err, r.close()) }()
+	defer func() { err = errors.Join(err, r.close(), r.closeWorlds()) }()
 	ready, skipped := 0, map[int]bool{}
 	for _, d := range done {
 		ready += int(d)
@@ -240,7 +243,17 @@ func (r *run) point(ctx context.Context, p Point, repeat int) (why, err error) {
 	if bench.BetweenHosts(p.Algorithm) && !r.spans(p.Ranks) {
 		return fmt.Errorf("%s is between hosts, and these ranks are on one: %w", p.Algorithm, fault.ErrNotSupported), nil
 	}
-	if err := r.split(ctx, family{p.Ranks, strings.TrimPrefix(p.Algorithm, auto), p.policy()}); err != nil {
+	if p.Net != "" && !r.spans(p.Ranks) {
+		return fmt.Errorf("%s is between hosts, and these ranks are on one: %w", p.Net, fault.ErrNotSupported), nil
+	}
+	world, err := r.world(ctx, p.Net)
+	switch {
+	case errors.Is(err, fault.ErrNotSupported), errors.Is(err, fault.ErrLimit): // all ranks have that
+		return err, r.close()
+	case err != nil:
+		return nil, err
+	}
+	if err := r.split(ctx, world, family{p.Ranks, p.Net, strings.TrimPrefix(p.Algorithm, auto), p.policy()}); err != nil {
 		return nil, err
 	}
 	var rep *bench.Report
@@ -305,8 +318,8 @@ func (r *run) record(p Point, repeat int, rep *bench.Report) error {
 	return r.store.Write(x)
 }
 
-// split makes child a communicator of family f. All ranks of the job call it.
-func (r *run) split(ctx context.Context, f family) (err error) {
+// split makes child a communicator of family f, of a world's ranks. All ranks of the job call it.
+func (r *run) split(ctx context.Context, world *ubcoll.Comm, f family) (err error) {
 	if r.open == f {
 		return nil
 	}
@@ -317,7 +330,7 @@ func (r *run) split(ctx context.Context, f family) (err error) {
 	if r.c.Rank() >= f.ranks {
 		color = ubcoll.NoColor
 	}
-	child, err := (*inside.Comm)(r.c).View().SplitAs(ctx, color, f.algorithm, f.policy)
+	child, err := (*inside.Comm)(world).View().SplitAs(ctx, color, f.algorithm, f.policy)
 	r.child, r.open = (*ubcoll.Comm)(child), f
 	return err
 }

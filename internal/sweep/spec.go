@@ -39,6 +39,7 @@ type Axes struct {
 	Graph        []int        `toml:"graph"` // launches of the graph; 0: no graph
 	Ranks        []int        `toml:"ranks"` // only the first ranks; 0: all
 	InPlace      []bool       `toml:"in_place"`
+	Net          []string     `toml:"net"` // between hosts: auto, tcp, verbs
 }
 
 // Run is how each point is measured.
@@ -68,7 +69,7 @@ const (
 
 var registrations = []string{explicit, auto, off, goSlices}
 
-// auto is also the value of Axes.Algorithm for the library's choice. all is the value of Axes.Variant for all variants.
+// auto is also the value of Axes.Algorithm, and of Net, for the library's choice. all is the value of Axes.Variant for all variants.
 const all = "all"
 
 const (
@@ -83,7 +84,8 @@ func Default() *Spec {
 	return &Spec{
 		Sweep: Axes{Operation: []string{"all_reduce"}, Bytes: []Sizes{{32 << 20, 32 << 20, 1}},
 			Type: []dtype.Type{dtype.Float32}, Reduction: []string{"sum"}, Variant: []string{all}, Algorithm: []string{auto},
-			Registration: []string{explicit}, Device: []string{bench.Host}, Graph: []int{0}, Ranks: []int{0}, InPlace: []bool{false}},
+			Registration: []string{explicit}, Device: []string{bench.Host}, Graph: []int{0}, Ranks: []int{0}, InPlace: []bool{false},
+			Net: []string{auto}},
 		Run: Run{Repeats: 1, Seed: 1, Warmup: d.Warmup, MinTime: experiment.Duration(d.MinTime), Checks: d.Checks},
 	}
 }
@@ -203,6 +205,7 @@ func (s *Spec) Validate() error {
 	oneOf("sweep.algorithm", x.Algorithm, algorithms())
 	oneOf("sweep.registration", x.Registration, registrations)
 	oneOf("sweep.device", x.Device, []string{bench.Auto, bench.Host, bench.CUDA})
+	oneOf("sweep.net", x.Net, nets())
 	for _, n := range x.Graph {
 		bad(n < 0 || n > maxRepeats, "sweep.graph", "must be 0 (no graph) to %d launches, not %d", maxRepeats, n)
 	}
@@ -243,7 +246,7 @@ func (s *Spec) product() float64 {
 	}
 	n := float64(sizes)
 	for _, k := range []int{len(x.Operation), len(x.Type), len(x.Reduction), len(x.Algorithm), len(x.Registration),
-		len(x.Device), len(x.Graph), len(x.Ranks), len(x.InPlace)} {
+		len(x.Device), len(x.Graph), len(x.Ranks), len(x.InPlace), len(x.Net)} {
 		n *= float64(k)
 	}
 	return n
@@ -255,6 +258,14 @@ func algorithms() []string {
 	names := []string{auto}
 	for _, a := range ubcoll.Algorithms() {
 		names = append(names, string(a))
+	}
+	return names
+}
+
+func nets() []string {
+	names := []string{auto}
+	for _, n := range ubcoll.Nets() {
+		names = append(names, string(n))
 	}
 	return names
 }

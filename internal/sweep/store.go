@@ -292,6 +292,7 @@ var columns = []struct {
 	{"actual_device", func(r *Record) any { return r.Placed }},
 	{"graph", func(r *Record) any { return r.Graph }},
 	{"in_place", func(r *Record) any { return r.InPlace }},
+	{"net", func(r *Record) any { return r.Point.Net }},
 	{"repeat", func(r *Record) any { return r.Repeat }},
 	{"time", func(r *Record) any { return r.Result.Time }},
 	{"alg_bw", func(r *Record) any { return r.AlgBW }},

@@ -251,7 +251,8 @@ type Config struct {
 
 // RDMA is what wires may use of a host's RDMA devices.
 type RDMA struct {
-	NICs *mr.Backend // nil: none
+	NICs     *mr.Backend // nil: none
+	Required string      // who says that no data may go by TCP; "": nobody
 	// Find returns the claim on registered memory that contains the n bytes at addr, with one use that the caller releases;
 	// or nil.
 	Find func(addr uintptr, n int) *register.Claim

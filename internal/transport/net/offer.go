@@ -10,7 +10,6 @@ import (
 
 	"github.com/ubcoll/ubcoll/fault"
 	ib "github.com/ubcoll/ubcoll/hw/verbs"
-	"github.com/ubcoll/ubcoll/internal/env"
 	"github.com/ubcoll/ubcoll/internal/transport"
 	"github.com/ubcoll/ubcoll/internal/transport/net/verbs"
 )
@@ -113,8 +112,8 @@ var errRequired = fmt.Errorf("TCP must not carry the data: %w", fault.ErrNotSupp
 
 // fallsBack says aloud, once, that wires are TCP's. It is an error if none may be.
 func (n *Node) fallsBack(peer int, err error) error {
-	if env.Requires("verbs") {
-		return fmt.Errorf("no RDMA to rank %d, and %s lists verbs: %w: %w", peer, env.Require.Name, err, errRequired)
+	if who := n.config.Required; who != "" {
+		return fmt.Errorf("no RDMA to rank %d, and %s: %w: %w", peer, who, err, errRequired)
 	}
 	n.rdma.told.Do(func() {
 		n.config.Log.Warn("network: no RDMA, TCP carries the data (of later wires only LastOp tells)", "peer", peer, "err", err)
@@ -182,7 +181,7 @@ func (n *Node) agree(ctx context.Context, peer int, p *dialProbe, pairs []*verbs
 	switch {
 	case err != nil:
 		return nil, err
-	case n.config.NICs == nil && !env.Requires("verbs"): // nobody has asked for RDMA here
+	case n.config.NICs == nil && n.config.Required == "": // nobody has asked for RDMA here
 		return nil, nil
 	case pairs == nil && none != nil:
 		return nil, n.fallsBack(peer, none)

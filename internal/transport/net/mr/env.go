@@ -11,17 +11,37 @@ import (
 	"github.com/ubcoll/ubcoll/register"
 )
 
-// FromEnv opens the backend that the environment asks for, in a job of several hosts or of one. If there is none, b is nil,
-// and absent says why: UBCOLL_IB=off, or auto and one host, or no device could be used. With on, or if UBCOLL_REQUIRE lists
-// verbs, the latter is err. Else log is told, unless the reason is that there is no device. Malformed variables are err in
-// any case. keep is [Config.Keep].
-func FromEnv(log *slog.Logger, several bool, keep func(register.Memory)) (b *Backend, absent, err error) {
+// Required is who says that no data of two hosts may go by TCP, or "". wanted is Options.Net.
+func Required(wanted string) string {
+	switch {
+	case env.Requires("verbs"):
+		return env.Require.Name + " lists verbs"
+	case wanted == "verbs":
+		return "Options.Net is verbs"
+	}
+	return ""
+}
+
+// FromEnv opens the backend that the environment asks for, in a job of several hosts or of one; wanted is Options.Net. If there
+// is none, b is nil, and absent says why: Options.Net is tcp, UBCOLL_IB=off, or auto and one host, or no device could be used.
+// With on, or if verbs are Required, the latter is err. Else log is told, unless the reason is that there is no device. Malformed
+// variables are err in any case. keep is [Config.Keep].
+func FromEnv(log *slog.Logger, several bool, wanted string, keep func(register.Memory)) (b *Backend, absent, err error) {
 	when, err1 := env.IB.Get()
 	config, err2 := ConfigFromEnv()
 	if err := errors.Join(err1, err2); err != nil {
 		return nil, nil, err
 	}
+	if !several {
+		wanted = ""
+	}
 	switch {
+	case wanted == "tcp" && env.Requires("verbs"):
+		return nil, nil, fmt.Errorf("Options.Net is tcp, and %s: %w", Required(wanted), hw.ErrNotSupported)
+	case wanted == "verbs" && when == "off":
+		return nil, nil, fmt.Errorf("Options.Net is verbs, and %s=off: %w", env.IB.Name, hw.ErrNotSupported)
+	case wanted == "tcp":
+		return nil, fmt.Errorf("Options.Net is tcp: %w", hw.ErrNotSupported), nil
 	case when == "off":
 		return nil, fmt.Errorf("%s=off: %w", env.IB.Name, hw.ErrNotSupported), nil
 	case when == "auto" && !several && !env.Requires("verbs"): // opening devices takes time, and registering pins memory, for nothing
@@ -32,8 +52,8 @@ func FromEnv(log *slog.Logger, several bool, keep func(register.Memory)) (b *Bac
 	switch {
 	case err == nil:
 		return b, nil, nil
-	case env.Requires("verbs"):
-		return nil, nil, fmt.Errorf("%s lists verbs: %w", env.Require.Name, err)
+	case Required(wanted) != "":
+		return nil, nil, fmt.Errorf("%s: %w", Required(wanted), err)
 	case when == "on":
 		return nil, nil, fmt.Errorf("%s=on: %w", env.IB.Name, err)
 	case !errors.Is(err, hw.ErrNotSupported):

@@ -34,7 +34,7 @@ func TestConfigFromEnv(t *testing.T) {
 			require.ErrorIs(t, err, fault.ErrArgument)
 			require.ErrorContains(t, err, c.says)
 			t.Setenv("UBCOLL_IB", "off")
-			_, _, err = mr.FromEnv(slog.Default(), true, nil)
+			_, _, err = mr.FromEnv(slog.Default(), true, "", nil)
 			require.ErrorContains(t, err, c.says, "also where it does not matter")
 			continue
 		}
@@ -76,18 +76,24 @@ func TestFromEnv(t *testing.T) {
 	for _, k := range []struct {
 		when    string
 		several bool
+		wanted  string
 		absent  string
 	}{
-		{"off", true, "UBCOLL_IB=off"},
-		{"", true, ""},
-		{"", false, "UBCOLL_IB=auto, and all ranks are on one host"},
-		{"auto", true, ""},
-		{"auto", false, "UBCOLL_IB=auto, and all ranks are on one host"},
-		{"on", true, ""},
-		{"on", false, ""},
+		{"off", true, "", "UBCOLL_IB=off"},
+		{"", true, "", ""},
+		{"", false, "", "UBCOLL_IB=auto, and all ranks are on one host"},
+		{"auto", true, "", ""},
+		{"auto", false, "", "UBCOLL_IB=auto, and all ranks are on one host"},
+		{"on", true, "", ""},
+		{"on", false, "", ""},
+		{"on", true, "tcp", "Options.Net is tcp"},
+		{"on", false, "tcp", ""},
+		{"off", false, "verbs", "UBCOLL_IB=off"},
+		{"auto", true, "verbs", ""},
+		{"auto", false, "verbs", "UBCOLL_IB=auto, and all ranks are on one host"},
 	} {
 		t.Setenv("UBCOLL_IB", k.when)
-		b, absent, err := mr.FromEnv(log, k.several, nil)
+		b, absent, err := mr.FromEnv(log, k.several, k.wanted, nil)
 		require.NoError(t, err, k.when)
 		require.Equal(t, k.absent == "", b != nil, k.when)
 		if b == nil {
@@ -97,4 +103,13 @@ func TestFromEnv(t *testing.T) {
 		require.NoError(t, b.Close())
 	}
 	require.Empty(t, said.String())
+	for _, k := range [][3]string{
+		{"off", "", "verbs"}, {"auto", "verbs", "tcp"},
+	} {
+		t.Setenv("UBCOLL_IB", k[0])
+		t.Setenv("UBCOLL_REQUIRE", k[1])
+		_, _, err := mr.FromEnv(log, true, k[2], nil)
+		require.ErrorIs(t, err, fault.ErrNotSupported)
+		require.ErrorContains(t, err, "Options.Net is "+k[2]+", and UBCOLL_")
+	}
 }
