@@ -123,7 +123,8 @@ const (
 	NetAuto Net = ""
 	// NetTCP opens no RDMA device.
 	NetTCP Net = "tcp"
-	// NetVerbs makes it an error if a rank has no RDMA device, or the data of two ranks cannot go by RDMA: [ErrNotSupported].
+	// NetVerbs makes it an error if a rank has no RDMA device, or the data of two ranks cannot go by RDMA: [ErrNotSupported], or
+	// [ErrLimit] for want of memory or room there.
 	NetVerbs Net = "verbs"
 )
 

@@ -74,7 +74,7 @@ func opOf(w *team.Work, count int) model.Op {
 
 // wayAcross is how data travel between hosts that do not travel with the proposals.
 func wayAcross(t *team.Team, w *team.Work, count int) schedule.Way {
-	return model.Way(t.Hosts.Layout(), &t.Tuning().Hosts.Model, t.Algorithm(), opOf(w, count))
+	return model.Way(t.Hosts.Layout(), t.Costs(), t.Algorithm(), opOf(w, count))
 }
 
 // sliceAcross is how many elements each lane moves, but for the last ones.
@@ -102,7 +102,7 @@ func planAcross(t *team.Team, w *team.Work, lane int) schedule.Plan {
 	h, size := t.Hosts, w.Type.Size()
 	_, n := laneAcross(t, w, lane)
 	p := schedule.Plan{Way: wayAcross(t, w, w.Count), Hosts: h.Size(), Me: h.Host(), Root: h.Of(w.Root), Count: n, Line: 64 / size}
-	p.Item = max(t.Tuning().Hosts.Item(p.Way, p.Hosts, n*size)/size, 1)
+	p.Item = max(t.Costs().Item(p.Way, p.Hosts, n*size)/size, 1)
 	return p
 }
 

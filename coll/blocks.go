@@ -439,7 +439,7 @@ func (b *blocks) exchange() team.Exchange {
 	case b.w.Kind == team.KindReduce:
 		own := b.pieces(me, me, 0, 0)
 		_, p.Count = b.part(&own)
-		p.Item = max(b.t.Tuning().Hosts.Item(p.Way, hosts, p.Count*b.size)/b.size, 1)
+		p.Item = max(b.t.Costs().Item(p.Way, hosts, p.Count*b.size)/b.size, 1)
 	default:
 		a := b.newParts(p)
 		p, x.Blocks = a.plan, a

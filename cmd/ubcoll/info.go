@@ -93,8 +93,11 @@ func facts(withEnv bool, m meeting) (lines []pair, err error) {
 		return nil, err
 	}
 	line("tuning", "%s", table.Machine)
-	if table.Hosts.Assumed() {
+	if table.Assumed(false) {
 		line("", "default costs between hosts: ubcoll tune measures them in a job of several hosts")
+	}
+	if verbs.Have().Err == nil && table.Assumed(true) {
+		line("", "default costs of RDMA between hosts: it measures them where all ranks have RDMA devices")
 	}
 	line("instructions", "%s", cpu.Level())
 	if err := cpu.LevelError(); err != nil {

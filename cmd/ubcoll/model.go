@@ -53,7 +53,7 @@ type modelJob struct {
 	ranks        int
 	first, last  int
 	factor       int
-	table        tuning.Hosts
+	costs        schedule.Model
 	link         model.Link
 	source, file string
 }
@@ -85,6 +85,7 @@ func parseModel(args []string, help io.Writer) (*modelJob, error) {
 	last := fs.String("e", "64M", "largest size")
 	factor := fs.Int("f", 4, "from one size to the next")
 	rate := fs.String("rate", "", "of each host's link, which its ranks share, as 25gbit or 800mbit (limits nothing)")
+	net := fs.String("net", "tcp", "by what data go, as tcp or verbs")
 	file := fs.String("o", "", "a CSV `file` for all times, which ubcoll plot draws")
 	names, err := parseMixed(fs, args, modelUsage, help)
 	if err != nil {
@@ -143,7 +144,11 @@ func parseModel(args []string, help io.Writer) (*modelJob, error) {
 	bad(err)
 	t, _, err := tuning.Load()
 	bad(err)
-	if j.table = t.Hosts; j.table.Assumed() {
+	if *net != "tcp" && *net != "verbs" {
+		bad(errors.New("-net: " + nearest.Unknown("network", *net, []string{"tcp", "verbs"})))
+	}
+	rdma := *net == "verbs"
+	if j.costs = *t.Between(rdma); t.Assumed(rdma) {
 		j.source = "default costs; ubcoll tune measures those of your hosts"
 	} else {
 		j.source = "the costs of " + t.Machine
@@ -210,7 +215,7 @@ func (j *modelJob) rows() (all []priced) {
 				if o.Count == 0 {
 					continue
 				}
-				p := priced{op: op.name, layout: l, size: size, beyond: l.Ranks > team.MaxRanks, chosen: model.Chosen(&l, &j.table.Model, "", o)}
+				p := priced{op: op.name, layout: l, size: size, beyond: l.Ranks > team.MaxRanks, chosen: model.Chosen(&l, &j.costs, "", o)}
 				if way := model.Small(&l, o); way != 0 {
 					p.ways = append(p.ways, way)
 				}
@@ -220,7 +225,7 @@ func (j *modelJob) rows() (all []priced) {
 					}
 				}
 				for _, way := range p.ways {
-					p.ns = append(p.ns, model.Time(&l, &j.table.Model, j.link, o, way))
+					p.ns = append(p.ns, model.Time(&l, &j.costs, j.link, o, way))
 				}
 				if p.crossed = before != 0 && p.chosen != before; p.crossed {
 					p.from = j.crossing(&l, op.kind, below, size)
@@ -235,7 +240,7 @@ func (j *modelJob) rows() (all []priced) {
 
 // crossing is about the least size at which the way of a larger size is taken, after one at which another is.
 func (j *modelJob) crossing(l *team.Layout, kind team.OpKind, below, size int) int {
-	way := func(size int) schedule.Way { return model.Chosen(l, &j.table.Model, "", modelOp(l, kind, size)) }
+	way := func(size int) schedule.Way { return model.Chosen(l, &j.costs, "", modelOp(l, kind, size)) }
 	for want := way(size); size-below > 1+below/1000; {
 		if mid := below + (size-below)/2; way(mid) == want {
 			size = mid
@@ -249,7 +254,7 @@ func (j *modelJob) crossing(l *team.Layout, kind team.OpKind, below, size int) i
 // print writes the tables.
 func (j *modelJob) print(out io.Writer, rows []priced) error {
 	fmt.Fprintf(out, "# by %s\n# a round of agreement %d ns, a message %d ns; a byte sent %d ps, exchanged %d, combined %d, relayed %d, around a ring %d\n",
-		j.source, j.table.Agree, j.table.Message, j.table.Send, j.table.Swap, j.table.Combine, j.table.Relay, j.table.Around)
+		j.source, j.costs.Agree, j.costs.Message, j.costs.Send, j.costs.Swap, j.costs.Combine, j.costs.Relay, j.costs.Around)
 	if j.link > 0 {
 		fmt.Fprintf(out, "# links of %.4g GB/s, which the ranks of a host share\n", 1000/float64(j.link))
 	}

@@ -40,10 +40,12 @@ takes exchange, halving from 426848 bytes
 func TestModelTable(t *testing.T) {
 	name := filepath.Join(t.TempDir(), "table.json")
 	f := tuning.File{Version: tuning.Version}
-	f.SetHosts("9 hosts", schedule.Model{Agree: 1000, Message: 1, Send: 1, Swap: 1000, Combine: 1, Relay: 1, Around: 1000})
+	f.SetHosts("9 hosts", false, schedule.Model{Agree: 1000, Message: 1, Send: 1, Swap: 1000, Combine: 1, Relay: 1, Around: 1000})
 	require.NoError(t, os.WriteFile(name, f.Bytes(), 0o644))
 	t.Setenv(env.Tuning.Name, name)
-	text := modelText(t, "alltoall", "-hosts", "2", "-b", "16M", "-e", "16M")
+	text := modelText(t, "alltoall", "-net", "verbs", "-hosts", "2", "-b", "16M", "-e", "16M")
+	require.Contains(t, text, "# by default costs")
+	text = modelText(t, "alltoall", "-hosts", "2", "-b", "16M", "-e", "16M")
 	require.Contains(t, text, "# by the costs of 9 hosts")
 	require.Contains(t, text, " 8390*")
 	text = modelText(t, "alltoall", "-hosts", "2", "-ranks", "8", "-b", "16M", "-e", "16M", "-rate", "800mbit")

@@ -106,7 +106,7 @@ func (j *tuneJob) measure(ctx context.Context, c *ubcoll.Comm, progress io.Write
 		}
 		network, m, err := j.tunedHosts(ctx, c, progress)
 		if err == nil {
-			f.SetHosts(network, m)
+			f.SetHosts(network, (*inside.Comm)(c).View().Team().Hosts.Layout().RDMA, m)
 		}
 		return f, err
 	}

@@ -25,7 +25,7 @@ func (j *tuneJob) tunedHosts(ctx context.Context, c *ubcoll.Comm, progress io.Wr
 	l := h.Layout()
 	before := *t.Tuning()
 	defer t.Tune(before)
-	m = before.Hosts.Model
+	m = *before.Between(l.RDMA)
 	cfg := j.host
 	cfg.StepFactor, cfg.Loop, cfg.MaxTime = 4, true, 100*time.Millisecond // slow networks
 	cfg.MinBytes = 1 << 10
@@ -37,7 +37,7 @@ func (j *tuneJob) tunedHosts(ctx context.Context, c *ubcoll.Comm, progress io.Wr
 				fmt.Fprintf(progress, "tune: round %d of %d: between hosts: %s, %v, %v\n", round+1, j.rounds, op.name, way,
 					time.Since(start).Round(time.Second))
 				table := before
-				table.Hosts.Only = way
+				table.Between(l.RDMA).Only = way
 				t.Tune(table)
 				cfg.Op = op.name
 				rep, err := measure.Run(ctx, c, cfg, measure.Program{Version: version()}, io.Discard, nil)
@@ -46,7 +46,7 @@ func (j *tuneJob) tunedHosts(ctx context.Context, c *ubcoll.Comm, progress io.Wr
 				}
 				for _, row := range rep.Results {
 					o := model.Op{Kind: op.kind, Count: row.Count, Size: dtype.Float32.Size()}
-					terms := model.Terms(l, &m, o, model.Chosen(l, &table.Hosts.Model, "", o))
+					terms := model.Terms(l, &m, o, model.Chosen(l, table.Between(l.RDMA), "", o))
 					i := slices.IndexFunc(points, func(p schedule.Point) bool { return p.Terms == terms })
 					if i < 0 {
 						i = len(points)

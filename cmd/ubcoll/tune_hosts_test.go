@@ -42,9 +42,10 @@ func TestTuneHosts(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, old.Host, f.Host)
 	require.Equal(t, "2 hosts, 4 ranks, tcp", f.Network)
-	got := f.Table().Hosts
+	fitted := f.Table()
+	got := fitted.Hosts
 	require.Equal(t, 2, got.Connections)
-	require.False(t, got.Assumed())
+	require.False(t, fitted.Assumed(false))
 	for _, cost := range []int{got.Agree, got.Message, got.Send, got.Swap, got.Combine, got.Relay, got.Around} {
 		require.Positive(t, cost)
 	}

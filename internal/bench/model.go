@@ -14,7 +14,7 @@ func modelled(c *ubcoll.Comm, o *operation, count int, t dtype.Type) float64 {
 	if team.Hosts == nil || o.kind == 0 {
 		return 0
 	}
-	l, m := team.Hosts.Layout(), &team.Tuning().Hosts.Model
+	l, m := team.Hosts.Layout(), team.Costs()
 	op := model.Op{Kind: o.kind, Count: count, Size: t.Size()}
 	return model.Time(l, m, 0, op, model.Chosen(l, m, team.Algorithm(), op)) / 1e3
 }

@@ -33,7 +33,7 @@ func (c *Comm) logOpen(by string, start time.Time) {
 		"more_ranks_than_processors", c.team.Crowded, "took", time.Since(start).Round(time.Microsecond)}
 	if c.stage != nil {
 		costs := "measured"
-		if c.team.Tuning().Hosts.Assumed() {
+		if c.team.Tuning().Assumed(c.stage.Layout().RDMA) {
 			costs = "default"
 		}
 		args = append(args, "costs_between_hosts", costs, "memory", hosts.MemoryText(c.stage.Size(), c.size))

@@ -104,6 +104,7 @@ func Open(ctx context.Context, c Config) (*Stage, error) {
 		on[h] = s.On(h)
 	}
 	s.layout = LayoutOf(on)
+	s.layout.RDMA = c.rdma()
 	for l := range s.Lanes() {
 		if s.Owner(l) == c.Team.Rank() {
 			s.lane = l
@@ -113,7 +114,7 @@ func Open(ctx context.Context, c Config) (*Stage, error) {
 	s.link = team.Link{Name: name, Connections: connections, Hosts: s.n, Asked: c.Team.Algorithm(), Leader: s.leads, Owner: s.lane >= 0,
 		Single: c.Team.Size() == 1}
 	s.link.Why, _ = how(name)
-	if c.Team.Tuning().Hosts.Assumed() {
+	if c.Team.Tuning().Assumed(s.layout.RDMA) {
 		s.link.Choice = "default costs"
 	}
 	if s.lane >= 0 {
@@ -142,6 +143,18 @@ func Open(ctx context.Context, c Config) (*Stage, error) {
 		s.link.Why = "" // each buffer says it for itself
 	}
 	return s, nil
+}
+
+// rdma reports whether all ranks have RDMA devices. It is the same on all of them, whatever wires they get.
+func (c *Config) rdma() bool {
+	for _, ranks := range c.Hosts {
+		for _, r := range ranks {
+			if !c.Network.hasRDMA(c.World(r)) {
+				return false
+			}
+		}
+	}
+	return true
 }
 
 // meet lists the leaders that this one agrees with. Those in the tree of reports are among them.

@@ -57,7 +57,7 @@ func Listen(c JobConfig) (n *Network, err error) {
 	n = &Network{JobConfig: c, uses: map[uint64]use{}}
 	n.landing.memory, n.slots.memory = c.Memory, c.Memory
 	n.node, err = c.NewNode(transport.Config{Rank: c.Rank, Size: c.Size, Secret: c.Secret, Log: c.Log, Timeout: c.Timeout,
-		Connections: c.Connections, RDMA: c.RDMA, RowOf: c.RowOf,
+		Connections: c.Connections, RDMA: c.RDMA, RowOf: n.rowOf,
 		Heard: n.heard, Down: n.down, Tick: n.tick})
 	if err != nil {
 		return nil, err
@@ -65,8 +65,29 @@ func Listen(c JobConfig) (n *Network, err error) {
 	return n, nil
 }
 
-// Row is what other ranks need to reach this one.
-func (n *Network) Row() []byte { return n.node.Row() }
+// Row is what other ranks need to reach this one: the node's, behind a byte that is 1 if this rank has RDMA devices.
+func (n *Network) Row() []byte {
+	row := []byte{0}
+	if n.RDMA.NICs != nil {
+		row[0] = 1
+	}
+	return append(row, n.node.Row()...)
+}
+
+// rowOf is the row of a rank's node, or nil.
+func (n *Network) rowOf(rank int) []byte {
+	row := n.RowOf(rank)
+	if len(row) == 0 {
+		return nil
+	}
+	return row[1:]
+}
+
+// hasRDMA reports whether a rank of the job has RDMA devices.
+func (n *Network) hasRDMA(rank int) bool {
+	row := n.RowOf(rank)
+	return len(row) > 0 && row[0] == 1
+}
 
 // Traffic is what this rank has exchanged with another host.
 type Traffic struct {

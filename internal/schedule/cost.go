@@ -21,6 +21,9 @@ type Model struct {
 // Default fits TCP between hosts of a processor each, as measured for 2, 4 and 8 hosts and 2 KiB to 4 MiB.
 var Default = Model{Agree: 9_500, Message: 16_000, Send: 165, Swap: 250, Combine: 75, Relay: 255, Around: 293}
 
+// DefaultRDMA is an estimate of RDMA at 100 Gbit/s, from what cards are said to do. Nobody has measured it.
+var DefaultRDMA = Model{Agree: 4_000, Message: 5_000, Send: 85, Swap: 100, Combine: 75, Relay: 130, Around: 150}
+
 // Terms is what costs are sums of: rounds of the agreement, messages, and bytes of each kind, in the order of a model's
 // prices.
 type Terms struct{ Rounds, Messages, Sent, Swapped, Combined, Relayed, Around float64 }

@@ -14,6 +14,7 @@ import (
 	"github.com/ubcoll/ubcoll/hw/cpu/spin"
 	"github.com/ubcoll/ubcoll/hw/shm"
 	"github.com/ubcoll/ubcoll/internal/mem"
+	"github.com/ubcoll/ubcoll/internal/schedule"
 	"github.com/ubcoll/ubcoll/internal/tuning"
 )
 
@@ -119,6 +120,9 @@ func (t *Team) AttachmentArea(rank int) unsafe.Pointer {
 
 // Tuning is the table by which operations choose their algorithms.
 func (t *Team) Tuning() *tuning.Table { return &t.tuning }
+
+// Costs is what moving data between the hosts costs, as operations choose by it. The communicator has several.
+func (t *Team) Costs() *schedule.Model { return t.tuning.Between(t.Hosts.Layout().RDMA) }
 
 // Tune replaces the table, on all ranks between the same two operations: for measuring.
 func (t *Team) Tune(table tuning.Table) { t.tuning = table }

@@ -24,7 +24,7 @@ import (
 // Version is the version of the format.
 const Version = 2
 
-// File has numbers of a table by name: sizes in bytes, and of hosts, what their names say. Those of messages are set by
+// File has numbers of a table by name: sizes in bytes, and of hosts and RDMA, what their names say. Those of messages are set by
 // hand, and how many connections hosts have; the others are measured. For what it lacks, the default holds.
 type File struct {
 	Version  int            `json:"version"`
@@ -35,6 +35,8 @@ type File struct {
 	Messages map[string]int `json:"messages,omitempty"`
 	Network  string         `json:"network,omitempty"` // where Hosts was measured
 	Hosts    map[string]int `json:"hosts,omitempty"`
+	Fabric   string         `json:"rdma_network,omitempty"` // where RDMA was measured
+	RDMA     map[string]int `json:"rdma,omitempty"`
 }
 
 // Parse parses the content of a file; name is for errors. Unknown keys are errors.
@@ -62,7 +64,7 @@ func parse(data []byte) (f File, err error) {
 	var t Table
 	return f, errors.Join(check("host", f.Host, t.sizes()), check("device", f.Device, t.GPU.Sizes()),
 		check("messages", f.Messages, t.Messages.sizes()), checkRoom(f.Messages),
-		check("hosts", f.Hosts, t.Hosts.numbers()), checkConnections(f.Hosts))
+		check("hosts", f.Hosts, t.Hosts.numbers()), checkConnections(f.Hosts), check("rdma", f.RDMA, prices(&t.RDMA)))
 }
 
 // check reports everything that is wrong with a part of a file.
@@ -157,7 +159,8 @@ func (f File) Table() Table {
 		return is
 	}
 	machine := slices.Concat(apply(f.Host, t.sizes(), f.Machine), apply(f.Device, t.GPU.Sizes(), f.Devices),
-		apply(f.Messages, t.Messages.sizes(), "messages set by hand"), apply(f.Hosts, t.Hosts.numbers(), cmp.Or(f.Network, "hosts set by hand")))
+		apply(f.Messages, t.Messages.sizes(), "messages set by hand"), apply(f.Hosts, t.Hosts.numbers(), cmp.Or(f.Network, "hosts set by hand")),
+		apply(f.RDMA, prices(&t.RDMA), cmp.Or(f.Fabric, "rdma set by hand")))
 	if len(machine) > 0 {
 		t.Machine = strings.Join(machine, "; ")
 	}
@@ -172,17 +175,19 @@ func (f *File) SetHost(t Table) {
 	}
 }
 
-// SetHosts copies the costs between hosts to f, as measured on a network. How many connections they have stays.
-func (f *File) SetHosts(network string, m schedule.Model) {
-	h := Hosts{Model: m}
-	f.Network, f.Hosts = network, maps.Clone(f.Hosts)
-	if f.Hosts == nil {
-		f.Hosts = map[string]int{}
+// SetHosts copies the costs between hosts to f, as measured on a network, over RDMA or over TCP. How many connections they have
+// stays.
+func (f *File) SetHosts(network string, rdma bool, m schedule.Model) {
+	where, to := &f.Network, &f.Hosts
+	if rdma {
+		where, to = &f.Fabric, &f.RDMA
 	}
-	for name, n := range h.numbers() {
-		if name != "connections" {
-			f.Hosts[name] = *n
-		}
+	*where, *to = network, maps.Clone(*to)
+	if *to == nil {
+		*to = map[string]int{}
+	}
+	for name, n := range prices(&m) {
+		(*to)[name] = *n
 	}
 }
 

@@ -92,7 +92,7 @@ func TestTable(t *testing.T) {
 func TestSizes(t *testing.T) {
 	var table Table
 	for part, sizes := range map[string]map[string]*int{"host": table.sizes(), "device": table.GPU.Sizes(),
-		"messages": table.Messages.sizes(), "hosts": table.Hosts.numbers()} {
+		"messages": table.Messages.sizes(), "hosts": table.Hosts.numbers(), "rdma": prices(&table.RDMA)} {
 		at := map[*int]string{}
 		for name, p := range sizes {
 			require.Empty(t, at[p], "%s: %s", part, name)
@@ -105,6 +105,8 @@ func TestSizes(t *testing.T) {
 				f.Host, f.Messages = nil, f.Host
 			case "hosts":
 				f.Host, f.Hosts = nil, f.Host
+			case "rdma":
+				f.Host, f.RDMA = nil, f.Host
 			}
 			f, err := Parse("x", f.Bytes())
 			require.NoError(t, err)
@@ -122,15 +124,23 @@ func TestSetHosts(t *testing.T) {
 	f := File{Version: Version, Hosts: map[string]int{"connections": 3, "swap_ps": 1}}
 	old := f.Hosts
 	m := schedule.Model{Agree: 7, Message: 1, Send: 6, Swap: 2, Combine: 3, Relay: 4, Around: 5}
-	f.SetHosts("N", m)
+	f.SetHosts("N", false, m)
 	require.Equal(t, Hosts{m, 3}, f.Table().Hosts)
+	require.Equal(t, schedule.DefaultRDMA, f.Table().RDMA)
 	require.Equal(t, "N", f.Table().Machine)
 	require.Equal(t, map[string]int{"connections": 3, "swap_ps": 1}, old)
-	require.False(t, f.Table().Hosts.Assumed())
+	table := f.Table()
+	require.Equal(t, []bool{false, true}, []bool{table.Assumed(false), table.Assumed(true)})
+	f.SetHosts("R", true, m)
+	table = f.Table()
+	require.Equal(t, []schedule.Model{m, m}, []schedule.Model{*table.Between(false), *table.Between(true)})
+	require.Equal(t, "N; R", table.Machine)
 	f = File{}
-	f.SetHosts("N", schedule.Default)
-	require.Equal(t, DefaultHosts(), f.Table().Hosts)
-	require.True(t, f.Table().Hosts.Assumed())
+	f.SetHosts("N", false, schedule.Default)
+	f.SetHosts("R", true, schedule.DefaultRDMA)
+	table = f.Table()
+	require.Equal(t, DefaultHosts(), table.Hosts)
+	require.Equal(t, []bool{true, true}, []bool{table.Assumed(false), table.Assumed(true)})
 }
 
 // How long a message may be depends on the number of ranks. What was measured leaves it as it was set by hand.

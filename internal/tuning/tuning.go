@@ -30,8 +30,9 @@ type Table struct {
 	GPU GPU
 	// Messages has the limits of messages.
 	Messages Messages
-	// Hosts is about the network.
+	// Hosts is about the network. RDMA is what moving data there costs if all ranks have RDMA devices.
 	Hosts Hosts
+	RDMA  schedule.Model
 }
 
 // Hosts says how data move between hosts. Its default is the same on all processors, since all hosts must choose alike.
@@ -145,7 +146,7 @@ func Default() Table {
 	cache := max(cpu.LastLevelCacheBytes(), 8<<20)
 	t := Table{Machine: "default for " + cpu.Vendor(), EagerTotal: 4 << 10, OneShotTotal: 2 << 20,
 		PushFrom: 1 << 20, StreamFrom: min(cache/4, 16<<20), CombineUpTo: 2 << 10, GPU: DefaultGPU(),
-		Messages: MessageRoom(), Hosts: DefaultHosts()}
+		Messages: MessageRoom(), Hosts: DefaultHosts(), RDMA: schedule.DefaultRDMA}
 	if cpu.Vendor() == "GenuineIntel" {
 		t.PushFrom = 0
 	}
@@ -164,13 +165,30 @@ func (m *Messages) sizes() map[string]*int {
 		"eager_device": &m.EagerDevice}
 }
 
-// Assumed reports whether the costs of moving data are the defaults: ubcoll tune has not measured them.
-func (h Hosts) Assumed() bool { return h.Model == schedule.Default }
+// Between is what moving data between hosts costs, over RDMA or over TCP.
+func (t *Table) Between(rdma bool) *schedule.Model {
+	if rdma {
+		return &t.RDMA
+	}
+	return &t.Hosts.Model
+}
+
+// Assumed reports whether these are the defaults: ubcoll tune has not measured them.
+func (t *Table) Assumed(rdma bool) bool {
+	return *t.Between(rdma) == *(&Table{Hosts: DefaultHosts(), RDMA: schedule.DefaultRDMA}).Between(rdma)
+}
+
+// prices returns a model's numbers by their names in files.
+func prices(m *schedule.Model) map[string]*int {
+	return map[string]*int{"agree_ns": &m.Agree, "message_ns": &m.Message, "send_ps": &m.Send, "swap_ps": &m.Swap,
+		"combine_ps": &m.Combine, "relay_ps": &m.Relay, "around_ps": &m.Around}
+}
 
 // numbers returns h's numbers by their names in files.
 func (h *Hosts) numbers() map[string]*int {
-	return map[string]*int{"agree_ns": &h.Agree, "message_ns": &h.Message, "send_ps": &h.Send, "swap_ps": &h.Swap, "combine_ps": &h.Combine, "relay_ps": &h.Relay,
-		"around_ps": &h.Around, "connections": &h.Connections}
+	all := prices(&h.Model)
+	all["connections"] = &h.Connections
+	return all
 }
 
 // Sizes returns t's sizes by their names in files. Numbers of blocks are not among them: they belong to the build.
