@@ -1,4 +1,5 @@
-// Package mr is the backend NET of the registration cache. It registers memory with RDMA devices of this host, its NICs, so that peers on other hosts can reach it, and it hands out the keys.
+// Package mr is the backend NET of the registration cache. It registers memory with RDMA devices of this host, its NICs,
+// so that peers on other hosts can reach it, and it hands out the keys.
 //
 // The cache registers whole allocations: a [Region] has one memory region (MR) on each NIC, over the whole allocation
 // and for what operations need: this process's work requests, and peers' writes. Its keys are for operations under way;
