@@ -6,7 +6,6 @@ import (
 	"bytes"
 	"log/slog"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -99,22 +98,7 @@ func TestNICLost(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			verbstest.Over(t, verbstest.Knobs{"SILENT": "1", "DEVICES": "2"}, func(t *testing.T) {
 				p := pairOf(t, 2, nics(t), nics(t))
-				const n = 4 << 20
-				from, to := bytes.Repeat([]byte{7}, n), make([]byte, n)
-				p.lb.Grant(0, 1, at(to), n)
-				testkit.Eventually(t, func() bool { p.lb.Poll(); p.la.Poll(); return p.la.Granted(0).Load() == 1 })
-				verbstest.Set(t, k.knob, k.value)
-				p.la.Put(0, 1, at(from), n)
-				testkit.Eventually(t, func() bool { return p.la.Err() != nil && p.lb.Err() != nil })
-				for _, l := range []*Link{p.la, p.lb} {
-					require.Equal(t, transport.Cut, l.Err().Kind)
-					require.ErrorIs(t, l.Err(), fault.ErrPeerLost)
-					require.ErrorContains(t, l.Err(), k.why)
-				}
-				clear(to)
-				time.Sleep(20 * time.Millisecond)
-				require.Equal(t, make([]byte, n), to)
-				p.close(t)
+				p.cutBy(t, k.knob, k.value, k.why)
 			})
 		})
 	}

@@ -228,26 +228,32 @@ func TestQueuePairFails(t *testing.T) {
 			verbstest.Over(t, verbstest.Knobs{"SILENT": "1"}, func(t *testing.T) {
 				p := pairOf(t, 2, nics(t), nics(t))
 				require.Equal(t, "verbs double0:1", p.la.Name())
-				const n = 4 << 20
-				from, to := bytes.Repeat([]byte{7}, n), make([]byte, n)
-				p.lb.Grant(0, 1, at(to), n)
-				testkit.Eventually(t, func() bool { p.lb.Poll(); p.la.Poll(); return p.la.Granted(0).Load() == 1 })
-				verbstest.Set(t, k.knob, k.value)
-				p.la.Put(0, 1, at(from), n)
-				testkit.Eventually(t, func() bool { return p.la.Err() != nil && p.lb.Err() != nil })
-				for _, l := range []*Link{p.la, p.lb} {
-					require.Equal(t, transport.Cut, l.Err().Kind)
-					require.ErrorIs(t, l.Err(), fault.ErrPeerLost)
-					require.ErrorContains(t, l.Err(), k.why)
-				}
+				p.cutBy(t, k.knob, k.value, k.why)
 				require.Zero(t, p.lb.Word(0).Load())
-				clear(to)
-				time.Sleep(20 * time.Millisecond)
-				require.Equal(t, make([]byte, n), to)
-				p.close(t)
 			})
 		})
 	}
+}
+
+// cutBy puts while a knob of the double is turned: the wire ends, and both ends say why.
+func (p *pair) cutBy(t *testing.T, knob, value, why string) {
+	t.Helper()
+	const n = 4 << 20
+	from, to := bytes.Repeat([]byte{7}, n), make([]byte, n)
+	p.lb.Grant(0, 1, at(to), n)
+	testkit.Eventually(t, func() bool { p.lb.Poll(); p.la.Poll(); return p.la.Granted(0).Load() == 1 })
+	verbstest.Set(t, knob, value)
+	p.la.Put(0, 1, at(from), n)
+	testkit.Eventually(t, func() bool { return p.la.Err() != nil && p.lb.Err() != nil })
+	for _, l := range []*Link{p.la, p.lb} {
+		require.Equal(t, transport.Cut, l.Err().Kind)
+		require.ErrorIs(t, l.Err(), fault.ErrPeerLost)
+		require.ErrorContains(t, l.Err(), why)
+	}
+	clear(to)
+	time.Sleep(20 * time.Millisecond)
+	require.Equal(t, make([]byte, n), to)
+	p.close(t)
 }
 
 // TestStalePut: once Close has returned, a put that answers a grant of before changes no byte, however late it comes: its peer
