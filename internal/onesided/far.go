@@ -43,9 +43,11 @@ type far struct {
 
 	called  atomic.Uint64 // calls to the peer, and of the peer
 	heard   atomic.Uint64
-	pacing  sync.Mutex // held by goroutines that count what they send
-	since   int        // bytes since the last mark
-	marked  uint64     // marks so far
+	given   atomic.Uint64 // what this rank has sent that the peer's process puts into its memory
+	taken   atomic.Uint64 // of that, what it surely has
+	pacing  sync.Mutex    // held by goroutines that count what they send
+	since   int           // bytes since the last mark
+	marked  uint64        // marks so far
 	marks   atomic.Uint64
 	staging sync.Mutex // held by goroutines that write data and make the call about them
 

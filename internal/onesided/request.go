@@ -37,6 +37,7 @@ type request struct {
 	to   unsafe.Pointer // where the data of an answer go
 	n    int            // bytes
 	came int            // of them
+	past uint64         // far.given before it
 	k    call           // the answer
 	over atomic.Bool
 }
@@ -44,6 +45,7 @@ type request struct {
 // ask begins a request.
 func (f *far) ask(k *call, r *request) {
 	k.ID = f.next()
+	r.past = f.given.Load()
 	f.mu.Lock()
 	f.asked[k.ID] = r
 	f.mu.Unlock()
@@ -79,6 +81,7 @@ func (f *far) answered(k *call) {
 	if r == nil {
 		return // its call has given up
 	}
+	raise(&f.taken, r.past) // it serves in order
 	r.k = *k
 	r.over.Store(true)
 }
@@ -107,6 +110,18 @@ func (f *far) result(ctx context.Context, op string, of closable, k *call) (call
 func (f *far) flush(ctx context.Context, of closable) error {
 	_, err := f.result(ctx, "flush", of, &call{Kind: callFlush})
 	return err
+}
+
+// behind reports whether the peer's process has perhaps not put into its memory all that this rank has sent it: devices, which do
+// not ask it, may overtake that.
+func (f *far) behind() bool { return f.taken.Load() < f.given.Load() }
+
+// takes waits until it has.
+func (f *far) takes(ctx context.Context, of closable) error {
+	if !f.behind() {
+		return nil
+	}
+	return f.flush(ctx, of)
 }
 
 // paced counts n bytes that are sent without a wait, and reports whether there is room for more.
@@ -195,8 +210,8 @@ func (f *far) put(ctx context.Context, op string, of closable, m *Remote, off in
 			return err
 		}
 	}
-	if n > 0 {
-		f.pair.Write(t, local, n, more != nil)
+	if n > 0 && !f.pair.Write(t, local, n, more != nil) {
+		f.given.Add(1)
 	}
 	if more != nil {
 		more()
@@ -256,6 +271,12 @@ func (f *far) get(ctx context.Context, op string, of closable, m *Remote, off in
 // read is get by RDMA. It reports whether all has been read; if not, and there is no error, it is to be asked for.
 func (f *far) read(ctx context.Context, op string, of closable, m *Remote, t transport.Target, local unsafe.Pointer, n int) (bool, error) {
 	if err := f.reach(ctx, op, of, m, &t); err != nil {
+		return false, err
+	}
+	if f.behind() && n <= transport.MaxCall {
+		return false, nil // one question is less than two
+	}
+	if err := f.takes(ctx, of); err != nil {
 		return false, err
 	}
 	r := &transport.Result{}
@@ -320,11 +341,13 @@ func (f *far) sendData(ctx context.Context, op string, of closable, m *Remote, k
 		piece := min(most, n-done)
 		if inline {
 			f.send(k, unsafe.Slice((*byte)(p), piece))
+			f.given.Add(1)
 		} else {
 			k.C = uint64(piece)
 			f.staging.Lock()
 			f.pair.Write(to, p, piece, true)
 			f.send(k, nil)
+			f.given.Add(1)
 			f.staging.Unlock()
 		}
 		k.Offset += uint64(piece * takes)

@@ -11,6 +11,7 @@ import (
 	"github.com/ubcoll/ubcoll/internal/engine"
 	"github.com/ubcoll/ubcoll/internal/mem"
 	"github.com/ubcoll/ubcoll/internal/team"
+	"github.com/ubcoll/ubcoll/internal/transport"
 )
 
 // A window between hosts. Its ranks agree on its flags and size; what a rank of another host has exported, this rank asks
@@ -133,6 +134,11 @@ func (w *Window) copyFar(ctx context.Context, op string, k *windowRank, off int,
 	case err != nil:
 		return err
 	case put:
+		if w.flags&WindowStrictOrdering != 0 && n > transport.MaxCall {
+			if err := k.far.takes(ctx, w); err != nil {
+				return err
+			}
+		}
 		err = k.far.put(ctx, op, w, m, off, p, n, nil)
 		k.far.written.Add(1) // not before: another goroutine's Flush would count it without having waited for it
 		return err

@@ -190,10 +190,11 @@ type Endpoint interface {
 	// rank does not learn. The memory at p is in use as that of a put is, and Queued and Sent count it as one. The peer
 	// serves writes and calls in order; between these and puts there is none. more says that the caller writes or calls
 	// again at once: then they may leave together. If both memories are registered with RDMA devices, and the target says
-	// so, the devices may move the bytes, and ask no Server.
-	Write(t Target, p unsafe.Pointer, n int, more bool)
-	// Read reads n bytes of the peer's memory, at least one, to p, behind all writes and calls before. It counts as a put.
-	// It reports false, and does nothing, if the devices cannot do it.
+	// so, the devices may move the bytes, and ask no Server. It reports whether they do.
+	Write(t Target, p unsafe.Pointer, n int, more bool) (devices bool)
+	// Read reads n bytes of the peer's memory, at least one, to p. It comes behind the writes before that devices move, but
+	// what goes to the peer's Server it may overtake. It counts as a put. It reports false, and does nothing, if the devices
+	// cannot do it.
 	Read(t Target, p unsafe.Pointer, n int, r *Result) bool
 	// Call sends 1 to MaxCall bytes to the peer's Server. b may be changed when it returns. Queued and Sent count it as a put.
 	Call(b []byte)

@@ -270,8 +270,9 @@ func (l *Link) put(h frame.Header, p unsafe.Pointer) {
 	w.data[i].Put(h, p, &o.sent[i])
 }
 
-// serve sends a write or a call. All take one connection, so that they stay in order. The caller holds putting.
-func (l *Link) serve(h frame.Header, p unsafe.Pointer, more bool) {
+// serve sends a write or a call, and reports whether devices move it. All take one connection, so that they stay in order. The
+// caller holds putting.
+func (l *Link) serve(h frame.Header, p unsafe.Pointer, more bool) (devices bool) {
 	w, o := l.wire.Load(), l.order.Load()
 	w.puts(func(d *data) {
 		i, sent := w.home(0), &l.sent
@@ -284,13 +285,21 @@ func (l *Link) serve(h frame.Header, p unsafe.Pointer, more bool) {
 			o.add(i)
 			sent = &o.sent[i]
 		}
-		if more {
+		if d.oneSided {
+			devices = d.Conn.(*verbs.Conn).Write(h, p, sent)
+		} else if more {
 			d.Queue(h, p, sent)
-			l.node.said.Store(true)
-			return
 		}
-		d.Put(h, p, sent)
+		switch {
+		case more:
+			l.node.said.Store(true)
+		case d.oneSided:
+			d.Flush()
+		default:
+			d.Put(h, p, sent)
+		}
 	})
+	return devices
 }
 
 // fail ends the link for a reason of its own.
@@ -368,8 +377,8 @@ func (l *Link) Put(place int, seq uint64, p unsafe.Pointer, n int) {
 
 // Write implements transport.Endpoint. With more it leaves with what is written, called or put next, or at the next Poll
 // or progress.
-func (l *Link) Write(t transport.Target, p unsafe.Pointer, n int, more bool) {
-	l.ask(l.target(frame.Write, t, n), p, more)
+func (l *Link) Write(t transport.Target, p unsafe.Pointer, n int, more bool) (devices bool) {
+	return l.ask(l.target(frame.Write, t, n), p, more)
 }
 
 // Call implements transport.Endpoint.
@@ -377,16 +386,17 @@ func (l *Link) Call(b []byte) {
 	l.ask(frame.Header{Kind: frame.Call, Comm: l.id, Length: uint64(len(b))}, unsafe.Pointer(unsafe.SliceData(b)), false)
 }
 
-// ask is Put of a write or a call.
-func (l *Link) ask(h frame.Header, p unsafe.Pointer, more bool) {
+// ask is Put of a write or a call. It reports whether devices move it.
+func (l *Link) ask(h frame.Header, p unsafe.Pointer, more bool) (devices bool) {
 	l.putting.Lock()
 	l.queued.Add(1)
 	if l.up && !l.closed.Load() {
-		l.serve(h, p, more)
+		devices = l.serve(h, p, more)
 	} else {
 		l.send(h, p)
 	}
 	l.putting.Unlock()
+	return devices
 }
 
 // Withdraw implements transport.Endpoint. A frame that has begun is completed from a copy.

@@ -291,7 +291,7 @@ func (e *endpoint) usable(call, wrong string) bool {
 }
 
 // Write implements transport.Endpoint.
-func (e *endpoint) Write(t transport.Target, p unsafe.Pointer, n int, more bool) {
+func (e *endpoint) Write(t transport.Target, p unsafe.Pointer, n int, more bool) (devices bool) {
 	wrong := noKey(t)
 	switch {
 	case n < 1:
@@ -305,6 +305,7 @@ func (e *endpoint) Write(t transport.Target, p unsafe.Pointer, n int, more bool)
 	if e.usable(fmt.Sprintf("Write of %d bytes to key %#x, slot %d, offset %d", n, t.Key, t.Slot, t.Offset), wrong) {
 		e.queue(&message{kind: write, to: t, n: n, data: unsafe.Slice((*byte)(p), n), rest: [2]int{0, n}}, false, more)
 	}
+	return false
 }
 
 // noKey says what is wrong with a target.

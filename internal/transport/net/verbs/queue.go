@@ -82,8 +82,8 @@ func (q *queue) of(comm uint64) *line {
 	return nil
 }
 
-// add puts a frame into the queue.
-func (c *Conn) add(h frame.Header, p unsafe.Pointer, sent *atomic.Uint64) {
+// add puts a frame into the queue. It reports whether its payload goes from registered memory to such.
+func (c *Conn) add(h frame.Header, p unsafe.Pointer, sent *atomic.Uint64) (devices bool) {
 	q, n := &c.queue, h.Payload()
 	behind := n > frame.Short
 	l := q.of(h.Comm)
@@ -104,7 +104,7 @@ func (c *Conn) add(h frame.Header, p unsafe.Pointer, sent *atomic.Uint64) {
 		q.words = append(q.words, unsafe.Slice((*byte)(p), n)...)
 		q.ends = append(q.ends, len(q.words))
 		count(l, sent)
-		return
+		return false
 	}
 	x := &put{h: h, p: p, sent: sent, counts: 1}
 	switch {
@@ -115,6 +115,7 @@ func (c *Conn) add(h frame.Header, p unsafe.Pointer, sent *atomic.Uint64) {
 		x.claim, x.key = c.claim(p, n, 0)
 	}
 	c.line(x)
+	return x.claim != nil
 }
 
 // line puts x behind its communicator's other puts. The caller holds mu.

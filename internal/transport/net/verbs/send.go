@@ -34,12 +34,13 @@ func (c *Conn) Put(h frame.Header, p unsafe.Pointer, sent *atomic.Uint64) {
 }
 
 // Queue is Put, but nothing leaves before the next Put or Flush: then it does together with that.
-func (c *Conn) Queue(h frame.Header, p unsafe.Pointer, sent *atomic.Uint64) {
+func (c *Conn) Queue(h frame.Header, p unsafe.Pointer, sent *atomic.Uint64) { c.Write(h, p, sent) }
+
+// Write is Queue. It reports whether the devices move the payload; else it goes in messages.
+func (c *Conn) Write(h frame.Header, p unsafe.Pointer, sent *atomic.Uint64) (devices bool) {
 	c.mu.Lock()
-	if !c.gone {
-		c.add(h, p, sent)
-	}
-	c.mu.Unlock()
+	defer c.mu.Unlock()
+	return !c.gone && c.add(h, p, sent)
 }
 
 // Read reads from the peer's memory, of which h has the landing, to registered memory at p: see Put. It reports false,
