@@ -408,6 +408,9 @@ func (d *Domain) traffic() []hosts.Traffic {
 // Identity is what this rank's handles say about it.
 func (d *Domain) Identity() *roster.Identity { return &d.id }
 
+// NICs are the RDMA devices that have this rank's registrations, or nil.
+func (d *Domain) NICs() *mr.Backend { return d.nics }
+
 // Closed reports whether the rank's last communicator has closed.
 func (d *Domain) Closed() bool {
 	d.mu.Lock()

@@ -12,8 +12,8 @@ import (
 	"github.com/ubcoll/ubcoll/internal/team"
 )
 
-// Atomics on host memory. The processor executes them on the rank that calls, the owner's own included. So nobody holds a
-// lock, and a rank that dies leaves nothing half done.
+// Atomics on host memory. The processor executes them on the rank that calls, the owner's own included; between hosts over TCP,
+// the owner's. So nobody holds a lock, and a rank that dies leaves nothing half done. Of windows over RDMA see window_nic.go.
 
 // AtomicOp is what an atomic does to a word of 8 bytes.
 type AtomicOp struct {
@@ -85,8 +85,12 @@ func (w *Window) Atomic(ctx context.Context, s *engine.Stream, peer, off int, op
 			err = w.allows(engine.RemoteAtomic)
 		}
 		if err == nil {
-			was, err = k.far.atomic(ctx, w, m, off, op)
+			was, err = w.changeFar(ctx, k, m, off, op)
 		}
+		return was, w.wrap(op.Name, peer, err)
+	}
+	if w.nic.ready.Load() {
+		was, err = w.changeNear(ctx, k, off, op)
 		return was, w.wrap(op.Name, peer, err)
 	}
 	err = w.update(k, off, 8, 8, func(p unsafe.Pointer, _, _ int) { was = op.apply(p) })

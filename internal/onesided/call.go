@@ -38,6 +38,7 @@ const (
 	callDone                             // the answer to request ID: code A, and a result
 	callMark                             // answer with a callMarked of ID
 	callMarked
+	callWords // request: connect a queue pair for atomics, whose address Offset, B, C and D are, for window A
 	callKinds
 )
 
@@ -113,6 +114,8 @@ func (f *far) serve(k *call, data []byte) {
 			}
 		}
 		f.send(&answer, nil)
+	case callWords:
+		f.serveWords(k)
 	case callFlush:
 		f.done(k.ID, nil, 0)
 	case callAccumulate, callPackets:
@@ -230,7 +233,11 @@ func (f *far) serveAtomic(k *call) {
 	}
 	var was uint64
 	if err == nil {
-		op := AtomicOp{Add: k.A, Swap: k.B != 0, Old: k.C, New: k.D}
+		op := AtomicOp{Name: "atomic", Add: k.A, Swap: k.B != 0, Old: k.C, New: k.D}
+		if w := f.sp.byDevice(k.grant()); w != nil {
+			go f.changeFor(w, k.ID, int(k.Offset), op)
+			return
+		}
 		was = op.apply(p)
 	}
 	f.done(k.ID, err, was)

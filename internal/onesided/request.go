@@ -13,6 +13,7 @@ import (
 	"github.com/ubcoll/ubcoll/internal/reason"
 	"github.com/ubcoll/ubcoll/internal/team"
 	"github.com/ubcoll/ubcoll/internal/transport"
+	"github.com/ubcoll/ubcoll/internal/transport/net/words"
 )
 
 // What this rank does with the memory of a rank of another host.
@@ -292,12 +293,18 @@ func (f *far) read(ctx context.Context, op string, of closable, m *Remote, t tra
 	return done, f.good(m) // else the memory may have been given to somebody else
 }
 
-// atomic does op to a word, and returns what that was.
-func (f *far) atomic(ctx context.Context, of closable, m *Remote, off int, op *AtomicOp) (uint64, error) {
+// atomicAt is a call for an atomic on a word.
+func (f *far) atomicAt(m *Remote, off int) (*call, error) {
 	k, err := f.callAt(callAtomic, m, off, 8, engine.RemoteAtomic)
 	if err == nil {
 		err = m.unalignedFar(off, 8)
 	}
+	return k, err
+}
+
+// atomic does op to a word, and returns what that was.
+func (f *far) atomic(ctx context.Context, of closable, m *Remote, off int, op *AtomicOp) (uint64, error) {
+	k, err := f.atomicAt(m, off)
 	if err != nil {
 		return 0, err
 	}
@@ -308,16 +315,10 @@ func (f *far) atomic(ctx context.Context, of closable, m *Remote, off int, op *A
 	done, err := f.result(ctx, op.Name, of, k)
 	if err != nil && (errors.Is(err, fault.ErrPeerLost) || errors.Is(err, fault.ErrAborted) || reason.TimedOut(err) ||
 		errors.Is(err, context.Canceled)) {
-		return 0, &outcomeUnknown{err}
+		return 0, &words.Unknown{Err: err}
 	}
 	return done.B, err
 }
-
-// outcomeUnknown is the error of an atomic that was sent and not answered.
-type outcomeUnknown struct{ error }
-
-func (e *outcomeUnknown) Error() string { return "the outcome is unknown: " + e.error.Error() }
-func (e *outcomeUnknown) Unwrap() error { return e.error }
 
 // unalignedFar is unaligned for remote memory.
 func (m *Remote) unalignedFar(off, size int) error {

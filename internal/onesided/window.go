@@ -82,6 +82,7 @@ type Window struct {
 	id     uint64        // between hosts: the same on all ranks, and of no other window
 	export engine.Export // of this rank's part
 	record []byte        // for the ranks of this host
+	nic    windowNIC
 	filled atomic.Bool   // the window is complete
 	making sync.Mutex    // guards the two fields below
 	begun  bool          // whoever runs its group is making it
@@ -368,7 +369,7 @@ func (w *Window) giveUp(quick bool) error {
 		w.mine.state.Store(team.StateClosed)
 	}
 	w.endViews()
-	err = errors.Join(err, w.deregister())
+	err = errors.Join(err, w.deregister(), w.nic.close())
 	w.leaveFar()
 	w.ended.Store(true)
 	w.mine.state.Store(team.StateClosed)

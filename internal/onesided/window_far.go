@@ -24,6 +24,7 @@ type farRank struct {
 	heard atomic.Uint64 // its signals
 	state atomic.Uint64 // StateClosed once it has closed its part, if this rank has asked
 	part  atomic.Pointer[Remote]
+	words atomic.Pointer[farWords] // nil: not asked yet
 
 	written, landed atomic.Uint64 // calls that write, and of them those known to be in its memory
 }

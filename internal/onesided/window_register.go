@@ -87,8 +87,14 @@ func (w *Window) steps(ctx context.Context) []*engine.Gathering {
 	if !w.c.SpansHosts() {
 		return []*engine.Gathering{agree, meet}
 	}
-	return []*engine.Gathering{{Kind: kind, Before: w.offerFar, Check: w.compareFar, Failed: w.unmade},
-		{Kind: kind, Before: func() ([]byte, error) { return w.record, nil }, Check: w.compare, Failed: w.unmade, HostOnly: true}, meet}
+	all := []*engine.Gathering{{Kind: kind, Before: w.offerFar, Check: w.compareFar, Failed: w.unmade},
+		{Kind: kind, Before: func() ([]byte, error) { return w.record, nil }, Check: w.compare, Failed: w.unmade, HostOnly: true}}
+	if w.flags&WindowAtomic != 0 && w.c.Team().Hosts.Layout().RDMA {
+		for _, s := range w.nicSteps() {
+			all = append(all, &engine.Gathering{Kind: kind, Before: s.before, Check: s.check, Failed: w.unmade, HostOnly: true})
+		}
+	}
+	return append(all, meet)
 }
 
 // offerFar is offer for ranks of several hosts, which get what they have to agree on.
@@ -305,6 +311,7 @@ func (w *Window) discard() error {
 	if w.reg != nil {
 		errs = append(errs, w.deregister())
 	}
+	errs = append(errs, w.nic.close())
 	if w.block != nil {
 		errs = append(errs, w.c.Domain().Heap.Retire(w.block))
 	}

@@ -115,11 +115,21 @@ void transfer(place *to, place *from, int n_from) {
 		}
 }
 
-// update does an atomic operation and returns the old value.
+// update does an atomic operation and returns the old value. As with most devices, processors' are not atomic with it.
 uint64_t update(char *at, const request *r) {
 	uint64_t old = r->compare;
 	if (!present(at, 8))
 		return 0xdbdbdbdbdbdbdbdb; // as in copy
+	if (knob.atomics != UBV_ATOMIC_GLOB) {
+		uint64_t *word = (uint64_t *)at, was = __atomic_load_n(word, __ATOMIC_ACQUIRE);
+		for (int i = 0; i < 100; i++)
+			__asm__ volatile("");
+		if (r->op == UBV_WR_FETCH_ADD)
+			__atomic_store_n(word, was + r->compare, __ATOMIC_RELEASE);
+		else if (was == r->compare)
+			__atomic_store_n(word, r->swap, __ATOMIC_RELEASE);
+		return was;
+	}
 	if (r->op == UBV_WR_FETCH_ADD)
 		return __atomic_fetch_add((uint64_t *)at, r->compare, __ATOMIC_SEQ_CST);
 	__atomic_compare_exchange_n((uint64_t *)at, &old, r->swap, 0, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST);
