@@ -27,7 +27,8 @@ const (
 	// does. The right is [AccessRemoteRead].
 	WindowReadOnly WindowFlags = 1 << 16
 	// WindowAtomic allows [Window.FetchAdd], [Window.CompareAndSwap] and [Window.Accumulate], on host memory. The rights are
-	// the usual ones and [AccessRemoteAtomic].
+	// the usual ones and [AccessRemoteAtomic]. Where RDMA devices do the atomics (see FetchAdd), making the window takes a queue
+	// pair for each rank of the host besides.
 	WindowAtomic WindowFlags = 1 << 17
 )
 
@@ -44,7 +45,8 @@ func (f WindowFlags) String() string { return onesided.WindowFlags(f).String() }
 // broken communicator they return the reason why it broke.
 //
 // Towards a rank of another host, calls go over the network, and that rank's process serves them without a call of its own: at
-// once while it waits in this library, otherwise within some milliseconds. The first call towards such a rank asks it where
+// once while it waits in this library, otherwise within some milliseconds. Over RDMA, longer puts and gets between registered
+// memory, FetchAdd and CompareAndSwap need it only after what it had to serve before. The first call towards such a rank asks it where
 // its part is. A Put or Accumulate that has returned is on its way: Flush waits until it has landed, and a later Signal, Get or
 // atomic comes after it. If the peer has closed its part meanwhile, nothing of it lands, and the next call towards the peer, or
 // Flush, is ErrStale. Calls may wait for the network, for at most [Options.Timeout]: [ErrTimeout] and a context's end leave the
@@ -153,9 +155,14 @@ func (w *Window) Wait(ctx context.Context, peer int) error {
 }
 
 // FetchAdd adds to the 8-byte word at dstOff of peer's part, and returns what the word was. The addition is atomic with
-// regard to other atomics on the word, of any rank, and to those of package sync/atomic of the word's owner. A processor
-// executes it: this rank's on one host, the owner's between hosts, where this call waits for the answer. Local; it runs in the
-// order of this rank's calls towards peer.
+// regard to other atomics on the word through this window, of any rank. A processor executes it: this rank's on one host, the
+// owner's between hosts, where this call waits for the answer. Then it is also atomic with regard to those of channels and of package
+// sync/atomic. Local; it runs in the order of this rank's calls towards peer.
+//
+// But if the communicator has several hosts and all its ranks have RDMA devices, the owner's first device executes all of
+// them, those of the owner and its host included. Then nothing else may change the word at the same time: a
+// program that is to run anywhere uses FetchAdd for its own words, too. Plain loads see whole words. The ranks of a host decide it when they
+// make the window, and the log says if they cannot (level Info).
 //
 // [ErrArgument] if the window has no [WindowAtomic], for a bad rank, for a word outside the part or not aligned to 8 bytes,
 // and on a view made by On, because it returns a value. [ErrNotSupported] over device memory. [ErrStale] if the peer has

@@ -83,11 +83,11 @@ type Window struct {
 	export engine.Export // of this rank's part
 	record []byte        // for the ranks of this host
 	nic    windowNIC
-	filled atomic.Bool   // the window is complete
-	making sync.Mutex    // guards the two fields below
-	begun  bool          // whoever runs its group is making it
-	given  bool          // closed before it was complete
-	ended  atomic.Bool   // this rank no longer accesses other parts
+	filled atomic.Bool // the window is complete
+	making sync.Mutex  // guards the two fields below
+	begun  bool        // whoever runs its group is making it
+	given  bool        // closed before it was complete
+	ended  atomic.Bool // this rank no longer accesses other parts
 
 	viewing sync.Mutex
 }

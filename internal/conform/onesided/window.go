@@ -14,7 +14,8 @@ import (
 
 // Windows makes windows of all kinds, and puts, gets and signals through them.
 func Windows(ctx context.Context, c *ubcoll.Comm) error {
-	return conform.Each(ctx, c, windowData, windowFlags, windowMisuse, windowTwice, windowEnds, windowGroup, windowMany)
+	return conform.Each(ctx, c, windowData, windowFlags, windowMisuse, windowTwice, windowEnds, windowGroup, windowMany,
+		inOrder)
 }
 
 func windowData(ctx context.Context, c *ubcoll.Comm) error {
