@@ -182,9 +182,6 @@ func (w *Window) tryPair(p *words.Pair, r transport.Region, wait func(ready func
 		return fmt.Errorf("no whole word of 8 bytes in the window: %w", fault.ErrNotSupported)
 	}
 	_, err := p.Do(words.FetchAdd(0), words.In(r, off), wait)
-	if u, ok := errors.AsType[*words.Unknown](err); ok {
-		err = u.Err
-	}
 	return err
 }
 
@@ -204,10 +201,12 @@ func (op *AtomicOp) work() verbs.Work {
 
 // changeNear does op by the device of a rank of this host.
 func (w *Window) changeNear(ctx context.Context, k *windowRank, off int, op *AtomicOp) (was uint64, err error) {
-	failed := w.update(k, off, 8, 8, func(unsafe.Pointer, int, int) {
+	if err := w.update(k, off, 8, 8, func(unsafe.Pointer, int, int) {
 		was, err = w.change(ctx, w.sp.local(k.Rank), off, op)
-	})
-	return was, errors.Join(failed, err)
+	}); err != nil {
+		return 0, err
+	}
+	return was, err
 }
 
 // change does op by the device of the team's rank i.
@@ -238,13 +237,22 @@ func (sp *Space) byDevice(g mem.Location) *Window {
 
 // changeFor does op to a word of this rank for the peer, which has no queue pair.
 func (f *far) changeFor(w *Window, id uint64, off int, op AtomicOp) {
-	var was uint64
-	err := begin(w)
-	if err == nil {
-		was, err = w.change(context.Background(), w.c.Team().Rank(), off, &op)
-		end(w)
+	if begin(w) != nil {
+		f.done(id, staleError(f.sp.c.Rank()), 0)
+		return
+	}
+	was, err := w.change(context.Background(), w.c.Team().Rank(), off, &op)
+	end(w)
+	if isUnknown(err) {
+		err = fault.ErrTimeout // which says so to the peer
 	}
 	f.done(id, err, was)
+}
+
+// isUnknown reports whether an atomic may have been done though it has failed.
+func isUnknown(err error) bool {
+	_, ok := errors.AsType[*words.Unknown](err)
+	return ok
 }
 
 // changeFar does op to a word of a rank of another host.
@@ -269,11 +277,16 @@ func (w *Window) changeFar(ctx context.Context, k *windowRank, m *Remote, off in
 	was, err := x.pair.Do(op.work(), words.In(x.region, uint64(off)), func(ready func() bool) error {
 		return f.waitDevice(ctx, op.Name, w, m.Grant, ready)
 	})
-	if u := (*words.Unknown)(nil); errors.Is(err, fault.ErrStale) && !errors.As(err, &u) {
+	switch {
+	case err == nil, isUnknown(err):
+		return was, err
+	case errors.Is(err, fault.ErrStale):
 		f.refuse(m.Grant)
-		err = staleError(m.Rank)
+		return 0, staleError(m.Rank)
+	case x.pair.Err() != nil: // another goroutine's has failed: this one was not begun
+		return f.atomic(ctx, w, m, off, op)
 	}
-	return was, err
+	return 0, err
 }
 
 // waitDevice waits for an answer of the peer's device. If the peer has closed its part meanwhile, none may come: its queue pair is
