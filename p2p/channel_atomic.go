@@ -9,7 +9,8 @@ import (
 )
 
 // FetchAdd adds to the 8-byte word at dstOff of the peer's memory, and returns what the word was. The addition is atomic
-// with regard to other atomics on the word, of any rank, and to those of package sync/atomic of the word's owner. Local; on
+// with regard to other atomics on the word, of any rank, and to those of package sync/atomic of the word's owner, but not to
+// those of a window whose atomics an RDMA device does ([ubcoll.Window.FetchAdd]). Local; on
 // one host it waits for nobody, between hosts for the answer of the owner, whose processor executes it. It runs in the order of
 // this end's puts, gets and signals. The peer must have registered the memory
 // with [ubcoll.AccessRemoteAtomic].
