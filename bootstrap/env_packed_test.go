@@ -26,6 +26,7 @@ func samePacked(t *testing.T, parts [][]byte) {
 
 // Every result comes out as it was, and is packed where that makes it smaller.
 func TestResultFrame(t *testing.T) {
+	testkit.SkipRace(t)
 	random := testkit.Random(t)
 	many := func(n int, part func(rank int) []byte) (parts [][]byte) {
 		for rank := range n {

@@ -643,6 +643,7 @@ func TestMore(t *testing.T) {
 
 // How many calls there are says nothing about how they went: by time, the ranks agree on going on between them.
 func TestWentByTime(t *testing.T) {
+	testkit.SkipRace(t)
 	t.Setenv("UBCOLL_CUDA", "off")
 	for _, loop := range []bool{false, true} {
 		cfg := small("all_reduce")
