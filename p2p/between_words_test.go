@@ -154,6 +154,45 @@ func TestBetweenWordsLost(t *testing.T) {
 	})
 }
 
+// TestBetweenWordsOwner: a rank of another host whose queue pair has failed asks the owner's process. If its device then fails, the
+// caller learns that the outcome is unknown; later atomics are refused, and not done by a processor.
+func TestBetweenWordsOwner(t *testing.T) {
+	overWords(t, func(ctx context.Context, c *ubcoll.Comm) error {
+		b, err := ubcoll.Alloc[uint64](c, ubcoll.Host, 2)
+		if err != nil {
+			return err
+		}
+		w, err := c.RegisterWindow(ctx, b.Vec(), ubcoll.WindowAtomic)
+		if err != nil {
+			return err
+		}
+		for i, k := range []struct {
+			status, says string
+		}{{"", ""}, {"RETRY_EXC_ERR", "the outcome is unknown"}, {"", ""}, {"FATAL_ERR", "the outcome is unknown"}, {"", "rank 0 refuses it"}} {
+			status := k.status
+			if status != "" {
+				status = "FETCH_ADD:1:" + status
+			}
+			if err := with(ctx, t, c, "STATUS", status, func() error {
+				if c.Rank() != 2 {
+					return nil
+				}
+				_, err := w.FetchAdd(ctx, 0, 8, 1)
+				if says := fmt.Sprint(err); (err == nil) != (k.says == "") || !strings.Contains(says, k.says) {
+					return conform.Fail(c, "atomic %d: %s", i, says)
+				}
+				return nil
+			}); err != nil {
+				return err
+			}
+		}
+		if c.Rank() == 0 && b.Slice()[1] != 2 {
+			return conform.Fail(c, "the word is %d", b.Slice()[1])
+		}
+		return errors.Join(w.Close(), b.Free())
+	})
+}
+
 // TestBetweenWordsClosed: who closes a window while all others change its words lets them see ErrStale, and nothing is
 // changed afterwards.
 func TestBetweenWordsClosed(t *testing.T) {

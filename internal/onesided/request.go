@@ -114,8 +114,8 @@ func (f *far) flush(ctx context.Context, of closable) error {
 }
 
 // behind reports whether the peer's process has perhaps not put into its memory all that this rank has sent it: devices, which do
-// not ask it, may overtake that.
-func (f *far) behind() bool { return f.taken.Load() < f.given.Load() }
+// not ask it, may overtake that. Without devices nothing can.
+func (f *far) behind() bool { return f.taken.Load() < f.given.Load() && f.pair.RDMA() }
 
 // takes waits until it has.
 func (f *far) takes(ctx context.Context, of closable) error {

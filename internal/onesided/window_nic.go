@@ -11,6 +11,7 @@ import (
 
 	"github.com/ubcoll/ubcoll/fault"
 	"github.com/ubcoll/ubcoll/hw/verbs"
+	"github.com/ubcoll/ubcoll/internal/engine"
 	"github.com/ubcoll/ubcoll/internal/mem"
 	"github.com/ubcoll/ubcoll/internal/team"
 	"github.com/ubcoll/ubcoll/internal/transport"
@@ -48,18 +49,16 @@ type farWords struct {
 	region transport.Region
 }
 
-// nicStep is an exchange among the ranks of this host. All of them go on, whatever comes of it.
-type nicStep struct {
-	before func() ([]byte, error)
-	check  func(all [][]byte) (int, error)
-}
-
 // tryLimit is how long a rank waits for the first atomic by a queue pair.
 const tryLimit = 2 * time.Second
 
-// nicSteps are the exchanges that connect the ranks of this host. Nobody uses a queue pair before all are connected.
-func (w *Window) nicSteps() []nicStep {
+// nicSteps are the exchanges that connect the ranks of this host. Nobody uses a queue pair before all are connected, and all go
+// on, whatever comes of it.
+func (w *Window) nicSteps() []*engine.Gathering {
 	n := &w.nic
+	step := func(before func() ([]byte, error), check func(all [][]byte) (int, error)) *engine.Gathering {
+		return &engine.Gathering{Kind: team.KindWindow, HostOnly: true, Before: before, Check: check, Failed: w.unmade}
+	}
 	tried := func(f func() error) func() ([]byte, error) {
 		return func() ([]byte, error) {
 			if n.err == nil {
@@ -80,17 +79,17 @@ func (w *Window) nicSteps() []nicStep {
 		}
 		return -1, nil
 	}
-	return []nicStep{
-		{func() ([]byte, error) { return w.offerWords(), nil }, w.meetWords},
-		{tried(w.connectWords), failed},
-		{tried(w.tryWords), func(all [][]byte) (int, error) {
+	return []*engine.Gathering{
+		step(func() ([]byte, error) { return w.offerWords(), nil }, w.meetWords),
+		step(tried(w.connectWords), failed),
+		step(tried(w.tryWords), func(all [][]byte) (int, error) {
 			failed(all)
 			n.ready.Store(n.err == nil)
 			if n.err != nil {
 				w.c.Log().Info("one-sided: the owners' processes, not RDMA devices, do the atomics on a window of this host", "err", n.err)
 			}
 			return -1, nil
-		}},
+		}),
 	}
 }
 
@@ -98,6 +97,10 @@ func (w *Window) nicSteps() []nicStep {
 // none.
 func (w *Window) offerWords() []byte {
 	n := &w.nic
+	if w.ranks == nil || w.reg == nil {
+		n.err = fmt.Errorf("its ranks did not agree: %w", fault.ErrMismatch)
+		return nil
+	}
 	region := w.reg.Region()
 	if n.set, n.err = words.Open(w.c.Domain().NICs()); n.err == nil && region.Key == 0 {
 		n.err = fmt.Errorf("the window is not registered with the RDMA device: %w", fault.ErrNotSupported)
@@ -181,7 +184,7 @@ func (w *Window) tryPair(p *words.Pair, r transport.Region, wait func(ready func
 	if int(off)+8 > w.vec.Bytes() {
 		return fmt.Errorf("no whole word of 8 bytes in the window: %w", fault.ErrNotSupported)
 	}
-	_, err := p.Do(words.FetchAdd(0), words.In(r, off), wait)
+	_, err := p.Do(words.FetchAdd(0), r, off, wait)
 	return err
 }
 
@@ -212,7 +215,7 @@ func (w *Window) changeNear(ctx context.Context, k *windowRank, off int, op *Ato
 // change does op by the device of the team's rank i.
 func (w *Window) change(ctx context.Context, i, off int, op *AtomicOp) (uint64, error) {
 	k := &w.nic.near[i]
-	return k.pair.Do(op.work(), words.In(k.region, uint64(off)), func(ready func() bool) error {
+	return k.pair.Do(op.work(), k.region, uint64(off), func(ready func() bool) error {
 		looks := w.c.Team().Looks()
 		if within(looks, ready) {
 			return nil
@@ -225,6 +228,9 @@ func (w *Window) change(ctx context.Context, i, off int, op *AtomicOp) (uint64, 
 
 // byDevice returns the window that uses a grant of this rank, if its device does the atomics there; else nil.
 func (sp *Space) byDevice(g mem.Location) *Window {
+	if sp.c.Domain().NICs() == nil {
+		return nil
+	}
 	sp.mu.Lock()
 	defer sp.mu.Unlock()
 	for _, w := range sp.windows {
@@ -243,8 +249,11 @@ func (f *far) changeFor(w *Window, id uint64, off int, op AtomicOp) {
 	}
 	was, err := w.change(context.Background(), w.c.Team().Rank(), off, &op)
 	end(w)
-	if isUnknown(err) {
+	switch {
+	case isUnknown(err):
 		err = fault.ErrTimeout // which says so to the peer
+	case err != nil && !errors.Is(err, fault.ErrStale):
+		err = fault.ErrNotSupported
 	}
 	f.done(id, err, was)
 }
@@ -274,7 +283,7 @@ func (w *Window) changeFar(ctx context.Context, k *windowRank, m *Remote, off in
 	if err := f.takes(ctx, w); err != nil {
 		return 0, err
 	}
-	was, err := x.pair.Do(op.work(), words.In(x.region, uint64(off)), func(ready func() bool) error {
+	was, err := x.pair.Do(op.work(), x.region, uint64(off), func(ready func() bool) error {
 		return f.waitDevice(ctx, op.Name, w, m.Grant, ready)
 	})
 	switch {

@@ -90,9 +90,7 @@ func (w *Window) steps(ctx context.Context) []*engine.Gathering {
 	all := []*engine.Gathering{{Kind: kind, Before: w.offerFar, Check: w.compareFar, Failed: w.unmade},
 		{Kind: kind, Before: func() ([]byte, error) { return w.record, nil }, Check: w.compare, Failed: w.unmade, HostOnly: true}}
 	if w.flags&WindowAtomic != 0 && w.c.Team().Hosts.Layout().RDMA {
-		for _, s := range w.nicSteps() {
-			all = append(all, &engine.Gathering{Kind: kind, Before: s.before, Check: s.check, Failed: w.unmade, HostOnly: true})
-		}
+		all = append(all, w.nicSteps()...)
 	}
 	return append(all, meet)
 }

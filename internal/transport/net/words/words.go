@@ -131,15 +131,6 @@ func (p *Pair) close() error {
 // Connect connects the pair; name is the peer's name in errors. It may block, as QP.Connect does.
 func (p *Pair) Connect(peer ib.Address, name string) error { return p.qp.Connect(peer, name) }
 
-// Word is a word of the peer.
-type Word struct {
-	Address uint64
-	Key     uint32
-}
-
-// In returns the word at an offset of a region.
-func In(r transport.Region, off uint64) Word { return Word{r.Address + off, r.Key} }
-
 // FetchAdd and CompareSwap are what Do does to a word.
 func FetchAdd(add uint64) ib.Work { return ib.Work{Op: ib.FetchAdd, Add: add} }
 
@@ -155,11 +146,12 @@ func (e *Unknown) Error() string { return "the outcome is unknown: " + e.Err.Err
 // Unwrap returns why.
 func (e *Unknown) Unwrap() error { return e.Err }
 
-// Do does an atomic, which FetchAdd or CompareSwap has made, to a word, and returns what the word was. wait waits until its
+// Do does an atomic, which FetchAdd or CompareSwap has made, to the word at an offset of the peer's region, and returns what the
+// word was. wait waits until its
 // argument returns true; if it returns an error, Do gives up. Errors: those of wait, as an Unknown if the atomic was begun.
 // fault.ErrStale: the peer's memory is not registered any more; it was not done. Others are an Unknown: the device has failed. After
 // these two the pair is of no use: see Err.
-func (p *Pair) Do(op ib.Work, at Word, wait func(ready func() bool) error) (was uint64, err error) {
+func (p *Pair) Do(op ib.Work, r transport.Region, off uint64, wait func(ready func() bool) error) (was uint64, err error) {
 	if !p.doing.TryLock() {
 		if err := wait(p.doing.TryLock); err != nil {
 			return 0, err
@@ -186,7 +178,7 @@ func (p *Pair) Do(op ib.Work, at Word, wait func(ready func() bool) error) (was 
 		}
 	}
 	op.Local, op.Length, op.Key, op.Flags = uint64(uintptr(unsafe.Pointer(p.was))), 8, p.set.region.LKey(), ib.Signaled
-	op.Remote, op.Peer = at.Address, ib.RKey(at.Key)
+	op.Remote, op.Peer = r.Address+off, ib.RKey(r.Key)
 	if _, err := p.qp.Post(op); err != nil {
 		return 0, p.fail(err)
 	}
