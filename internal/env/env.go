@@ -77,9 +77,9 @@ var (
 		Doc: "Where rank 0 listens: host:port, unix:@name (an abstract socket) or unix:/path."}, text)
 	Secret = define(Info{Name: "UBCOLL_SECRET", Kind: "text", Secret: true,
 		Doc: "The job's secret, at least 16 bytes; ranks prove that they know it and never send it."}, text)
-	Require = define(Info{Name: "UBCOLL_REQUIRE", Kind: "list of mpi, cuda, verbs, hosts",
+	Require = define(Info{Name: "UBCOLL_REQUIRE", Kind: "list of mpi, cuda, verbs, hosts, libfabric",
 		Doc: "What must be there: tests that lack it fail where they would skip, ubcoll and allreduce_ub where they would " +
-			"do without; hosts: that this machine can make several of itself; verbs: an RDMA device, and with UBCOLL_IB that no two ranks of different hosts go without."}, list("mpi", "cuda", "verbs", "hosts"))
+			"do without; hosts: that this machine can make several of itself; verbs: an RDMA device, and with UBCOLL_IB that no two ranks of different hosts go without; libfabric: the library."}, list("mpi", "cuda", "verbs", "hosts", "libfabric"))
 	Timeout = define(Info{Name: "UBCOLL_TIMEOUT", Kind: "duration", Default: "10m", JobWide: true,
 		Doc: "The longest wait inside one operation."}, duration)
 	NetTimeout = define(Info{Name: "UBCOLL_NET_TIMEOUT", Kind: "duration, 1s to 1h", Default: "5s", JobWide: true,
@@ -145,6 +145,8 @@ var (
 		Doc: "Which row of a port's table of partition keys is used."}, number(0, 65535))
 	IBQueuePairs = define(Info{Name: "UBCOLL_IB_QPS_PER_CONNECTION", Kind: "number", Default: "1",
 		Doc: "How many queue pairs carry the data of two ranks on each of their RDMA devices, 1 to 8; the lesser of both ranks' numbers counts; 8 in all at most."}, number(1, 8))
+	OFILibrary = define(Info{Name: "UBCOLL_OFI_LIB", Kind: "text",
+		Doc: "The libfabric to load, as a vendor's own build; unset, the system's libfabric.so.1."}, text)
 	RSH = define(Info{Name: "UBCOLL_RSH", Kind: "text",
 		Default: "ssh -x -o BatchMode=yes -o ConnectTimeout=10",
 		Doc:     "The command by which ubcoll launch runs another on a host, in place of ssh: host and command come behind its words."},

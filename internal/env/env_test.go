@@ -50,7 +50,7 @@ func TestGet(t *testing.T) {
 		{"nearest choice", "UBCOLL_PIN", "require", func() (any, error) { return Pin.Get() }, "",
 			`UBCOLL_PIN="require": want one of auto, required: did you mean required?: invalid argument`},
 		{"word of no list", "UBCOLL_REQUIRE", "mpi,gpu", func() (any, error) { return Require.Get() }, nil,
-			`UBCOLL_REQUIRE="mpi,gpu": "gpu": want some of mpi, cuda, verbs, hosts, with commas: invalid argument`},
+			`UBCOLL_REQUIRE="mpi,gpu": "gpu": want some of mpi, cuda, verbs, hosts, libfabric, with commas: invalid argument`},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Setenv(c.variable, c.value)
