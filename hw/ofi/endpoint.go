@@ -60,8 +60,9 @@ func (e *Endpoint) open(under int) error {
 	}
 	d.enter()
 	defer d.leave()
-	if err := d.check("fi_endpoint", fmt.Sprintf("for %d operations", under),
-		C.uof_endpoint(d.fabric, d.domain, d.info.raw, C.uint32_t(under), C.uint64_t(key), &e.end)); err != nil {
+	var call *C.char
+	code := C.uof_endpoint(d.fabric, d.domain, d.info.raw, C.uint32_t(under), C.uint64_t(key), &e.end, &call)
+	if err := d.check(C.GoString(call), fmt.Sprintf("an endpoint for %d operations", under), code); err != nil {
 		return err
 	}
 	var name [512]byte

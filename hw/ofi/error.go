@@ -2,6 +2,7 @@ package ofi
 
 import (
 	"fmt"
+	"strings"
 	"syscall"
 
 	"github.com/ubcoll/ubcoll/fault"
@@ -91,4 +92,15 @@ func (e *CompletionError) Error() string {
 }
 
 // Unwrap returns the errno, and the sentinel of its class if it has one.
-func (e *CompletionError) Unwrap() []error { return Code(e.code).unwrap() }
+func (e *CompletionError) Unwrap() []error {
+	errs := Code(e.code).unwrap()
+	if strings.HasPrefix(e.On, "verbs") { // the provider's code is that of the completion: enum ibv_wc_status
+		switch e.prov {
+		case 10: // remote access error
+			errs = append(errs, fault.ErrStale)
+		case 12: // retries exceeded
+			errs = append(errs, fault.ErrPeerLost)
+		}
+	}
+	return errs
+}

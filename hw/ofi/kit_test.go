@@ -19,6 +19,7 @@ import (
 	"github.com/ubcoll/ubcoll/fault"
 	"github.com/ubcoll/ubcoll/hw"
 	"github.com/ubcoll/ubcoll/hw/ofi"
+	"github.com/ubcoll/ubcoll/internal/env"
 	"github.com/ubcoll/ubcoll/internal/testkit"
 )
 
@@ -52,6 +53,9 @@ func each(t *testing.T, test func(t *testing.T, i *ofi.Info)) {
 			}
 			if name == "tcp;ofi_rxm" || name == "udp;ofi_rxd" {
 				testkit.Missing(t, "libfabric", "libfabric has no provider "+name+" here")
+			}
+			if name == "verbs;ofi_rxm" && env.Requires("verbs") { // a machine with an RDMA device
+				testkit.Missing(t, "verbs", "libfabric has no provider "+name+" here")
 			}
 			t.Skip("no provider ", name, " here")
 		})
@@ -201,6 +205,9 @@ func (e *end) do(other *end, w ofi.Work) (ofi.Completion, error) {
 	}
 	return e.finish(other, w.ID)
 }
+
+// data is v, as far as the provider carries data.
+func data(i *ofi.Info, v uint64) uint64 { return v & (^uint64(0) >> (64 - 8*min(i.DataBytes, 8))) }
 
 // event waits for a write of a peer with data.
 func (e *end) event(other *end) (ofi.Completion, error) {

@@ -221,7 +221,8 @@ static int open_queue(uof_domain *domain, uint32_t slots, uof_end *e) {
 	return error(domain->ops->cq_open(domain, &attr, &e->cq, 0));
 }
 
-int uof_endpoint(uof_fabric *fabric, uof_domain *domain, uof_info *info, uint32_t slots, uint64_t key, uof_end **end) {
+int uof_endpoint(uof_fabric *fabric, uof_domain *domain, uof_info *info, uint32_t slots, uint64_t key, uof_end **end, const char **call) {
+	*call = "fi_endpoint";
 	uof_end *e = calloc(1, sizeof *e);
 	if (!e || !(e->slots = calloc(slots, sizeof *e->slots))) {
 		free(e);
@@ -233,20 +234,21 @@ int uof_endpoint(uof_fabric *fabric, uof_domain *domain, uof_info *info, uint32_
 	guarded g;
 	guard(&g);
 	uof_av_attr attr = {.type = info->domain_attr->av_type ? info->domain_attr->av_type : UOF_AV_TABLE};
+	*call = "fi_cq_open";
 	int r = open_queue(domain, slots, e);
 	if (!r)
-		r = error(domain->ops->av_open(domain, &attr, &e->av, 0));
+		*call = "fi_av_open", r = error(domain->ops->av_open(domain, &attr, &e->av, 0));
 	if (!r)
-		r = error(domain->ops->endpoint(domain, info, &e->ep, 0));
+		*call = "fi_endpoint", r = error(domain->ops->endpoint(domain, info, &e->ep, 0));
 	if (!r)
-		r = error(e->ep->fid.ops->bind(&e->ep->fid, &e->cq->fid, UOF_SEND | UOF_RECV));
+		*call = "fi_ep_bind", r = error(e->ep->fid.ops->bind(&e->ep->fid, &e->cq->fid, UOF_SEND | UOF_RECV));
 	if (!r)
 		r = error(e->ep->fid.ops->bind(&e->ep->fid, &e->av->fid, 0));
 	if (!r)
-		r = error(e->ep->fid.ops->control(&e->ep->fid, UOF_ENABLE, 0));
+		*call = "fi_enable", r = error(e->ep->fid.ops->control(&e->ep->fid, UOF_ENABLE, 0));
 	// Atomics take their operands from the slots.
 	if (!r && info->caps & UOF_ATOMIC && info->domain_attr->mr_mode & UOF_MR_LOCAL)
-		r = uof_register(domain, info->domain_attr->mr_mode & UOF_MR_ENDPOINT ? e : 0, (uintptr_t)e->slots, slots * sizeof *e->slots,
+		*call = "fi_mr_regattr", r = uof_register(domain, info->domain_attr->mr_mode & UOF_MR_ENDPOINT ? e : 0, (uintptr_t)e->slots, slots * sizeof *e->slots,
 			UOF_READ | UOF_WRITE, key, -1, &e->operands);
 	unguard(&g);
 	if (r)

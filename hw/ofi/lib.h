@@ -49,8 +49,9 @@ int uof_close(void *fid);
 int uof_register(uof_domain *domain, uof_end *bind, uintptr_t address, size_t length, uint64_t access, uint64_t key, int cuda,
 	uof_mr **mr);
 
-// slots: how many operations may be under way; key: for the endpoint's own registration.
-int uof_endpoint(uof_fabric *fabric, uof_domain *domain, uof_info *info, uint32_t slots, uint64_t key, uof_end **end);
+// slots: how many operations may be under way; key: for the endpoint's own registration; call: which call has failed.
+int uof_endpoint(uof_fabric *fabric, uof_domain *domain, uof_info *info, uint32_t slots, uint64_t key, uof_end **end,
+	const char **call);
 int uof_end_close(uof_end *end);
 int uof_end_fd(uof_end *end); // -1: there is none
 int uof_may_wait(uof_end *end); // EAGAIN: poll first

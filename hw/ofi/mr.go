@@ -62,6 +62,9 @@ func (d *Domain) Register(address uintptr, bytes int, access Access, device hw.D
 	} else {
 		code = register(nil)
 	}
+	if code == C.int(NoKey) {
+		what += ": the provider has a registration of that key already (some allow but one without a right for peers)"
+	}
 	if err == nil {
 		err = d.check("fi_mr_regattr", what, code)
 	}
