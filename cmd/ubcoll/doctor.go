@@ -17,6 +17,7 @@ import (
 	"github.com/ubcoll/ubcoll/bootstrap"
 	"github.com/ubcoll/ubcoll/hw/cpu"
 	"github.com/ubcoll/ubcoll/hw/cuda"
+	"github.com/ubcoll/ubcoll/hw/ofi"
 	"github.com/ubcoll/ubcoll/hw/shm"
 	"github.com/ubcoll/ubcoll/hw/verbs"
 	"github.com/ubcoll/ubcoll/internal/doctor"
@@ -88,6 +89,7 @@ func machine() *doctor.View {
 	v.IB, _ = env.IB.Get()        // Open reports a malformed value
 	v.GPUs, v.GPUErr = gpus()
 	v.RDMA, v.Verbs = rdmaPorts()
+	v.Fabrics = fabrics()
 	all, _ := net.Interfaces() // doctor reports that there are none
 	for _, i := range all {
 		one := doctor.Interface{Name: i.Name, Up: i.Flags&net.FlagUp != 0, Loopback: i.Flags&net.FlagLoopback != 0}
@@ -177,4 +179,25 @@ func rdmaPorts() (list []doctor.Port, err error) {
 		}
 	}
 	return list, nil
+}
+
+// fabrics asks libfabric for those fabrics of which this machine has devices. It loads the library only then.
+func fabrics() (all []doctor.Fabric) {
+	ctx, cancel := context.WithTimeout(context.Background(), longList)
+	defer cancel()
+	for _, h := range ofi.FindHardware(os.DirFS("/")) {
+		f := doctor.Fabric{Name: h.Name, Library: h.Library}
+		for _, p := range h.Providers {
+			infos, refused, err := ofi.List(ctx, p, "")
+			f.Err = errors.Join(f.Err, err)
+			for _, r := range refused {
+				f.Err = errors.Join(f.Err, fmt.Errorf("%v %w", &r.Description, r.Why))
+			}
+			for _, i := range infos {
+				f.Domains = append(f.Domains, i.String())
+			}
+		}
+		all = append(all, f)
+	}
+	return all
 }

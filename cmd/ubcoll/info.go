@@ -111,6 +111,7 @@ func facts(withEnv bool, m meeting) (lines []pair, err error) {
 		return nil, err
 	}
 	rdma(line)
+	libfabric(line)
 	if withEnv {
 		line("", "")
 		for _, v := range env.All() {

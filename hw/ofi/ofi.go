@@ -156,7 +156,7 @@ func (d *Description) Core() string {
 func (d *Description) Own() bool { return slices.Contains(fabrics, strings.ToLower(d.Core())) }
 
 // fabrics are the core providers of such fabrics.
-var fabrics = []string{"cxi", "efa", "opx", "psm2", "psm3"}
+var fabrics = []string{"cxi", "efa", "opx", "psm2"}
 
 // String is like "tcp;ofi_rxm eth0 (10.0.0.1)".
 func (d *Description) String() string {

@@ -53,6 +53,8 @@ type View struct {
 	RDMA   []Port
 	Verbs  error // why there are none
 	IB     string
+	// Fabrics are those of which this machine has devices, and that libfabric reaches.
+	Fabrics []Fabric
 
 	Hostname   string
 	Lookup     func(name string) ([]string, error)
@@ -73,6 +75,14 @@ type Port struct {
 	State  string
 }
 
+// Fabric is a network with a provider of its own in libfabric.
+type Fabric struct {
+	Name    string
+	Library string   // where its vendor installs libfabric
+	Domains []string // that the provider offers
+	Err     error    // why there is none, or not all; or nil
+}
+
 // Interface is a network interface.
 type Interface struct {
 	Name      string
@@ -87,7 +97,7 @@ var checks = []struct {
 	look func(v *View) Finding
 }{
 	{"ranks", ranks}, {"mpi", mpi}, {"memlock", memlock}, {"shared-memory", shared}, {"processors", processors}, {"gpu", gpu},
-	{"rdma", rdma}, {"network", network}, {"host-name", hostName}, {"nccl", nccl},
+	{"rdma", rdma}, {"libfabric", libfabric}, {"network", network}, {"host-name", hostName}, {"nccl", nccl},
 }
 
 // Examine runs all checks. Local; it starts no job.

@@ -28,6 +28,7 @@ func healthy() *View {
 		Write: func(string) error { return nil }, Processors: 8, Cores: 4, BuiltMPI: "Open MPI v4.1.4", Job: "processes, by MPI",
 		Mpirun: func() (string, error) { return "mpirun (Open MPI) 4.1.4", nil },
 		GPUs:   []GPU{{"cuda:0", nil, true, true}, {"cuda:1", nil, true, true}}, RDMA: []Port{{"mlx5_0:1", true, "active"}},
+		Fabrics:  []Fabric{{Name: "EFA", Domains: []string{"efa rdmap0s6"}}},
 		Hostname: "a", Lookup: func(string) ([]string, error) { return []string{"10.0.0.1"}, nil },
 		Interfaces: []Interface{{"lo", true, true, []string{"127.0.0.1"}}, {"eth0", true, false, []string{"10.0.0.1"}}}}
 }
@@ -119,6 +120,12 @@ func TestChecks(t *testing.T) {
 			"active: mlx5_0:1; not: mlx5_1:1 (down)"},
 		{"all are down", "rdma", func(v *View) { v.RDMA[0] = Port{"mlx5_0:1", false, "init"} }, Warn, "no port is active: mlx5_0:1 (init)"},
 		{"all are down, and must not", "rdma", func(v *View) { v.RDMA[0].Active, v.IB = false, "on" }, Fail, "no port is active"},
+		{"no fabric", "libfabric", func(v *View) { v.Fabrics = nil }, Skip, "no fabric"},
+		{"a fabric without provider", "libfabric", func(v *View) {
+			v.Fabrics = []Fabric{{Name: "Omni-Path", Domains: []string{"opx hfi1_0"}}, {Name: "EFA", Library: "/opt/lib.so"}}
+		}, Warn, "a device of EFA, and no provider for it"},
+		{"a fabric without library", "libfabric", func(v *View) { v.Fabrics = []Fabric{{Name: "EFA", Err: errors.Join(nothing, nothing)}} }, Warn,
+			"no provider for it: no such library; no such library"},
 		{"loopback alone", "network", func(v *View) { v.Interfaces = v.Interfaces[:1] }, Warn, "only loopback is up"},
 		{"a link is down", "network", func(v *View) { v.Interfaces[1].Up = false }, Warn, "only loopback is up"},
 		{"many addresses", "network", func(v *View) { v.Interfaces[1].Addresses = make([]string, 5) }, Warn, "5 addresses, of which the first 4"},

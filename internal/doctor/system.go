@@ -150,6 +150,29 @@ func rdma(v *View) Finding {
 	return found(Pass, activePorts+"%s", "", strings.Join(active, ", "))
 }
 
+func libfabric(v *View) Finding {
+	var there []string
+	for _, f := range v.Fabrics {
+		if len(f.Domains) > 0 {
+			there = append(there, f.Domains...)
+			continue
+		}
+		cure := "install the libfabric of the fabric's vendor"
+		if f.Library != "" {
+			cure += " and set UBCOLL_OFI_LIB=" + f.Library
+		}
+		why := ""
+		if f.Err != nil {
+			why = ": " + strings.ReplaceAll(f.Err.Error(), "\n", "; ")
+		}
+		return found(Warn, "a device of %s, and no provider for it%s", cure, f.Name, why)
+	}
+	if there == nil {
+		return found(Skip, "no fabric with a provider of its own in libfabric", "")
+	}
+	return found(Pass, "%s (no operation uses it yet)", "", strings.Join(there, ", "))
+}
+
 func network(v *View) Finding {
 	var names []string
 	addresses := 0

@@ -1,0 +1,24 @@
+package ofi
+
+import (
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/ubcoll/ubcoll/hw"
+	"github.com/ubcoll/ubcoll/register"
+)
+
+// readOnly reports whether m is host memory that this process may not write. Devices that pin memory find out for themselves,
+// but soft providers do not, and would crash the process for a peer that writes there. The kernel populates page tables for
+// writing, which takes the access for granted that it is asked about (since Linux 5.14; before that, memory counts as writable).
+func readOnly(m register.Memory) bool {
+	if m.Device != hw.Host {
+		return false
+	}
+	page := uintptr(unix.Getpagesize())
+	begin := m.Base &^ (page - 1)
+	end := (m.Base + uintptr(m.Bytes) + page - 1) &^ (page - 1)
+	bytes := unsafe.Slice((*byte)(unsafe.Add(nil, begin)), end-begin)
+	return unix.Madvise(bytes, unix.MADV_POPULATE_WRITE) != nil && unix.Madvise(bytes, unix.MADV_POPULATE_READ) == nil
+}
