@@ -70,7 +70,7 @@ func TestTest(t *testing.T) {
 	// How many packages and tests run at a time depends on the machine.
 	cores := []string{"<n+1>", fmt.Sprint(runtime.NumCPU() + 1), "<2n>", fmt.Sprint(2 * runtime.NumCPU())}
 	// Both MPIs' stages run at the same time, so only the order of the others is certain.
-	stages := []string{"setup openmpi", "setup mpich", "setup iproute2", "hosts", "rdma-vm", "setup strace", "setup chromium",
+	stages := []string{"setup openmpi", "setup mpich", "setup iproute2", "hosts", "rdma-vm", "setup libfabric", "setup strace", "setup chromium",
 		"setup zsh", "setup fish", "setup c++", "lint", "first-hour", "go build ./...",
 		tests + " -short -tags invariants ./hw . ./coll ./p2p", tests + " ./hw/cpu", tests + " ./internal/conform/job ./...",
 		"go test -C cmd/ubcoll-plot ./...", race, "test-rdma"}

@@ -18,7 +18,6 @@ import (
 	"context"
 	"fmt"
 	"net/netip"
-	"runtime"
 	"sync"
 	"syscall"
 	"unsafe"
@@ -136,7 +135,7 @@ func list(provider, domain string) (infos []*Info, refused []Refused, err error)
 		}
 		for _, i := range some {
 			k := i.key()
-			if taken[k] || i.lacks(true, uint64(i.raw.mode|i.raw.tx_attr.mode|i.raw.rx_attr.mode)) != nil {
+			if taken[k] || i.lacks() != nil {
 				continue
 			}
 			taken[k] = true
@@ -153,10 +152,10 @@ func list(provider, domain string) (infos []*Info, refused []Refused, err error)
 	for _, rdm := range []bool{true, false} { // first those that come nearest
 		for _, i := range all {
 			k := i.Core() + " " + i.Domain
-			if better[k] || rdm != (i.raw.ep_attr._type == C.UOF_EP_RDM) {
+			if better[k] || rdm != i.rdm {
 				continue
 			}
-			why := i.lacks(rdm, uint64(i.raw.mode|i.raw.tx_attr.mode|i.raw.rx_attr.mode))
+			why := i.lacks()
 			if why == nil {
 				why = fmt.Errorf("has no combination of what is needed: %w", hw.ErrNotSupported)
 			}
@@ -166,6 +165,10 @@ func list(provider, domain string) (infos []*Info, refused []Refused, err error)
 	}
 	return infos, refused, nil
 }
+
+// known has what the library has said of each way that can be opened, for as long as the process lives: an Info has nothing to close, and a
+// machine has few ways. Whoever asks has its turn in asking.
+var known = map[string]*C.uof_info{}
 
 // getinfo asks once.
 func getinfo(provider, domain string, caps Caps, mode uint64, mr C.int, ep C.int) ([]*Info, error) {
@@ -192,10 +195,13 @@ func getinfo(provider, domain string, caps Caps, mode uint64, mr C.int, ep C.int
 		if !i.Matches(provider) || domain != "" && i.Domain != domain { // some providers leave that to others
 			continue
 		}
-		if i.raw = C.uof_dup(r); i.raw == nil {
-			return nil, &Error{Call: "fi_dupinfo", Code: Code(syscall.ENOMEM), Text: text(C.int(syscall.ENOMEM))}
+		what := fmt.Sprintf("%s\x00%x", i.key(), caps)
+		if known[what] == nil && caps != 0 { // what was asked for nothing is not opened
+			if known[what] = C.uof_dup(r); known[what] == nil {
+				return nil, &Error{Call: "fi_dupinfo", Code: Code(syscall.ENOMEM), Text: text(C.int(syscall.ENOMEM))}
+			}
 		}
-		runtime.AddCleanup(i, func(raw *C.uof_info) { C.uof_free(raw) }, i.raw)
+		i.raw = known[what]
 		infos = append(infos, i)
 	}
 	return infos, nil
@@ -219,7 +225,8 @@ func describe(r *C.uof_info) Description {
 		Caps:    Caps(r.caps), MRMode: MRMode(a.mr_mode), Manual: a.data_progress == C.UOF_PROGRESS_MANUAL,
 		MaxMessage: most(uint64(r.ep_attr.max_msg_size)), Inline: most(uint64(r.tx_attr.inject_size)), Work: most(uint64(r.tx_attr.size)),
 		Receives: most(uint64(r.rx_attr.size)), DataBytes: most(uint64(a.cq_data_size)), KeyBytes: most(uint64(a.mr_key_size)),
-		serial: a.threading != C.UOF_THREAD_SAFE,
+		serial: a.threading != C.UOF_THREAD_SAFE, rdm: r.ep_attr._type == C.UOF_EP_RDM,
+		asks: uint64(r.mode | r.tx_attr.mode | r.rx_attr.mode),
 	}
 	if r.src_addr != nil {
 		b := C.GoBytes(r.src_addr, C.int(r.src_addrlen))

@@ -90,7 +90,7 @@ func (e *Endpoint) Atomics() bool { return e.words }
 func (e *Endpoint) FD() int { return e.fd }
 
 // call calls do, unless the endpoint is closed, which cannot close meanwhile.
-func (e *Endpoint) call(name, what string, do func() C.int) error {
+func (e *Endpoint) call(name string, do func() C.int) error {
 	e.mu.RLock()
 	defer e.mu.RUnlock()
 	if e.closed {
@@ -98,14 +98,14 @@ func (e *Endpoint) call(name, what string, do func() C.int) error {
 	}
 	e.domain.enter()
 	defer e.domain.leave()
-	return e.domain.check(name, what, do())
+	return e.domain.check(name, "", do())
 }
 
 // MayWait reports whether nothing has come yet, so that FD will become readable when something does. Otherwise poll first.
 // (fi_trywait)
 func (e *Endpoint) MayWait() (bool, error) {
 	again := false
-	err := e.call("fi_trywait", "", func() C.int {
+	err := e.call("fi_trywait", func() C.int {
 		code := C.uof_may_wait(e.end)
 		if again = code == C.int(syscall.EAGAIN); again {
 			return 0
@@ -122,13 +122,13 @@ func (e *Endpoint) Insert(name []byte) (Peer, error) {
 		return 0, fmt.Errorf("an address of %d bytes: those of %v have %d: %w", len(name), e.domain.info, len(e.name), fault.ErrArgument)
 	}
 	var peer C.uof_addr
-	err := e.call("fi_av_insert", "", func() C.int { return C.uof_insert(e.end, unsafe.Pointer(&name[0]), &peer) })
+	err := e.call("fi_av_insert", func() C.int { return C.uof_insert(e.end, unsafe.Pointer(&name[0]), &peer) })
 	return Peer(peer), err
 }
 
 // Remove forgets a peer. (fi_av_remove)
 func (e *Endpoint) Remove(p Peer) error {
-	return e.call("fi_av_remove", "", func() C.int { return C.uof_remove(e.end, C.uof_addr(p)) })
+	return e.call("fi_av_remove", func() C.int { return C.uof_remove(e.end, C.uof_addr(p)) })
 }
 
 // The layouts that lib.h declares.

@@ -14,10 +14,13 @@ type Code int
 
 // Codes that have no errno.
 const (
-	NoKey   Code = 266 // nothing is registered by that key
 	Trunc   Code = 265 // a message is longer than its receive
+	NoKey   Code = 266 // nothing is registered by that key
 	Overrun Code = 268 // more came than a queue holds
 )
+
+// keyRejected is Linux's EKEYREJECTED, which not all systems have.
+const keyRejected = syscall.Errno(129)
 
 // unwrap returns the errno of c, if it is one, and the sentinel of its class, if it has one.
 func (c Code) unwrap() []error {
@@ -34,7 +37,7 @@ func (c Code) unwrap() []error {
 		errs = append(errs, fault.ErrArgument)
 	case syscall.EBUSY:
 		errs = append(errs, fault.ErrInUse)
-	case syscall.EACCES, syscall.EPERM, syscall.EKEYREJECTED, syscall.Errno(NoKey):
+	case syscall.EACCES, syscall.EPERM, keyRejected, syscall.Errno(NoKey):
 		errs = append(errs, fault.ErrStale)
 	case syscall.ETIMEDOUT, syscall.EHOSTUNREACH, syscall.ENETUNREACH, syscall.EHOSTDOWN, syscall.ENETDOWN, syscall.ECONNREFUSED,
 		syscall.ECONNRESET, syscall.ECONNABORTED, syscall.ENOTCONN, syscall.ESHUTDOWN, syscall.EPIPE:

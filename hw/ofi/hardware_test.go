@@ -32,9 +32,7 @@ func TestFindHardware(t *testing.T) {
 			var got []string
 			for _, h := range FindHardware(c.files) {
 				got = append(got, h.Name)
-				for _, p := range h.Providers {
-					require.True(t, (&Description{Provider: p}).Own(), p)
-				}
+				require.NotEmpty(t, h.Providers)
 			}
 			require.Equal(t, c.want, got)
 		})

@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"math"
 	"sync/atomic"
+	"syscall"
 	"unsafe"
 
 	"github.com/ubcoll/ubcoll/fault"
@@ -62,7 +63,10 @@ func (d *Domain) Register(address uintptr, bytes int, access Access, device hw.D
 	} else {
 		code = register(nil)
 	}
-	if code == C.int(NoKey) {
+	switch {
+	case code == C.int(syscall.ENOMEM):
+		what += ": the system has no memory for it, or lets no more be pinned (RLIMIT_MEMLOCK, ulimit -l)"
+	case code == C.int(NoKey):
 		what += ": the provider has a registration of that key already (some allow but one without a right for peers)"
 	}
 	if err == nil {

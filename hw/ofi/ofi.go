@@ -29,7 +29,6 @@ import (
 	"fmt"
 	"math"
 	"net/netip"
-	"slices"
 	"strings"
 
 	"github.com/ubcoll/ubcoll/hw"
@@ -141,7 +140,9 @@ type Description struct {
 	Gbits float64
 	Down  bool
 
-	serial bool // not thread-safe
+	rdm    bool   // has reliable datagrams
+	asks   uint64 // of its user: mode
+	serial bool   // not thread-safe
 	source string
 }
 
@@ -151,12 +152,6 @@ func (d *Description) Core() string {
 	core, _, _ := strings.Cut(d.Provider, ";")
 	return core
 }
-
-// Own reports whether the provider is that of a fabric of its own, one that nothing else here reaches.
-func (d *Description) Own() bool { return slices.Contains(fabrics, strings.ToLower(d.Core())) }
-
-// fabrics are the core providers of such fabrics.
-var fabrics = []string{"cxi", "efa", "opx", "psm2"}
 
 // String is like "tcp;ofi_rxm eth0 (10.0.0.1)".
 func (d *Description) String() string {
@@ -179,10 +174,10 @@ type Refused struct {
 	Why error // wraps hw.ErrNotSupported
 }
 
-// lacks says what keeps a provider from being used, nil if nothing does. mode is what it asks of its user.
-func (d *Description) lacks(rdm bool, mode uint64) error {
+// lacks says what keeps a provider from being used, nil if nothing does.
+func (d *Description) lacks() error {
 	var why []string
-	if !rdm {
+	if !d.rdm {
 		why = append(why, "has no reliable datagrams (FI_EP_RDM)")
 	}
 	if !d.Caps.Has(Messages) {
@@ -194,7 +189,7 @@ func (d *Description) lacks(rdm bool, mode uint64) error {
 	if m := uint64(d.MRMode &^ (served | MRDevices)); m != 0 {
 		why = append(why, "asks of registrations: "+named(m, mrModes))
 	}
-	if m := mode &^ servedModes; m != 0 {
+	if m := d.asks &^ servedModes; m != 0 {
 		why = append(why, "asks of its user: "+named(m, modes))
 	}
 	if why == nil {

@@ -41,7 +41,6 @@ func TestList(t *testing.T) {
 	}
 	for _, i := range some {
 		require.Equal(t, "tcp", i.Core())
-		require.False(t, i.Own())
 	}
 	some, refused, err = ofi.List(t.Context(), "tcp", some[0].Domain+"nosuch")
 	require.NoError(t, err)
@@ -171,6 +170,7 @@ func TestBadInput(t *testing.T) {
 			"no such operation":  alter(func(w *ofi.Work) { w.Op = 99 }),
 			"no such flag":       alter(func(w *ofi.Work) { w.Flags = 128 }),
 			"no memory":          alter(func(w *ofi.Work) { w.Local = 0 }),
+			"to everybody":       alter(func(w *ofi.Work) { w.Peer = ofi.Any }),
 			"long inline":        alter(func(w *ofi.Work) { w.Flags, w.Length = ofi.Inline, uint64(i.Inline)+1 }),
 			"inline, delivered":  alter(func(w *ofi.Work) { w.Flags = ofi.Inline | ofi.Delivered }),
 			"read with data":     alter(func(w *ofi.Work) { w.Op, w.Flags = ofi.OpRead, ofi.WithData }),

@@ -75,7 +75,7 @@ const (
 	Inline Flag = 1 << 2
 )
 
-// Peer is another endpoint, as this one knows it ([Endpoint.Insert]).
+// Peer is another endpoint, as this one knows it: what [Endpoint.Insert] has returned. No provider checks others.
 type Peer uint64
 
 // Any is every peer, of a receive.
@@ -116,6 +116,8 @@ func (w *Work) check(d *Description) error {
 		wrong = "no such operation or flag"
 	case w.Length != 0 && w.Local == 0:
 		wrong = "no memory is at 0"
+	case w.Peer == Any && w.Op != OpReceive:
+		wrong = "only receives are of any peer"
 	case w.Length > uint64(d.MaxMessage):
 		wrong = fmt.Sprintf("a message has %d bytes at most", d.MaxMessage)
 	case w.Op > OpReceive && !d.Caps.Has(RMA):
