@@ -4,7 +4,9 @@ package ofi_test
 
 import (
 	"bytes"
+	"runtime"
 	"sync"
+	"sync/atomic"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -36,15 +38,20 @@ func churn(t *testing.T, i *ofi.Info) {
 	src, from := a.registered(t, room)
 	dst, to := b.registered(t, room)
 	const goroutines = 2
-	rounds := testkit.Often(10_000) / 2
+	rounds := testkit.Often(10_000)
 	var mu sync.Mutex
 	seen := map[ofi.Key]bool{from.Key(): true, to.Key(): true}
-	stop := make(chan struct{})
+	var sent atomic.Int64
 	var registering sync.WaitGroup
+	defer registering.Wait()
+	defer sent.Add(1 << 40) // whatever ends this lets the others go on
 	for g := range goroutines {
 		m := memory(t, 256<<10)
 		registering.Go(func() {
 			for k := range rounds / goroutines {
+				for int64(k*goroutines) > 10*(sent.Load()+4) { // 10 for each write
+					runtime.Gosched()
+				}
 				n := 4096 * (1 + (k*7+g)%64)
 				x := []*end{a, b}[k%2]
 				r, err := x.domain.Register(address(m)+uintptr(k%100), n-100, ofi.Read|ofi.Write|ofi.Peers, hw.Host, x.Endpoint)
@@ -64,21 +71,22 @@ func churn(t *testing.T, i *ofi.Info) {
 			}
 		})
 	}
-	go func() { registering.Wait(); close(stop) }()
-	sent := 0
-	for running := true; running; sent++ {
+	ended := make(chan struct{})
+	go func() { registering.Wait(); close(ended) }()
+	for k, running := 0, true; running; k++ {
 		select {
-		case <-stop:
+		case <-ended:
 			running = false
 		default:
 		}
-		n := 1 + (sent*977)%room
-		pattern(src[:n], byte(sent))
+		n := 1 + (k*977)%room
+		pattern(src[:n], byte(k))
 		w := work(ofi.OpWrite, toB, from, 0, to, 0, n)
 		w.Flags = ofi.Delivered
 		_, err := a.do(b, w)
 		require.NoError(t, err)
-		require.True(t, bytes.Equal(src[:n], dst[:n]), "write %d of %d bytes", sent, n)
+		require.True(t, bytes.Equal(src[:n], dst[:n]), "write %d of %d bytes", k, n)
+		sent.Add(1)
 	}
-	t.Logf("%d registrations beside %d writes", rounds, sent)
+	t.Logf("%d registrations beside %d writes", rounds, sent.Load())
 }

@@ -37,8 +37,6 @@ func (c Code) unwrap() []error {
 		errs = append(errs, fault.ErrArgument)
 	case syscall.EBUSY:
 		errs = append(errs, fault.ErrInUse)
-	case syscall.EACCES, syscall.EPERM, keyRejected, syscall.Errno(NoKey):
-		errs = append(errs, fault.ErrStale)
 	case syscall.ETIMEDOUT, syscall.EHOSTUNREACH, syscall.ENETUNREACH, syscall.EHOSTDOWN, syscall.ENETDOWN, syscall.ECONNREFUSED,
 		syscall.ECONNRESET, syscall.ECONNABORTED, syscall.ENOTCONN, syscall.ESHUTDOWN, syscall.EPIPE:
 		errs = append(errs, fault.ErrPeerLost)
@@ -68,7 +66,13 @@ func (e *Error) Error() string {
 }
 
 // Unwrap returns the errno, and the sentinel of its class if it has one.
-func (e *Error) Unwrap() []error { return e.Code.unwrap() }
+func (e *Error) Unwrap() []error {
+	errs := e.Code.unwrap()
+	if e.Code == Code(syscall.EPERM) { // how the kernel refuses to pin memory where the limit is 0
+		errs = append(errs, fault.ErrLimit)
+	}
+	return errs
+}
 
 // CompletionError is an operation that failed. errors.Is matches it with [fault.ErrStale] if the peer's side says that it
 // refused the access, and with [fault.ErrPeerLost] if the peer cannot be reached. Many providers do not tell these apart:
@@ -97,6 +101,10 @@ func (e *CompletionError) Error() string {
 // Unwrap returns the errno, and the sentinel of its class if it has one.
 func (e *CompletionError) Unwrap() []error {
 	errs := Code(e.code).unwrap()
+	switch syscall.Errno(e.code) {
+	case syscall.EACCES, syscall.EPERM, keyRejected, syscall.Errno(NoKey):
+		errs = append(errs, fault.ErrStale)
+	}
 	if strings.HasPrefix(e.On, "verbs") { // the provider's code is that of the completion: enum ibv_wc_status
 		switch e.prov {
 		case 10: // remote access error

@@ -64,7 +64,7 @@ func (d *Domain) Register(address uintptr, bytes int, access Access, device hw.D
 		code = register(nil)
 	}
 	switch {
-	case code == C.int(syscall.ENOMEM):
+	case code == C.int(syscall.ENOMEM) || code == C.int(syscall.EPERM):
 		what += ": the system has no memory for it, or lets no more be pinned (RLIMIT_MEMLOCK, ulimit -l)"
 	case code == C.int(NoKey):
 		what += ": the provider has a registration of that key already (some allow but one without a right for peers)"
