@@ -17,8 +17,9 @@ import (
 // are exact, so the averages must be those of one division.
 func TestAcrossAverages(t *testing.T) {
 	seed := uint64(testkit.Random(t).Uint32())
-	for _, hosts := range []string{"abc", "abcd", "abcde", "aabcccd", "aaabbb"} {
+	for i, hosts := range []string{"abc", "abcd", "abcde", "aabcccd", "aaabbb"} {
 		t.Run(hosts, func(t *testing.T) {
+			testkit.Turn(t, i, 3)
 			requireAll(t, onHosts(t, hosts, func(c *ubcoll.Comm) error {
 				for i, n := range []int{7, 3000, 20_000, 150_001} {
 					data := verify.Data{Type: dtype.Float16, Average: true, Ranks: c.Size(), Seed: seed + uint64(i)}

@@ -199,6 +199,7 @@ func TestAcrossBlocks(t *testing.T) {
 				continue
 			}
 			t.Run(hosts+"/"+name, func(t *testing.T) {
+				testkit.Turn(t, k+i, 3)
 				network := inside.Providers.Network
 				if i > 0 {
 					network = transporttest.New(t, networks[i-1]).Node

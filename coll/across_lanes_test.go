@@ -26,11 +26,12 @@ func TestAcrossLanes(t *testing.T) {
 	if testkit.Daily() {
 		layouts = layouts[2:4]
 	}
-	for _, hosts := range layouts {
-		for _, k := range []struct{ name, registered, inPlace string }{ // on which hosts
+	for i, hosts := range layouts {
+		for j, k := range []struct{ name, registered, inPlace string }{ // on which hosts
 			{"registered", "abc", ""}, {"in place", "abc", "abc"}, {"Go slices", "", "a"}, {"mixed", "b", "bc"},
 		} {
 			t.Run(hosts+"/"+k.name, func(t *testing.T) {
+				testkit.Turn(t, i+j, 3)
 				requireAll(t, onHosts(t, hosts, func(c *ubcoll.Comm) (err error) {
 					for turn, n := range sizes[:len(sizes)-len(hosts)/10] {
 						on := hosts[c.Rank() : c.Rank()+1]
@@ -135,7 +136,7 @@ func between(c *ubcoll.Comm) string {
 
 // TestAcrossWays: every way between hosts can be asked for, at any size beyond that of contributions, and LastOp names it.
 func TestAcrossWays(t *testing.T) {
-	layouts := []string{"ab", "abc", "aabb", "abcde", "abcdef", "aabbccdddeeffgg"}
+	layouts := []string{"aabb", "ab", "abc", "abcde", "abcdef", "aabbccdddeeffgg"}
 	if testkit.Daily() {
 		layouts = layouts[3:5]
 	}
@@ -143,12 +144,13 @@ func TestAcrossWays(t *testing.T) {
 	if race.Enabled && testing.Short() { // the last one takes ten times as long, and the detector sees the same
 		counts = counts[:2]
 	}
-	for _, hosts := range layouts {
-		for _, a := range []struct {
+	for i, hosts := range layouts {
+		for j, a := range []struct {
 			name    string
 			reduces bool
 		}{{"ring", true}, {"doubling", true}, {"halving", true}, {"chain", false}, {"tree", false}, {"scatter", false}} {
 			t.Run(hosts+"/"+a.name, func(t *testing.T) {
+				testkit.Turn(t, i+j, 3)
 				o := engine.Options{Algorithm: a.name}
 				requireAll(t, onHostsWith(t, hosts, inside.Providers.Network, o, func(c *ubcoll.Comm) error {
 					for turn, n := range counts {

@@ -19,6 +19,7 @@ import (
 	"github.com/ubcoll/ubcoll/internal/model"
 	"github.com/ubcoll/ubcoll/internal/schedule"
 	"github.com/ubcoll/ubcoll/internal/team"
+	"github.com/ubcoll/ubcoll/internal/testkit"
 )
 
 // The model says which way data take, and how many bytes the messages of the agreement have on the host that sends most. (What
@@ -27,8 +28,9 @@ func TestAcrossModel(t *testing.T) {
 	kinds := map[string]team.OpKind{"reduce_scatter": team.KindReduceScatter, "reduce": team.KindReduce, "all_gather": team.KindAllGather,
 		"gather": team.KindGather, "scatter": team.KindScatter, "all_to_all": team.KindAllToAll, "all_reduce": team.KindAllReduce,
 		"broadcast": team.KindBroadcast}
-	for _, hosts := range []string{"ab", "abc", "abcd", "abcdef", "aabb", "aabbc"} {
+	for i, hosts := range []string{"ab", "abc", "abcd", "abcdef", "aabb", "aabbc"} {
 		t.Run(hosts, func(t *testing.T) {
+			testkit.Turn(t, i, 3)
 			ranks := len(hosts)
 			names := slices.Sorted(maps.Keys(kinds))
 			sent, ways := make([]map[string]float64, ranks), make([]map[string]string, ranks) // of each rank, by call

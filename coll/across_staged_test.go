@@ -8,23 +8,25 @@ import (
 
 	"github.com/ubcoll/ubcoll"
 	"github.com/ubcoll/ubcoll/coll"
+	"github.com/ubcoll/ubcoll/internal/testkit"
 )
 
 // TestAcrossStaged: where some ranks of a host have registered buffers and others Go slices, a buffer is its rank's again
 // as soon as the call returns: it writes to it at once.
 func TestAcrossStaged(t *testing.T) {
-	for _, k := range []struct {
+	for i, k := range []struct {
 		name, hosts string
 		registered  int // of so many ranks, one is
 		n, turns    int
 	}{
-		{"none registered", "aabb", 100, 150_000, 4},
 		{"every second rank", "aabb", 2, 150_000, 30},
+		{"none registered", "aabb", 100, 150_000, 4},
 		{"every second rank, one round", "aabbcc", 2, 20_000, 60},
 		{"every third rank", "aaabbb", 3, 100_001, 30},
 		{"hosts of different size", "aaabb", 2, 70_000, 30},
 	} {
 		t.Run(k.name, func(t *testing.T) {
+			testkit.Turn(t, i, 3)
 			requireAll(t, onHosts(t, k.hosts, func(c *ubcoll.Comm) (err error) {
 				src, dst, free, err := twoBuffers(c, k.n, c.Rank()%k.registered == 0, false)
 				if err != nil {

@@ -25,9 +25,10 @@ func TestAcrossWires(t *testing.T) {
 	if testkit.Daily() {
 		turns = 1
 	}
-	for _, w := range transporttest.Kinds {
-		for _, hosts := range layouts {
+	for i, w := range transporttest.Kinds {
+		for j, hosts := range layouts {
 			t.Run(w.String()+"/"+hosts, func(t *testing.T) {
+				testkit.Turn(t, i+j, 3)
 				requireAll(t, onHostsOver(t, hosts, transporttest.New(t, w).Node, func(c *ubcoll.Comm) error {
 					for turn := range turns {
 						if err := coll.Barrier(context.Background(), c); err != nil {

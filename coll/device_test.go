@@ -277,9 +277,10 @@ type random struct {
 // run makes a subtest for each number of ranks and each mode.
 func (r random) run(t *testing.T) {
 	start := testkit.Seed(t)
-	for _, n := range r.ranks {
-		for _, w := range r.modes {
+	for i, n := range r.ranks {
+		for j, w := range r.modes {
 			t.Run(fmt.Sprintf("ranks=%d/%s", n, r.name(w)), func(t *testing.T) {
+				testkit.Turn(t, i+j, 3)
 				o := ubcoll.Options{Algorithm: w.algorithm, Register: w.policy}
 				gputest.Run(t, n, o, func(ctx context.Context, c *ubcoll.Comm, dev ubcoll.Device) error {
 					a, err1 := newMemory(c, dev, r.most)

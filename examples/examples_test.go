@@ -85,11 +85,16 @@ func some() []example {
 
 // built has the programs of this module, and the tool.
 var built = sync.OnceValue(func() error {
-	packages := []string{"../cmd/ubcoll"}
-	if testkit.Daily() {
-		packages = nil // for long tests
+	packages, examples := []string{"../cmd/ubcoll"}, examples
+	switch {
+	case testkit.Daily():
+		packages, examples = nil, some() // the tool is for long tests
+	case race.Enabled: // so are most examples
+		examples = append(some(), example{name: "12-metrics"})
+	case os.Getenv(launchVar) != "":
+		examples = some()
 	}
-	for _, e := range some() {
+	for _, e := range examples {
 		if !e.own && (!e.mpi || os.Getenv(launchVar) != "") {
 			packages = append(packages, "./"+e.name)
 		}
@@ -190,11 +195,12 @@ func TestGoroutines(t *testing.T) {
 // A process for each rank, without MPI.
 func TestProcesses(t *testing.T) {
 	testkit.Long(t)
-	for _, e := range examples {
+	for i, e := range examples {
 		t.Run(e.name, func(t *testing.T) {
 			if e.mpi {
 				t.Skip("it is a program for mpirun: see TestMPI")
 			}
+			testkit.Turn(t, i, 3)
 			bin := e.program(t)
 			require.NoError(t, built()) // the tool
 			// The tool says that ranks take turns, where they do.
@@ -209,11 +215,12 @@ func TestHosts(t *testing.T) {
 	testkit.Long(t)
 	rsh := filepath.Join(t.TempDir(), "rsh")
 	testkit.WriteProgram(t, rsh, "#!/bin/sh\nexport UBCOLL_HOSTID=\"$1\"\nshift\nexec sh -c \"$*\"\n")
-	for _, e := range examples {
+	for i, e := range examples {
 		if !e.hosts {
 			continue
 		}
 		t.Run(e.name, func(t *testing.T) {
+			testkit.Turn(t, i+1, 3) // others than as processes of one host
 			bin := e.program(t)
 			require.NoError(t, built()) // the tool
 			stdout, _ := run(t, []string{"UBCOLL_RSH=" + rsh}, filepath.Join(programs, "ubcoll"), "launch", "-hosts", "a:2,b:2", "--", bin)

@@ -53,7 +53,7 @@ func (r *ring) free() error { return errors.Join(r.src.Free(), r.dst.Free(), r.m
 // them.
 func TestReplayMessages(t *testing.T) {
 	const huge = 33 << 20
-	for _, k := range []struct {
+	for i, k := range []struct {
 		name  string
 		ranks int
 		n     int
@@ -118,6 +118,7 @@ func TestReplayMessages(t *testing.T) {
 				continue // takes too long
 			}
 			t.Run(fmt.Sprintf("%s/queued=%v", k.name, queued), func(t *testing.T) {
+				testkit.Turn(t, i, 3)
 				gputest.Run(t, k.ranks, ubcoll.Options{}, func(ctx context.Context, c *ubcoll.Comm, dev ubcoll.Device) error {
 					r, err := newRing(c, dev, k.n)
 					if err != nil {

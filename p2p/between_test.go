@@ -44,16 +44,20 @@ func TestBetweenWires(t *testing.T) {
 					continue
 				}
 			}
-			t.Run(w.String()+"/"+l.String(), func(t *testing.T) {
-				suite := func(ctx context.Context, c *ubcoll.Comm) error {
-					suites := []conform.Suite{messages.P2P, messages.Programs, onesided.Handles, onesided.Windows}
-					if testkit.Full() || !race.Enabled && w.TwoSided { // internal/conform/hosts has them over TCP
-						suites = append(suites, onesided.Channels, onesided.Access, onesided.Atomics)
-					}
-					return conform.Each(ctx, c, suites...)
-				}
-				require.NoError(t, l.RunOver(t.Context(), transporttest.New(t, w).Node, suite))
-			})
+			suites := []struct {
+				name string
+				run  conform.Suite
+			}{{"programs", messages.Programs}, {"p2p", messages.P2P}, {"handles", onesided.Handles}, {"windows", onesided.Windows},
+				{"channels", onesided.Channels}, {"access", onesided.Access}, {"atomics", onesided.Atomics}}
+			if !testkit.Full() && (race.Enabled || !w.TwoSided) { // internal/conform/hosts has the others over TCP
+				suites = suites[:4]
+			}
+			for j, s := range suites {
+				t.Run(w.String()+"/"+l.String()+"/"+s.name, func(t *testing.T) {
+					testkit.Turn(t, k+j, 3)
+					require.NoError(t, l.RunOver(t.Context(), transporttest.New(t, w).Node, s.run))
+				})
+			}
 		}
 	}
 }

@@ -213,7 +213,7 @@ func TestWhileRegistering(t *testing.T) {
 
 // TestRounds: repeated registering and closing leaves nothing behind.
 func TestRounds(t *testing.T) {
-	testkit.LongOrRace(t)
+	testkit.Long(t) // by one goroutine
 	b := &fake{kind: IPC}
 	c := newCache(t, Config{Backends: []Backend{b}})
 	round := func(i int) {

@@ -31,6 +31,7 @@ list) echo "$PWD/hw $CGO_ENABLED"; echo "$PWD/dtype"; exit ;;
 env) echo "/$2"; exit ;;
 esac
 [ "$UBCOLL_TEST_FULL" = "$FULL" ] || exit 3
+[ "$UBCOLL_TEST_TURN" = "$TURN" ] || exit 4
 echo "go $*" >>"$RAN"
 case $FAILING in
 *"<go $*>"*) printf '%s\n' "$GO_SAYS"; exit 1 ;;
@@ -71,7 +72,7 @@ func TestTest(t *testing.T) {
 	cores := []string{"<n+1>", fmt.Sprint(runtime.NumCPU() + 1), "<2n>", fmt.Sprint(2 * runtime.NumCPU())}
 	// Both MPIs' stages run at the same time, so only the order of the others is certain.
 	stages := []string{"setup openmpi", "setup mpich", "setup iproute2", "hosts", "rdma-vm", "setup libfabric", "setup strace", "setup chromium",
-		"setup zsh", "setup fish", "setup c++", "lint", "first-hour", "go build ./...",
+		"setup zsh", "setup fish", "setup c++", "lint", "first-hour", "go build -tags invariants ./...",
 		tests + " -short -tags invariants ./hw . ./coll ./p2p", tests + " ./hw/cpu", tests + " ./internal/conform/job ./...",
 		"go test -C cmd/ubcoll-plot ./...", race, "test-rdma"}
 	const fails = "--- FAIL: TestA (0.00s)\n    a_test.go:1: TEST_SEED=12\n    --- FAIL: TestA/sub (0.00s)\n--- FAIL: TestB (1.00s)\n" +
@@ -139,6 +140,11 @@ func TestTest(t *testing.T) {
 			write("scripts/concurrent", "#!/bin/sh\necho ./hw\n")
 			write("scripts/setup", setupStandIn)
 			write("bin/go", goStandIn)
+			write("bin/git", "#!/bin/sh\necho 00013b1\n") // 5041
+			turn := "1"
+			if k.full == "1" {
+				turn = ""
+			}
 			write("examples/09-mlp/go.mod", "")
 			write("cmd/ubcoll-plot/go.mod", "")
 			for _, s := range []string{"lint", "hosts", "rdma-vm", "first-hour", "test-rdma", "conform-a", "conform-b"} {
@@ -147,7 +153,7 @@ func TestTest(t *testing.T) {
 			cmd := exec.Command("scripts/test")
 			cmd.Dir = dir
 			cmd.Env = append(os.Environ(), "PATH="+dir+"/bin:"+os.Getenv("PATH"), "RAN="+dir+"/ran", "FAILING="+fill(k.failing), "GO_SAYS="+k.says,
-				"UBCOLL_REQUIRE="+k.require, "FULL="+k.full, "UBCOLL_TEST_FULL=", "MPICC=", "CGO_ENABLED=1")
+				"UBCOLL_REQUIRE="+k.require, "FULL="+k.full, "TURN="+turn, "UBCOLL_TEST_FULL=", "UBCOLL_TEST_TURN=", "MPICC=", "CGO_ENABLED=1")
 			out, err := cmd.CombinedOutput()
 			ran, readErr := os.ReadFile(filepath.Join(dir, "ran"))
 			require.NoError(t, readErr)

@@ -341,7 +341,7 @@ func TestLimits(t *testing.T) {
 
 func TestRanks(t *testing.T) {
 	testkit.LongOrRace(t)
-	for _, c := range []struct {
+	for i, c := range []struct {
 		name  string
 		env   []string
 		args  []string
@@ -352,6 +352,7 @@ func TestRanks(t *testing.T) {
 		{"flag", []string{"NTHREADS=3"}, []string{"-t", "4"}, 4},
 	} {
 		t.Run(c.name, func(t *testing.T) {
+			testkit.Turn(t, i, 3)
 			stdout, stderr, code := testkit.Program(t, c.env, append([]string{"bench", "barrier", "-n", "2"}, c.args...)...)
 			require.Equal(t, 0, code, stderr)
 			require.Equal(t, c.ranks, strings.Count(stdout, "#  Rank "))

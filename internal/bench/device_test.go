@@ -56,6 +56,7 @@ func TestOnDevices(t *testing.T) {
 			cfg.Reductions = []ubcoll.Op{ubcoll.Max}
 		}
 		t.Run(fmt.Sprintf("%s/%d/%d/%v", op.name, n, cfg.Buffers, cfg.Types[0]), func(t *testing.T) {
+			testkit.Turn(t, i, 3)
 			devices := needDevices(t, n)
 			var rep *Report
 			var table bytes.Buffer

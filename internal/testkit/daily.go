@@ -1,6 +1,10 @@
 package testkit
 
 import (
+	"fmt"
+	"hash/fnv"
+	"path/filepath"
+	"runtime"
 	"testing"
 
 	"github.com/ubcoll/ubcoll/internal/race"
@@ -35,13 +39,27 @@ func SkipRace(t testing.TB) {
 	}
 }
 
-// Sample returns all cases; in daily runs the first and each step-th after it.
+// Sample returns all cases; in daily runs the first and each step-th after it. In runs of scripts/test it returns the first
+// and every third of all (with a step of 2, every second), in turns (see Turn). Tables whose cases are combined do not take
+// the same turns: where they are in the source makes a difference, so that each combination has its commits.
 func Sample[C any](step int, cases []C) (some []C) {
-	if !Daily() {
+	if Daily() {
+		for i := 0; i < len(cases); i += step {
+			some = append(some, cases[i])
+		}
+		return some
+	}
+	turn, ok := turn()
+	if !ok {
 		return cases
 	}
-	for i := 0; i < len(cases); i += step {
-		some = append(some, cases[i])
+	_, file, line, _ := runtime.Caller(1)
+	h := fnv.New64a()
+	fmt.Fprint(h, turn, filepath.Base(file), line)
+	for i, c := range cases {
+		if i == 0 || comes(h.Sum64()>>1, i, min(step, 3), race.Enabled) {
+			some = append(some, c)
+		}
 	}
 	return some
 }

@@ -2,6 +2,7 @@ package hosts
 
 import (
 	"cmp"
+	"os"
 	"slices"
 	"testing"
 
@@ -22,9 +23,13 @@ import (
 func TestMain(m *testing.M) { gputest.Main(5, func() int { return testkit.Main(m) }) }
 
 // run runs each of these suites in a job of its own.
-func run(t *testing.T, l conform.Layout, suites ...named) {
-	for _, s := range suites {
+func run(t *testing.T, l conform.Layout, suites ...named) { runTurns(t, l, 0, 1, suites...) }
+
+// runTurns runs those of the suites whose turn it is, and always the first if first is 0.
+func runTurns(t *testing.T, l conform.Layout, first, of int, suites ...named) {
+	for i, s := range suites {
 		t.Run(l.String()+"/"+s.name, func(t *testing.T) {
+			testkit.Turn(t, first+i, of)
 			t.Logf("TEST_SEED=%d", conform.Seed())
 			defer testkit.NoLeaks(t)()
 			require.NoError(t, l.Run(t.Context(), ubcoll.Options{Timeout: testkit.Limit}, s.run))
@@ -35,7 +40,7 @@ func run(t *testing.T, l conform.Layout, suites ...named) {
 // TestOneHost runs this folder's suites on one host. The other folders' suites have tests there.
 func TestOneHost(t *testing.T) {
 	testkit.LongOrRace(t)
-	run(t, conform.Block(3), suites...)
+	runTurns(t, conform.Block(3), 0, 3, suites...)
 }
 
 // layouts returns all layouts; in short runs and with the race detector, only the most orderly and the least orderly, and in
@@ -57,7 +62,8 @@ func layouts() []conform.Layout {
 }
 
 // TestHosts runs everything that works across hosts, this folder's suites and others', on hosts of all sizes. Long suites
-// run on two layouts, and not at all with the race detector.
+// run on two layouts, and not at all with the race detector. The suites take turns, but for programs on the least orderly
+// layout: they are random, of everything.
 func TestHosts(t *testing.T) {
 	if !testkit.Full() {
 		t.Setenv("CONFORM_ATOMICS", "100") // between ranks that share processors each takes long
@@ -70,7 +76,8 @@ func TestHosts(t *testing.T) {
 		named{"atomics", onesided.Atomics}, named{"sums", onesided.Sums},
 		named{"progress", onesided.Progress})
 	slices.SortFunc(all, func(a, b named) int { return cmp.Compare(a.name, b.name) }) // a sample has some of both
-	for _, l := range layouts() {
+	least := conform.Layouts()[len(conform.Layouts())-1].String()
+	for k, l := range layouts() {
 		some := all
 		if s := l.String(); race.Enabled || testing.Short() || s != "abaa" && s != "abcab" {
 			some = slices.DeleteFunc(slices.Clone(all), func(s named) bool { return s.name == "matrix" || s.name == "large" })
@@ -81,7 +88,21 @@ func TestHosts(t *testing.T) {
 		if l.String() != "aabb" && !testkit.Full() { // two ranks of the owner's host, and two of another
 			some = slices.DeleteFunc(slices.Clone(some), func(s named) bool { return s.name == "sums" })
 		}
-		run(t, l, testkit.Sample(5, some)...)
+		if testkit.Daily() {
+			some = testkit.Sample(5, some)
+		}
+		first := k + 1
+		if os.Getenv(env.IB.Name) == "on" {
+			first++ // another part than over TCP
+		}
+		if l.String() == least {
+			programs := slices.IndexFunc(some, func(s named) bool { return s.name == "programs" })
+			if programs >= 0 {
+				some = append([]named{some[programs]}, slices.Delete(slices.Clone(some), programs, programs+1)...)
+				first = 0
+			}
+		}
+		runTurns(t, l, first, 3, some...)
 	}
 }
 

@@ -14,7 +14,7 @@ import (
 // TestRDMA: on hosts with RDMA devices, which the double stands for, nothing goes by TCP, and everything works as it does
 // there. Full runs have all layouts, and revocations.
 func TestRDMA(t *testing.T) {
-	testkit.LongOrRace(t)
+	testkit.Long(t) // the layout is not one of those of short runs
 	t.Setenv("UBCOLL_IB", "on")
 	t.Setenv("UBCOLL_REQUIRE", "verbs")
 	which := "^TestHosts$/^abaa"

@@ -23,8 +23,17 @@ import (
 const programVar = "CONFORM_PROGRAM"
 
 // program returns the job program. Daily runs do without: building it takes as long as many tests, and the tests of
-// ubcoll launch and of package bootstrap start processes, too.
+// ubcoll launch and of package bootstrap start processes, too. With the race detector tests take turns (testkit.Turn).
 func program(t *testing.T) string {
+	t.Helper()
+	if race.Enabled { // it does not see what processes share
+		testkit.NameTurn(t, 3)
+	}
+	return always(t)
+}
+
+// always is program without turns.
+func always(t *testing.T) string {
 	t.Helper()
 	testkit.LongOrRace(t)
 	if bin := os.Getenv(programVar); bin != "" {

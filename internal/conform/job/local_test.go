@@ -28,7 +28,7 @@ func local(t *testing.T, n int, o ubcoll.Options, run ...string) {
 	t.Helper()
 	t.Logf("TEST_SEED=%d", conform.Seed())
 	defer testkit.NoLeaks(t)()
-	for _, name := range run {
+	for _, name := range testkit.Turns(t, 2, run) {
 		start := time.Now()
 		require.NoError(t, ubcoll.Local(t.Context(), n, o, suites[name]), name)
 		t.Logf("%s: %v", name, time.Since(start).Round(time.Millisecond))
@@ -50,7 +50,7 @@ func divided(these []int, rest ...int) []int {
 // TestLocal runs the suites as goroutine ranks. The race detector then checks that every hand-off is ordered.
 func TestLocal(t *testing.T) {
 	sizes := divided([]int{1, 3, 4}, 2, 8)
-	suites := []string{"matrix", "random", "moves", "bad", "order", "imports", "p2p", "programs", "exit-early"}
+	suites := []string{"random", "matrix", "moves", "bad", "order", "imports", "p2p", "programs", "exit-early"}
 	if race.Enabled || testing.Short() {
 		sizes, suites = []int{3}, []string{"random", "moves", "bad", "order", "p2p", "programs", "exit-early"}
 	}

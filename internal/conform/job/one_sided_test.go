@@ -33,7 +33,7 @@ func TestOneSidedProcesses(t *testing.T) {
 	}
 	for _, n := range sizes {
 		t.Run(fmt.Sprintf("ranks=%d", n), func(t *testing.T) {
-			start(t, n, nil, oneSided...).succeed(t)
+			start(t, n, nil, testkit.Turns(t, 2, oneSided)...).succeed(t)
 		})
 	}
 }

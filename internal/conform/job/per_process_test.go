@@ -35,7 +35,8 @@ func TestRanksPerProcess(t *testing.T) {
 				continue // one number for each: both have peers of both kinds
 			}
 			t.Run(fmt.Sprintf("%s,ranks=%d", suites[0], 2*n), func(t *testing.T) {
-				j := start(t, 2, perProcess(t, n, suites), suites...)
+				suites := testkit.Turns(t, 3, suites)
+				j := startProgram(t, always(t), 2, each(perProcess(t, n, suites)...), suites...)
 				j.succeed(t)
 				for _, s := range suites {
 					require.Contains(t, j.output[0].String(), fmt.Sprintf("ok %s: %d ranks", s, 2*n))

@@ -14,7 +14,7 @@ import (
 
 // TestSuite: TCP does what every transport does, over one connection for data and over several, and over two rails.
 func TestSuite(t *testing.T) {
-	for _, connections := range []int{0, 3, 2} {
+	for i, connections := range []int{0, 3, 2} {
 		name, rails := fmt.Sprintf("%d connections", max(connections, 1)), connections == 2
 		if rails {
 			name = "2 rails"
@@ -23,7 +23,8 @@ func TestSuite(t *testing.T) {
 			if rails {
 				twoRails(t)
 			}
-			transporttest.Suite(t, network(func(_ testing.TB, c *transport.Config) { c.Connections = connections }))
+			// One connection has all cases; the others' take turns.
+			transporttest.SuiteTurns(t, i, min(1+i, 2), network(func(_ testing.TB, c *transport.Config) { c.Connections = connections }))
 		})
 	}
 }

@@ -58,7 +58,11 @@ func TestVerbsSuite(t *testing.T) {
 			if name != "messages" && os.Getenv("UBCOLL_TEST_LIBRARY") == "" {
 				t.Skip("memory of Go's heap is registered with the double alone")
 			}
-			verbsSuite(t, every)
+			of := 1
+			if name == "both" { // those of the others
+				of = 2
+			}
+			verbsSuite(t, of, every)
 		})
 	}
 }
@@ -103,9 +107,9 @@ func (h *heap) close() error {
 	return errors.Join(append(errs, h.backend.Close())...)
 }
 
-// verbsSuite: of memory that is asked for, one of every is not registered.
-func verbsSuite(t *testing.T, every uint64) {
-	transporttest.Suite(t, network(func(t testing.TB, c *transport.Config) {
+// verbsSuite: of memory that is asked for, one of every is not registered. The suite's tests take turns, one in of.
+func verbsSuite(t *testing.T, of int, every uint64) {
+	transporttest.SuiteTurns(t, 0, of, network(func(t testing.TB, c *transport.Config) {
 		*c = withNICs(t, *c)
 		find, asked := c.Find, new(atomic.Uint64)
 		c.Find = func(addr uintptr, n int) *register.Claim {

@@ -31,9 +31,9 @@ func network(t testing.TB, f *Fabric, configs []transport.Config) Network {
 
 // Every kind of fabric is a transport.
 func TestSuite(t *testing.T) {
-	for _, k := range Kinds {
+	for i, k := range Kinds {
 		t.Run(k.String(), func(t *testing.T) {
-			Suite(t, func(t testing.TB, configs []transport.Config) Network { return network(t, New(t, k), configs) })
+			SuiteTurns(t, i, 2, func(t testing.TB, configs []transport.Config) Network { return network(t, New(t, k), configs) })
 		})
 	}
 }

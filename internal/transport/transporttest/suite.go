@@ -36,7 +36,12 @@ type Network struct {
 // Suite tests whatever implements transport.Node. network makes nodes of these configurations, whose ranks count from 0,
 // and does not call their Begin. It may use t for what a test needs; the suite closes the nodes.
 func Suite(t *testing.T, network func(t testing.TB, configs []transport.Config) Network) {
-	for _, c := range []struct {
+	SuiteTurns(t, 0, 1, network)
+}
+
+// SuiteTurns runs the tests of Suite whose turn it is (testkit.Turn, from case first on).
+func SuiteTurns(t *testing.T, first, of int, network func(t testing.TB, configs []transport.Config) Network) {
+	for i, c := range []struct {
 		name string
 		run  func(t *testing.T, s *suite)
 	}{
@@ -95,7 +100,10 @@ func Suite(t *testing.T, network func(t testing.TB, configs []transport.Config) 
 		{"death in the middle", testDeathMidway},
 		{"cut", testCut},
 	} {
-		t.Run(c.name, func(t *testing.T) { c.run(t, &suite{network}) })
+		t.Run(c.name, func(t *testing.T) {
+			testkit.Turn(t, first+i, of)
+			c.run(t, &suite{network})
+		})
 	}
 }
 
