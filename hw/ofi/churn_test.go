@@ -23,6 +23,9 @@ func TestChurn(t *testing.T) {
 		before := 0
 		for round := range 2 { // what the library keeps it has after the first
 			ok := t.Run([]string{"first", "then"}[round], func(t *testing.T) { churn(t, i) })
+			if round == 0 && i.Provider == "tcp;ofi_rxm" {
+				t.Run("one call at a time", func(t *testing.T) { churn(t, i.Serialized()) })
+			}
 			if files := openFiles(t); round == 0 {
 				before = files
 			} else if ok {

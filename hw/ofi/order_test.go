@@ -14,6 +14,7 @@ import (
 	"github.com/ubcoll/ubcoll/fault"
 	"github.com/ubcoll/ubcoll/hw"
 	"github.com/ubcoll/ubcoll/hw/ofi"
+	"github.com/ubcoll/ubcoll/internal/testkit"
 )
 
 // TestList asks for all providers, and for some by their names.
@@ -65,6 +66,7 @@ func TestList(t *testing.T) {
 
 // TestOrderOfClose closes in every wrong order, twice, and uses what is closed.
 func TestOrderOfClose(t *testing.T) {
+	testkit.SkipRace(t)
 	each(t, func(t *testing.T, i *ofi.Info) {
 		d, err := ofi.Open(i)
 		require.NoError(t, err)
@@ -107,7 +109,10 @@ func second[T any](_ T, err error) error { return err }
 // TestCloseInUse closes an endpoint while other goroutines poll it, post and register, and while messages are under way.
 func TestCloseInUse(t *testing.T) {
 	each(t, func(t *testing.T, i *ofi.Info) {
-		for range 5 {
+		for k := range 6 {
+			if k == 3 {
+				i = i.Serialized()
+			}
 			a, b, toB, _ := pair(t, i)
 			_, from := a.registered(t, 1<<20)
 			_, to := b.registered(t, 1<<20)
@@ -156,6 +161,7 @@ func TestCloseInUse(t *testing.T) {
 
 // TestBadInput has what is refused before the provider sees it.
 func TestBadInput(t *testing.T) {
+	testkit.SkipRace(t)
 	each(t, func(t *testing.T, i *ofi.Info) {
 		a, _, toB, _ := pair(t, i)
 		m := memory(t, 4096)
@@ -209,6 +215,7 @@ func TestBadInput(t *testing.T) {
 
 // TestFull posts receives until the endpoint has no room, and says so.
 func TestFull(t *testing.T) {
+	testkit.SkipRace(t)
 	each(t, func(t *testing.T, i *ofi.Info) {
 		d, err := ofi.Open(i)
 		require.NoError(t, err)

@@ -13,6 +13,7 @@ import (
 
 	"github.com/ubcoll/ubcoll/fault"
 	"github.com/ubcoll/ubcoll/hw/ofi"
+	"github.com/ubcoll/ubcoll/internal/testkit"
 )
 
 // reported is what a provider reports of a refused operation; nil: nothing.
@@ -25,6 +26,7 @@ var reported = map[string]error{
 // TestRefused writes and reads where that is not allowed. No byte changes, and what the provider reports is typed. The endpoints
 // are new in each case: with some providers, a refusal ends the connection of the two.
 func TestRefused(t *testing.T) {
+	testkit.SkipRace(t)
 	const n = 4096
 	each(t, func(t *testing.T, i *ofi.Info) {
 		for _, c := range []struct {

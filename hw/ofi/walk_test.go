@@ -11,6 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/ubcoll/ubcoll/hw/ofi"
+	"github.com/ubcoll/ubcoll/internal/testkit"
 )
 
 // lengths are of messages: none, inline ones, and some beyond all protocols' thresholds.
@@ -18,6 +19,7 @@ var lengths = []int{0, 1, 8, 64, 4096, 16<<10 + 1, 1 << 20}
 
 // TestMessages sends messages of all lengths both ways, with data and without, inline and not.
 func TestMessages(t *testing.T) {
+	testkit.SkipRace(t)
 	each(t, func(t *testing.T, i *ofi.Info) {
 		a, b, toB, toA := pair(t, i)
 		const room = 1 << 20
@@ -63,6 +65,7 @@ func firstSet(m []byte) int { return bytes.IndexFunc(m, func(r rune) bool { retu
 
 // TestWrites writes and reads at offsets in a peer's registration. With data, the peer learns that the bytes are there.
 func TestWrites(t *testing.T) {
+	testkit.SkipRace(t)
 	each(t, func(t *testing.T, i *ofi.Info) {
 		a, b, toB, _ := pair(t, i)
 		const room, edge = 1<<20 + 64, 32
@@ -109,6 +112,7 @@ func TestWrites(t *testing.T) {
 
 // TestAtomics adds and swaps in a peer's memory.
 func TestAtomics(t *testing.T) {
+	testkit.SkipRace(t)
 	each(t, func(t *testing.T, i *ofi.Info) {
 		a, b, toB, _ := pair(t, i)
 		if !a.Atomics() {
