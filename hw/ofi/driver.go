@@ -166,8 +166,8 @@ func list(provider, domain string) (infos []*Info, refused []Refused, err error)
 	return infos, refused, nil
 }
 
-// known has what the library has said of each way that can be opened, for as long as the process lives: an Info has nothing to close, and a
-// machine has few ways. Whoever asks has its turn in asking.
+// known has what the library has said of each way that can be opened, for as long as the process lives: an Info has nothing to
+// close, and a machine has few ways. Only who has its turn in asking uses it.
 var known = map[string]*C.uof_info{}
 
 // getinfo asks once.
@@ -240,7 +240,7 @@ func describe(r *C.uof_info) Description {
 	}
 	if r.nic != nil && r.nic.link_attr != nil {
 		d.Gbits = float64(r.nic.link_attr.speed) / 1e9
-		d.Down = r.nic.link_attr.state == C.UOF_LINK_UP-1
+		d.Down = r.nic.link_attr.state == C.UOF_LINK_DOWN
 	}
 	return d
 }
