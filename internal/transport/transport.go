@@ -28,6 +28,7 @@ import (
 
 	"github.com/ubcoll/ubcoll/fault"
 	"github.com/ubcoll/ubcoll/internal/transport/net/mr"
+	"github.com/ubcoll/ubcoll/internal/transport/net/ofi"
 	"github.com/ubcoll/ubcoll/register"
 )
 
@@ -252,8 +253,9 @@ type Config struct {
 
 // RDMA is what wires may use of a host's RDMA devices.
 type RDMA struct {
-	NICs     *mr.Backend // nil: none
-	Required string      // who says that no data may go by TCP; "": nobody
+	NICs     *mr.Backend  // nil: none
+	OFI      *ofi.Backend // domains of libfabric, which are used in their place; nil: none
+	Required string       // who says that no data may go by TCP; "": nobody
 	// Find returns the claim on registered memory that contains the n bytes at addr, with one use that the caller releases;
 	// or nil.
 	Find func(addr uintptr, n int) *register.Claim

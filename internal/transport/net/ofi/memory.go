@@ -47,6 +47,9 @@ func New(rails []Rail, keep func(register.Memory)) *Backend {
 	return &Backend{rails: rails, keep: keep}
 }
 
+// Rails returns the backend's rails. The caller must not change the slice.
+func (b *Backend) Rails() []Rail { return b.rails }
+
 // Kind implements [register.Backend].
 func (b *Backend) Kind() register.BackendKind { return register.NET }
 
