@@ -334,5 +334,5 @@ func (l *Link) Read(t transport.Target, p unsafe.Pointer, n int, r *transport.Re
 // target is the head of what goes to or comes from a target.
 func (l *Link) target(k frame.Kind, t transport.Target, n int) frame.Header {
 	return frame.Header{Kind: k, Place: t.Slot, Comm: l.id, Seq: t.Key, Length: uint64(n), Offset: t.Offset,
-		Landing: frame.Landing{Address: t.Region.Address, Keys: [mr.MostNICs]uint32{t.Region.Key}}}
+		Landing: frame.Landing{Address: t.Region.Address, Keys: [mr.MostNICs]uint64{uint64(t.Region.Key)}}}
 }

@@ -69,7 +69,7 @@ type Header struct {
 // Landing is registered memory that a peer may reach by RDMA. The zero Landing is none.
 type Landing struct {
 	Address uint64              // of a write or read: that of offset 0
-	Keys    [mr.MostNICs]uint32 // by the NICs of whom the memory is; a write or read needs that of the first
+	Keys    [mr.MostNICs]uint64 // by the NICs of whom the memory is; a write or read needs that of the first
 	Index   uint32              // below MaxIndex; says to the receiver of a put which of its places this is
 }
 

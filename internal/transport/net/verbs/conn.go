@@ -14,6 +14,7 @@ import (
 	ib "github.com/ubcoll/ubcoll/hw/verbs"
 	"github.com/ubcoll/ubcoll/internal/transport/net/frame"
 	"github.com/ubcoll/ubcoll/internal/transport/net/mr"
+	"github.com/ubcoll/ubcoll/internal/transport/net/sendq"
 	"github.com/ubcoll/ubcoll/register"
 )
 
@@ -59,14 +60,12 @@ type Conn struct {
 	gone   bool       // as dead
 	have   int        // how many messages and chunks the peer has room for
 	owed   int        // receives that are posted again, and the peer does not know it
-	flight [depth]*put
+	flight [depth]*sendq.Put
 	sizes  [depth]int
 	works  [depth]ib.Work
 	first  uint64 // of flight that has not completed
 	next   uint64 // to be posted; its message is out's of the same index
-	queue  queue
-	ended  []*register.Claim     // of puts that are over: released once mu is not held
-	queued atomic.Int64          // words and puts that wait, and what is under way
+	queue  sendq.Queue
 	broken atomic.Pointer[error] // of posting
 }
 
@@ -301,8 +300,7 @@ func (c *Conn) handle(x *ib.Completion) {
 
 // unlock unlocks mu, and releases the claims of puts that are over.
 func (c *Conn) unlock() {
-	ended := c.ended
-	c.ended = nil
+	ended := c.queue.Ended()
 	c.mu.Unlock()
 	for _, cl := range ended {
 		cl.Release()
@@ -318,10 +316,9 @@ func (c *Conn) completed() {
 	c.flight[i] = nil
 	c.counts.acked += uint64(c.sizes[i])
 	c.first++
-	c.queued.Add(-1)
+	c.queue.Hold(-1)
 	if x != nil {
-		x.flying--
-		c.settle(x.line)
+		c.queue.Completed(x)
 	}
 }
 
@@ -389,7 +386,7 @@ const landingBytes = 8 + 4*mr.MostNICs + 4
 func appendLanding(b []byte, l frame.Landing) []byte {
 	b = binary.LittleEndian.AppendUint64(b, l.Address)
 	for _, key := range l.Keys {
-		b = binary.LittleEndian.AppendUint32(b, key)
+		b = binary.LittleEndian.AppendUint32(b, uint32(key))
 	}
 	return binary.LittleEndian.AppendUint32(b, l.Index)
 }
@@ -397,7 +394,7 @@ func appendLanding(b []byte, l frame.Landing) []byte {
 func decodeLanding(b []byte) (l frame.Landing) {
 	l.Address, b = binary.LittleEndian.Uint64(b), b[8:]
 	for i := range l.Keys {
-		l.Keys[i], b = binary.LittleEndian.Uint32(b), b[4:]
+		l.Keys[i], b = uint64(binary.LittleEndian.Uint32(b)), b[4:]
 	}
 	l.Index = binary.LittleEndian.Uint32(b)
 	return l

@@ -43,15 +43,9 @@ func (c *Conn) kill() {
 	c.mu.Lock()
 	defer c.unlock()
 	c.gone = true
-	for _, l := range c.queue.lines {
-		for x := l.first; x != nil; x = x.after {
-			c.over(x)
-		}
-	}
-	c.queue = queue{}
+	c.queue.Clear()
 	clear(c.flight[:])
 	c.first = c.next
-	c.queued.Store(0)
 }
 
 // stop destroys the queue pair, if there is one. The caller holds receiving and sending.
@@ -135,7 +129,7 @@ func (c *Conn) Look() {}
 func (c *Conn) Load() (waiting int, acked uint64) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return c.queue.pending() + int(c.counts.sent-c.counts.acked), c.counts.acked
+	return c.queue.Pending() + int(c.counts.sent-c.counts.acked), c.counts.acked
 }
 
 // Unanswered says nothing: the device does not tell.

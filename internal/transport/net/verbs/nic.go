@@ -221,7 +221,7 @@ func (c *Conn) Landing(p unsafe.Pointer, n int) (frame.Landing, *register.Claim)
 	}
 	l := frame.Landing{Address: uint64(uintptr(p))}
 	for i, key := range all {
-		l.Keys[i] = uint32(key.Remote)
+		l.Keys[i] = uint64(key.Remote)
 	}
 	return l, cl
 }

@@ -64,11 +64,11 @@ func (c *Conn) Renew(denied func(h frame.Header)) (addr ib.Address, err error) {
 	c.mu.Unlock()
 	refused := x != nil && Refused(c.end)
 	if refused && denied != nil {
-		denied(x.h)
+		denied(x.H)
 	}
 	c.mu.Lock()
 	if refused {
-		c.refuse(x.h)
+		c.refuse(x.H)
 	}
 	c.rewind()
 	c.unlock()
@@ -82,18 +82,16 @@ func (c *Conn) Renew(denied func(h frame.Header)) (addr ib.Address, err error) {
 // refuse forgets what is put to h's key. The caller holds mu.
 func (c *Conn) refuse(h frame.Header) {
 	for i := c.first; i < c.next; i++ {
-		if y := c.flight[i%depth]; y != nil && y.h.Writes(h.Comm, h.Place, h.Seq) {
+		if y := c.flight[i%depth]; y != nil && y.H.Writes(h.Comm, h.Place, h.Seq) {
 			c.forget(i)
 		}
 	}
-	c.remove(h.Comm, func(y *frame.Header) bool { return y.Writes(h.Comm, h.Place, h.Seq) })
+	c.queue.Remove(h.Comm, func(y *frame.Header) bool { return y.Writes(h.Comm, h.Place, h.Seq) })
 }
 
 // forget takes back work that was not done. The caller holds mu.
 func (c *Conn) forget(i uint64) {
-	x := c.flight[i%depth]
-	x.flying--
-	x.off, x.part = int(x.h.Length), true // no more of it is sent
+	c.queue.Forget(c.flight[i%depth])
 	c.flight[i%depth] = nil
 }
 
@@ -105,7 +103,7 @@ func (c *Conn) rewind() {
 	for i := from; i < to; i++ {
 		w, x, n := c.works[i%depth], c.flight[i%depth], c.sizes[i%depth]
 		c.flight[i%depth] = nil
-		c.queued.Add(-1)
+		c.queue.Hold(-1)
 		c.counts.sent -= uint64(n)
 		if x == nil {
 			if w.Op != ib.Send { // forgotten
@@ -127,33 +125,10 @@ func (c *Conn) rewind() {
 // Adopt queues what waits on a connection that was never connected, in its order, to travel in messages.
 func (c *Conn) Adopt(from *Conn) {
 	from.mu.Lock()
-	q := from.queue
-	from.queue = queue{}
-	from.queued.Store(0)
+	moved := from.queue.Move()
 	from.mu.Unlock()
 	c.mu.Lock()
-	if !c.gone {
-		for _, end := range q.ends { // those before q's words are added
-			c.queue.ends = append(c.queue.ends, len(c.queue.words)+end)
-		}
-		c.queue.words = append(c.queue.words, q.words...)
-		c.queued.Add(int64(len(q.ends)))
-	}
-	for _, l := range q.lines {
-		for x := l.first; x != nil; {
-			next := x.after
-			if x.claim != nil {
-				c.ended = append(c.ended, x.claim)
-			}
-			x.claim, x.after = nil, nil
-			if c.queued.Add(1); c.gone {
-				c.over(x)
-			} else {
-				c.line(x)
-			}
-			x = next
-		}
-	}
+	c.queue.Adopt(moved, c.gone)
 	c.unlock()
 	c.Flush()
 }

@@ -8,11 +8,12 @@ import (
 	ib "github.com/ubcoll/ubcoll/hw/verbs"
 	"github.com/ubcoll/ubcoll/internal/transport"
 	"github.com/ubcoll/ubcoll/internal/transport/net/frame"
+	"github.com/ubcoll/ubcoll/internal/transport/net/sendq"
 	"github.com/ubcoll/ubcoll/register"
 )
 
 // claim returns the claim on registered memory, and its key on the NIC; nil if it is not registered for that.
-func (c *Conn) claim(p unsafe.Pointer, n int, access ib.Access) (*register.Claim, uint32) {
+func (c *Conn) claim(p unsafe.Pointer, n int, access ib.Access) (*register.Claim, uint64) {
 	cl := c.find(uintptr(p), n)
 	if cl == nil {
 		return nil, 0
@@ -22,7 +23,7 @@ func (c *Conn) claim(p unsafe.Pointer, n int, access ib.Access) (*register.Claim
 		cl.Release()
 		return nil, 0
 	}
-	return cl, uint32(all[c.nic.index].Local)
+	return cl, uint64(all[c.nic.index].Local)
 }
 
 // Put sends a frame, or a put or write of any length, as far as the device and the peer take it at once, and queues the
@@ -43,6 +44,24 @@ func (c *Conn) Write(h frame.Header, p unsafe.Pointer, sent *atomic.Uint64) (dev
 	return !c.gone && c.add(h, p, sent)
 }
 
+// add puts a frame into the queue. It reports whether its payload goes from registered memory to such.
+func (c *Conn) add(h frame.Header, p unsafe.Pointer, sent *atomic.Uint64) (devices bool) {
+	var claim func() (*register.Claim, uint64)
+	if h.Landing.Keys[c.nic.index] != 0 {
+		claim = func() (*register.Claim, uint64) { return c.claim(p, int(h.Length), 0) }
+	}
+	x := c.queue.Add(h, p, sent, claim)
+	switch {
+	case x != nil:
+		return x.Claim != nil
+	case h.Kind.Loaded():
+		c.counts.puts++
+	case h.Kind == frame.Grant && h.Landing != (frame.Landing{}):
+		c.queue.Extend(func(b []byte) []byte { return appendLanding(b, h.Landing) })
+	}
+	return false
+}
+
 // Read reads from the peer's memory, of which h has the landing, to registered memory at p: see Put. It reports false,
 // and does nothing, if that is not registered for it, or the connection is not made, or is made anew.
 func (c *Conn) Read(h frame.Header, p unsafe.Pointer, sent *atomic.Uint64, r *transport.Result) bool {
@@ -53,8 +72,7 @@ func (c *Conn) Read(h frame.Header, p unsafe.Pointer, sent *atomic.Uint64, r *tr
 	c.mu.Lock()
 	open := c.open && !c.gone
 	if open {
-		c.queued.Add(1)
-		c.line(&put{h: h, p: p, sent: sent, counts: 1, claim: cl, key: key, result: r})
+		c.queue.Append(&sendq.Put{H: h, P: p, Sent: sent, Claim: cl, Key: key, Result: r})
 	}
 	c.mu.Unlock()
 	if !open {
@@ -68,7 +86,7 @@ func (c *Conn) Read(h frame.Header, p unsafe.Pointer, sent *atomic.Uint64, r *tr
 // Skip counts a put of a communicator that is not sent, once all its puts before it are.
 func (c *Conn) Skip(comm uint64, sent *atomic.Uint64) {
 	c.mu.Lock()
-	count(c.queue.of(comm), sent)
+	c.queue.Skip(comm, sent)
 	c.mu.Unlock()
 }
 
@@ -76,22 +94,7 @@ func (c *Conn) Skip(comm uint64, sent *atomic.Uint64) {
 func (c *Conn) waits() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return c.ready() && c.room()
-}
-
-func (c *Conn) ready() bool {
-	switch {
-	case !c.open:
-		return false
-	case len(c.queue.ends) > 0:
-		return true
-	}
-	for _, l := range c.queue.lines {
-		if l.next != nil {
-			return true
-		}
-	}
-	return false
+	return c.open && c.queue.Ready() && c.room()
 }
 
 // Flush sends what is queued as far as device and peer take it. It does nothing while another goroutine sends, which
@@ -112,7 +115,7 @@ func (c *Conn) flush() {
 	for left := !c.dead; left; {
 		c.mu.Lock()
 		n := c.plan()
-		left = c.ready() && c.room()
+		left = c.open && c.queue.Ready() && c.room()
 		c.unlock()
 		if n > 0 {
 			c.post(n)
@@ -133,68 +136,36 @@ func (c *Conn) room() bool { return c.have > 1 && c.next-c.first < depth-1 }
 
 // plan lays out what one call posts, and returns how much that is. The caller holds sending and mu.
 func (c *Conn) plan() (n int) {
-	q := &c.queue
-	at := 0
-	done := 0
 	for n < len(c.work) && c.open && c.room() {
-		if done < len(q.ends) {
-			b := c.slot()
-			k := copy(b, q.words[at:q.ends[done]])
-			at = q.ends[done]
-			done++
-			c.queued.Add(-1)
+		b := c.slot()
+		if k := c.queue.Word(b); k > 0 {
 			c.send(&c.work[n], b[:k])
-			n++
-			continue
-		}
-		l := q.taking()
-		if l == nil {
+		} else if x := c.queue.Next(); x != nil {
+			c.chunk(&c.work[n], x)
+		} else {
 			break
 		}
-		c.chunk(&c.work[n], l.next)
 		n++
-	}
-	if done > 0 {
-		q.words = q.words[:copy(q.words, q.words[at:])]
-		for i := range q.ends[done:] {
-			q.ends[i] = q.ends[done+i] - at
-		}
-		q.ends = q.ends[:len(q.ends)-done]
 	}
 	return n
 }
 
-// taking returns the line whose turn it is, or nil.
-func (q *queue) taking() *line {
-	for range q.lines {
-		if q.turn >= len(q.lines) {
-			q.turn = 0
-		}
-		l := q.lines[q.turn]
-		q.turn++
-		if l.next != nil {
-			return l
-		}
-	}
-	return nil
-}
-
 // chunk makes work of the next part of a put.
-func (c *Conn) chunk(w *ib.Work, x *put) {
-	h, n := x.chunk()
-	if x.claim == nil {
+func (c *Conn) chunk(w *ib.Work, x *sendq.Put) {
+	h, n := x.Chunk()
+	if x.Claim == nil {
 		b := c.slot()
 		h.Encode(b)
-		k := frame.HeaderSize + copy(b[frame.HeaderSize:], unsafe.Slice((*byte)(unsafe.Add(x.p, x.off)), n))
-		if x.off += n; h.Kind != frame.Part {
+		k := frame.HeaderSize + copy(b[frame.HeaderSize:], unsafe.Slice((*byte)(unsafe.Add(x.P, x.Off)), n))
+		if x.Off += n; h.Kind != frame.Part {
 			c.counts.puts++
 		}
 		c.send(w, b[:k])
 	} else {
-		*w = ib.Work{Op: ib.WriteImmediate, Local: uint64(uintptr(x.p)) + uint64(x.off), Length: uint32(n), Key: ib.LKey(x.key),
-			Remote: x.h.Landing.Address + x.h.Offset + uint64(x.off), Peer: ib.RKey(x.h.Landing.Keys[c.nic.index])}
-		x.off += n
-		switch x.h.Kind {
+		*w = ib.Work{Op: ib.WriteImmediate, Local: uint64(uintptr(x.P)) + uint64(x.Off), Length: uint32(n), Key: ib.LKey(x.Key),
+			Remote: x.H.Landing.Address + x.H.Offset + uint64(x.Off), Peer: ib.RKey(x.H.Landing.Keys[c.nic.index])}
+		x.Off += n
+		switch x.H.Kind {
 		case frame.Write: // what follows in order tells the peer
 			w.Op = ib.Write
 		case frame.Read:
@@ -202,20 +173,17 @@ func (c *Conn) chunk(w *ib.Work, x *put) {
 		default:
 			k := min(c.owed, mostReturns)
 			c.owed -= k
-			if w.Value = x.h.Landing.Index | uint32(k)<<creditShift; x.whole() {
+			if w.Value = x.H.Landing.Index | uint32(k)<<creditShift; x.Whole() {
 				w.Value |= lastBit
 			}
 		}
-		if x.whole() {
+		if x.Whole() {
 			c.counts.puts++
 		}
-		x.flying++
+		x.Flying++
 		c.fly(w, x, n)
 	}
-	if x.whole() {
-		x.line.next = x.after
-		c.settle(x.line)
-	}
+	c.queue.Posted(x)
 }
 
 // slot is where the next message is laid out.
@@ -239,7 +207,7 @@ func (c *Conn) send(w *ib.Work, b []byte) {
 }
 
 // fly notes that work is under way, of which so many bytes count.
-func (c *Conn) fly(w *ib.Work, x *put, counts int) {
+func (c *Conn) fly(w *ib.Work, x *sendq.Put, counts int) {
 	w.ID, w.Flags = own|c.next, ib.Signaled
 	i := c.next % depth
 	c.flight[i], c.sizes[i], c.works[i] = x, counts, *w
@@ -248,7 +216,7 @@ func (c *Conn) fly(w *ib.Work, x *put, counts int) {
 	if takesReceive(w.Op) {
 		c.have--
 	}
-	c.queued.Add(1)
+	c.queue.Hold(1)
 }
 
 // takesReceive reports whether the peer learns of an operation, which takes one of its receives.
@@ -279,7 +247,7 @@ func (c *Conn) message(b []byte) {
 // afterwards is sent behind what was. The memory of a put that has begun is in use until that has completed.
 func (c *Conn) Withdraw(comm uint64, place uint32, seq uint64) {
 	c.mu.Lock()
-	c.remove(comm, func(h *frame.Header) bool { return h.Kind == frame.Put && h.Place == place && h.Seq <= seq })
+	c.queue.Remove(comm, func(h *frame.Header) bool { return h.Kind == frame.Put && h.Place == place && h.Seq <= seq })
 	c.unlock()
 }
 
@@ -287,7 +255,7 @@ func (c *Conn) Withdraw(comm uint64, place uint32, seq uint64) {
 // be in use until Await returns.
 func (c *Conn) WithdrawWrites(comm uint64, slot uint32, key uint64) {
 	c.mu.Lock()
-	c.remove(comm, func(h *frame.Header) bool { return h.Writes(comm, slot, key) })
+	c.queue.Remove(comm, func(h *frame.Header) bool { return h.Writes(comm, slot, key) })
 	c.unlock()
 }
 
@@ -297,19 +265,8 @@ func (c *Conn) Await(comm uint64, slot uint32, key uint64) {
 	c.await(func() bool {
 		c.mu.Lock()
 		defer c.mu.Unlock()
-		l := c.queue.of(comm)
-		return l == nil || !l.has(which)
+		return !c.queue.Has(comm, which)
 	})
-}
-
-// has reports whether a put that is not over is one of these.
-func (l *line) has(which func(h *frame.Header) bool) bool {
-	for x := l.first; x != nil; x = x.after {
-		if which(&x.h) {
-			return true
-		}
-	}
-	return false
 }
 
 // Drop forgets the puts of a communicator as far as they were not sent, and waits for the rest. If the device does not
@@ -317,12 +274,12 @@ func (l *line) has(which func(h *frame.Header) bool) bool {
 // count as sent.
 func (c *Conn) Drop(comm uint64) {
 	c.mu.Lock()
-	c.remove(comm, func(*frame.Header) bool { return true })
+	c.queue.Remove(comm, sendq.All)
 	c.unlock()
 	c.await(func() bool {
 		c.mu.Lock()
 		defer c.mu.Unlock()
-		return c.queue.of(comm) == nil
+		return !c.queue.Has(comm, sendq.All)
 	})
 }
 
@@ -343,4 +300,4 @@ func (c *Conn) await(over func() bool) {
 const patience = time.Second
 
 // Queued is how many puts and messages wait or are under way.
-func (c *Conn) Queued() int { return int(c.queued.Load()) }
+func (c *Conn) Queued() int { return c.queue.Count() }
