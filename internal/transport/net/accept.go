@@ -8,8 +8,6 @@ import (
 	"time"
 
 	"github.com/ubcoll/ubcoll/fault"
-
-	"github.com/ubcoll/ubcoll/internal/transport/net/verbs"
 )
 
 // decideLimit is how long the peer may take for each further connection of an attempt that this rank has decided for.
@@ -82,7 +80,7 @@ func (n *Node) take(c stdnet.Conn, h hello) error {
 	if err != nil {
 		return err
 	}
-	var pairs []*verbs.Conn
+	var pairs []device
 	err = accepting(n.ctx, c, func() bool { return n.wanted(h) }, n.offering(n.ctx, int(h.from), h.index == 0, &pairs))
 	if err == nil {
 		err = n.arrive(h, fd, pairs) // which owns both now
@@ -111,7 +109,7 @@ func (n *Node) wanted(h hello) bool {
 
 // arrive puts the socket of a connection among the others of its attempt, and makes the wire once it has all. The peer
 // may use its end once it is told.
-func (n *Node) arrive(h hello, fd int, pairs []*verbs.Conn) error {
+func (n *Node) arrive(h hello, fd int, pairs []device) error {
 	if err := watch(fd, h.index == 0, n.config.Timeout); err != nil {
 		return err
 	}

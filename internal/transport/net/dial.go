@@ -17,8 +17,6 @@ import (
 	"github.com/ubcoll/ubcoll/fault"
 	"github.com/ubcoll/ubcoll/internal/clock"
 	"github.com/ubcoll/ubcoll/internal/env"
-
-	"github.com/ubcoll/ubcoll/internal/transport/net/verbs"
 )
 
 const (
@@ -143,7 +141,7 @@ func (n *Node) dialOnce(ctx context.Context, peer int, at Row) (w *Wire, errs []
 // first one's address. over is the rail of the connection that could not be made, if it had one.
 func (n *Node) dialAll(ctx context.Context, c stdnet.Conn, h hello, addr netip.AddrPort, key [32]byte, rails []rail) (w *Wire, over *rail, err error) {
 	fds := make([]int, 0, h.count)
-	var pairs []*verbs.Conn
+	var pairs []device
 	var from netip.Addr
 	for {
 		var fd int
@@ -300,7 +298,7 @@ func (n *Node) listens(ctx context.Context, at Row) error {
 
 // tried probes a connection and takes its socket. With the control connection may come the pairs that both sides have
 // agreed on.
-func (n *Node) tried(ctx context.Context, c stdnet.Conn, h hello, pairs *[]*verbs.Conn) (int, error) {
+func (n *Node) tried(ctx context.Context, c stdnet.Conn, h hello, pairs *[]device) (int, error) {
 	control := h.index == 0
 	defer c.Close()
 	fd, err := n.adopted(c)

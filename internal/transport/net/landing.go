@@ -8,13 +8,12 @@ import (
 	"github.com/ubcoll/ubcoll/internal/clock"
 	"github.com/ubcoll/ubcoll/internal/transport"
 	"github.com/ubcoll/ubcoll/internal/transport/net/frame"
-	"github.com/ubcoll/ubcoll/internal/transport/net/verbs"
-	"github.com/ubcoll/ubcoll/register"
+	"github.com/ubcoll/ubcoll/internal/transport/net/rdm"
 )
 
-// Over RDMA, a grant tells the peer the key of the memory, if that is registered. Then this side does nothing while the
-// bytes come, and learns of each chunk by the place's index. What may not be written to any more must be taken back:
-// the peer has acknowledged it, or the queue pairs are destroyed.
+// Over RDMA or libfabric, a grant tells the peer the key of the memory, if that is registered. Then this side does nothing while the
+// bytes come, and learns of each chunk by the place's index, or of all by a message behind them. What may not be written to any more must be taken back:
+// the peer has acknowledged it, or the queue pairs, or the endpoint, are destroyed.
 
 // landings are a wire's places by index, from 1.
 type landings struct {
@@ -75,17 +74,19 @@ func (l *Link) land(w *Wire, place int) frame.Landing {
 	if x.n <= frame.Short || w.Err() != nil {
 		return frame.Landing{}
 	}
-	if x.index == 0 {
+	if x.index == 0 && w.apart {
 		if x.index = w.rdma.index(l, place); x.index == 0 {
 			return frame.Landing{}
 		}
 	}
-	at, cl := w.data[0].Conn.(*verbs.Conn).Landing(x.p, x.n)
+	at, cl := w.data[0].Conn.(device).Landing(x.p, x.n)
 	if cl == nil {
 		return frame.Landing{}
 	}
 	x.claim.Store(cl)
-	at.Index = x.index
+	if w.apart {
+		at.Index = x.index
+	}
 	return at
 }
 
@@ -93,6 +94,31 @@ func (l *Link) land(w *Wire, place int) frame.Landing {
 func (l *Link) unclaim(x *place) {
 	if cl := x.claim.Swap(nil); cl != nil {
 		cl.Release()
+	}
+}
+
+// claimed reports whether the peer may write somewhere.
+func (l *Link) claimed() bool {
+	for i := range l.places {
+		if l.places[i].claim.Load() != nil {
+			return true
+		}
+	}
+	return false
+}
+
+// doubt makes sure that the peer, which has not said that it writes no more, does not once the wire has closed.
+func (w *Wire) doubt() {
+	for _, l := range *w.links.Load() {
+		if !l.claimed() {
+			continue
+		}
+		for i := range w.data {
+			if c, ok := w.data[i].Conn.(*rdm.Conn); ok {
+				c.Doubt()
+			}
+		}
+		return
 	}
 }
 
@@ -136,15 +162,7 @@ func (l *Link) takeBack(w *Wire) {
 		}
 	}
 	l.putting.Unlock()
-	claimed := func() *register.Claim {
-		for i := range l.places {
-			if cl := l.places[i].claim.Load(); cl != nil {
-				return cl
-			}
-		}
-		return nil
-	}
-	for end := clock.In(takeBackLimit); claimed() != nil && !w.whole(l.over.Load()) && w.Err() == nil; {
+	for end := clock.In(takeBackLimit); l.claimed() && !w.whole(l.over.Load()) && w.Err() == nil; {
 		for i := range w.data {
 			w.data[i].Flush()
 			w.move(&w.data[i])

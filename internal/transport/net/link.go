@@ -402,7 +402,7 @@ func (l *Link) ask(h frame.Header, p unsafe.Pointer, more bool) (devices bool) {
 // Withdraw implements transport.Endpoint. A frame that has begun is completed from a copy.
 func (l *Link) Withdraw(t transport.Target) {
 	l.withdraw(t)
-	if w := l.wire.Load(); w != nil && w.rdma != nil {
+	if w := l.wire.Load(); w != nil && w.apart {
 		var c *verbs.Conn
 		w.putsIf(func(d *data) { c = d.Conn.(*verbs.Conn) })
 		if c != nil { // what has left is still read

@@ -52,6 +52,7 @@ type Node struct {
 	known     map[netip.Addr]bool // addresses of the job's ranks; written before begun
 
 	rdma rdma
+	ofi  rails
 	said atomic.Bool // frames are queued that nobody has sent
 
 	mu       sync.Mutex
@@ -73,6 +74,11 @@ type end struct {
 
 	// Of a channel, which has one event and no other until it is armed: told takes it.
 	told, arm func()
+
+	// Of a queue, at which every progress looks: reports whether its descriptor, if fd is not -1, becomes readable when
+	// something comes. Nobody waits for it otherwise.
+	may  func() bool
+	none bool // nothing is watched
 }
 
 // Listen is New.
@@ -161,7 +167,7 @@ func (n *Node) release() {
 		}
 	}
 	n.poll.close()
-	if err := n.rdma.close(); err != nil {
+	if err := errors.Join(n.rdma.close(), n.ofi.close()); err != nil {
 		n.config.Log.Warn("network: RDMA does not end", "err", err)
 	}
 }
@@ -171,7 +177,10 @@ func (n *Node) Row() []byte { return n.row.Append(nil) }
 
 // Transport implements transport.Node.
 func (n *Node) Transport() (string, int) {
-	if n.config.NICs != nil {
+	switch n.devices() {
+	case "ofi":
+		return "ofi", 1
+	case "verbs":
 		_, pairs := n.config.NICs.Wires()
 		return "verbs", pairs
 	}

@@ -7,26 +7,62 @@ import (
 	"slices"
 	"sync"
 	"time"
+	"unsafe"
 
 	"github.com/ubcoll/ubcoll/fault"
 	ib "github.com/ubcoll/ubcoll/hw/verbs"
 	"github.com/ubcoll/ubcoll/internal/transport"
+	"github.com/ubcoll/ubcoll/internal/transport/net/frame"
 	"github.com/ubcoll/ubcoll/internal/transport/net/verbs"
+	"github.com/ubcoll/ubcoll/register"
 )
 
-// On the control connection both sides offer queue pairs, some on each of their NICs, with its index; rail i talks to rail i.
+// On the control connection both sides offer connections over devices: queue pairs, some on each of their NICs, or one on the
+// endpoint of each domain of libfabric, with its index; rail i talks to rail i.
 // On each as many as the lesser of the two sides has are connected, and both ping over each. Those for which all of that has
 // worked at both sides carry the data; then there are no data connections of TCP. Each side writes before it reads:
 //
-//	offer   how many pairs (1), and of each the NIC's index (1) and the address, with room for MostConnections
-//	state   one byte: the pairs that are connected, by bits
+//	offer   see there
+//	state   one byte: the connections that are made, by bits
 //	state   one byte: those that have pinged
 
-const (
-	pairSize  = 1 + ib.AddressSize
-	offerSize = 1 + transport.MostConnections*pairSize
-	pingLimit = 2 * time.Second
-)
+const pingLimit = 2 * time.Second
+
+// device is a data connection over devices that reach registered memory themselves.
+type device interface {
+	frame.Conn
+	Index() int     // of the device in its backend
+	Device() string // its name
+	// Meet connects it to the peer's end, which has that address. It may wait for the system.
+	Meet(addr []byte, name string) error
+	// Ping waits for the peer's ping. It is called once, first.
+	Ping(ctx context.Context) error
+	// Landing returns what the peer needs to write to n bytes, and the claim on them, to be released after that; nil: it
+	// cannot.
+	Landing(p unsafe.Pointer, n int) (frame.Landing, *register.Claim)
+	// Broken reports whether the next Receive is an error, which nothing else tells.
+	Broken() bool
+}
+
+// devices is what wires of this node go over, where both sides can: "ofi", "verbs", or "" for TCP.
+func (n *Node) devices() string {
+	switch {
+	case n.config.OFI != nil:
+		return "ofi"
+	case n.config.NICs != nil:
+		return "verbs"
+	}
+	return ""
+}
+
+// most is how many connections over devices a wire of this node has at most.
+func (n *Node) most() int {
+	if n.config.OFI != nil {
+		return len(n.config.OFI.Rails())
+	}
+	_, each := n.config.NICs.Wires()
+	return min(each*len(n.config.NICs.NICs()), transport.MostConnections)
+}
 
 // rdma is what a node has of RDMA.
 type rdma struct {
@@ -66,7 +102,7 @@ func (n *Node) watch(nic *verbs.NIC) {
 		return
 	}
 	for _, w := range n.all() {
-		if w.rdma != nil && slices.ContainsFunc(w.every(), func(d *data) bool { return d.Conn.(*verbs.Conn).NIC() == nic }) {
+		if w.apart && slices.ContainsFunc(w.every(), func(d *data) bool { return d.Conn.(device).Index() == nic.Index() }) {
 			w.cut(lostRail(fmt.Sprintf("of rank %d: %v", n.config.Rank, err)))
 		}
 	}
@@ -83,11 +119,7 @@ func (r *rdma) close() error {
 }
 
 // queuePairs makes this side's queue pairs, and their offer. What cannot be made is not offered: err says why.
-func (n *Node) queuePairs() (pairs []*verbs.Conn, offer []byte, err error) {
-	offer = make([]byte, 1, offerSize)
-	if n.config.NICs == nil {
-		return nil, offer, errors.New("this rank has no RDMA device")
-	}
+func (n *Node) queuePairs(o offer) (pairs []device, err error) {
 	nics, err := n.nics()
 	_, count := n.config.NICs.Wires()
 	failed := map[*verbs.NIC]bool{}
@@ -101,10 +133,18 @@ func (n *Node) queuePairs() (pairs []*verbs.Conn, offer []byte, err error) {
 			failed[nic], err = true, errors.Join(err, failure)
 			continue
 		}
-		pairs, offer = append(pairs, c), a.Append(append(offer, byte(nic.Index())))
+		o.add(nic.Index(), a.Append(nil))
+		pairs = append(pairs, c)
 	}
-	offer[0] = byte(len(pairs))
-	return pairs, offer, err
+	return pairs, err
+}
+
+// what is what this node's wires go over, for errors.
+func (n *Node) what() string {
+	if n.config.OFI != nil {
+		return "libfabric"
+	}
+	return "RDMA"
 }
 
 // errRequired is part of the error of a wire that may not be TCP's alone.
@@ -113,23 +153,33 @@ var errRequired = fmt.Errorf("TCP must not carry the data: %w", fault.ErrNotSupp
 // fallsBack says aloud, once, that wires are TCP's. It is an error if none may be.
 func (n *Node) fallsBack(peer int, err error) error {
 	if who := n.config.Required; who != "" {
-		return fmt.Errorf("no RDMA to rank %d, and %s: %w: %w", peer, who, err, errRequired)
+		return fmt.Errorf("no %s to rank %d, and %s: %w: %w", n.what(), peer, who, err, errRequired)
 	}
 	n.rdma.told.Do(func() {
-		n.config.Log.Warn("network: no RDMA, TCP carries the data (of later wires only LastOp tells)", "peer", peer, "err", err)
+		n.config.Log.Warn("network: no "+n.what()+", TCP carries the data (of later wires only LastOp tells)", "peer", peer, "err", err)
 	})
 	return nil
 }
 
-// offering returns what both sides do on the control connection before it is sealed. It sets agreed to the queue pairs
-// that carry the data, or leaves it.
-func (n *Node) offering(ctx context.Context, peer int, control bool, agreed *[]*verbs.Conn) func(p *dialProbe) error {
+// offering returns what both sides do on the control connection before it is sealed. It sets agreed to the connections
+// over devices that carry the data, or leaves it.
+func (n *Node) offering(ctx context.Context, peer int, control bool, agreed *[]device) func(p *dialProbe) error {
 	return func(p *dialProbe) error {
 		if !control {
 			return nil
 		}
-		pairs, offer, none := n.queuePairs()
-		pairs, err := n.agree(ctx, peer, p, pairs, offer, none)
+		mine := newOffer(n.devices())
+		var pairs []device
+		var none error
+		switch n.devices() {
+		case "ofi":
+			pairs, none = n.datagrams(mine)
+		case "verbs":
+			pairs, none = n.queuePairs(mine)
+		default:
+			none = errors.New("this rank has no RDMA device")
+		}
+		pairs, err := n.agree(ctx, peer, p, pairs, mine, none)
 		*agreed = pairs
 		return err
 	}
@@ -138,59 +188,53 @@ func (n *Node) offering(ctx context.Context, peer int, control bool, agreed *[]*
 // lacks says aloud, once, that wires have fewer queue pairs than this rank could use.
 func (n *Node) lacks(peer, pairs, wanted int, err error) {
 	n.rdma.lacks.Do(func() {
-		n.config.Log.Warn("network: fewer queue pairs than this rank offers (of later wires LastOp names the devices)", "peer", peer,
-			"pairs", pairs, "wanted", wanted, "err", err)
+		n.config.Log.Warn("network: fewer connections over devices than this rank offers (of later wires LastOp names the devices)", "peer", peer,
+			"connections", pairs, "wanted", wanted, "err", err)
 	})
 }
 
-// meet puts pairs of this side with addresses of the peer's offer: on each NIC the first with the first, in the order of both
-// offers. The others are closed.
-func meet(mine []*verbs.Conn, theirs []byte) (pairs []*verbs.Conn, addrs []ib.Address, err error) {
-	count, rest := int(theirs[0]), theirs[1:]
-	if count > transport.MostConnections {
-		err = fmt.Errorf("an offer of %d queue pairs: %w", count, errStranger)
-	}
-	of := map[int][]ib.Address{}
-	for ; count > 0 && err == nil; count, rest = count-1, rest[pairSize:] {
-		var a ib.Address
-		if a, err = ib.ParseAddress(rest[1:pairSize]); err == nil {
-			of[int(rest[0])] = append(of[int(rest[0])], a)
-		}
-	}
+// meet puts connections of this side with addresses of the peer's offer: on each device the first with the first, in the order
+// of both offers. The others are closed.
+func meet(mine []device, theirs offer) (pairs []device, addrs [][]byte, err error) {
+	of, err := theirs.addresses()
 	for _, c := range mine {
-		left := of[c.NIC().Index()]
+		left := of[c.Index()]
 		if len(left) == 0 || err != nil {
 			c.Close()
 			continue
 		}
 		pairs, addrs = append(pairs, c), append(addrs, left[0])
-		of[c.NIC().Index()] = left[1:]
+		of[c.Index()] = left[1:]
 	}
 	return pairs, addrs, err
 }
 
-// agree returns the pairs that both sides have connected; it closes all others. none is why this side does not offer all.
-// Errors are the control connection's, or that there must be pairs.
-func (n *Node) agree(ctx context.Context, peer int, p *dialProbe, pairs []*verbs.Conn, offer []byte, none error) (agreed []*verbs.Conn, err error) {
-	theirs := make([]byte, offerSize)
-	if err := errors.Join(p.write(append(offer, theirs[len(offer):]...))(), p.read(theirs)()); err != nil {
+// agree returns the connections that both sides have made; it closes all others. none is why this side does not offer all.
+// Errors are the control connection's, or that there must be some.
+func (n *Node) agree(ctx context.Context, peer int, p *dialProbe, pairs []device, mine offer, none error) (agreed []device, err error) {
+	theirs := make(offer, offerSize)
+	if err := errors.Join(p.write(mine)(), p.read(theirs)()); err != nil {
 		closePairs(pairs)
 		return nil, err
+	}
+	if pairs != nil && !mine.same(theirs) && theirs.count() > 0 {
+		closePairs(pairs)
+		return nil, n.fallsBack(peer, fmt.Errorf("it offers %s, and this rank %s", theirs.kind(), mine.kind()))
 	}
 	pairs, addrs, err := meet(pairs, theirs)
 	switch {
 	case err != nil:
 		return nil, err
-	case n.config.NICs == nil && n.config.Required == "": // nobody has asked for RDMA here
+	case n.devices() == "" && n.config.Required == "": // nobody has asked for RDMA here
 		return nil, nil
 	case pairs == nil && none != nil:
 		return nil, n.fallsBack(peer, none)
-	case theirs[0] == 0:
+	case theirs.count() == 0:
 		return nil, n.fallsBack(peer, errors.New("it offers none"))
 	case pairs == nil:
 		return nil, n.fallsBack(peer, errors.New("it offers none on the same NIC"))
 	}
-	connect := func(i int) error { return pairs[i].Connect(addrs[i], fmt.Sprint("rank ", peer)) }
+	connect := func(i int) error { return pairs[i].Meet(addrs[i], fmt.Sprint("rank ", peer)) }
 	ping := func(i int) error {
 		ctx, cancel := context.WithTimeoutCause(ctx, pingLimit, fault.ErrTimeout)
 		defer cancel()
@@ -219,10 +263,9 @@ func (n *Node) agree(ctx context.Context, peer int, p *dialProbe, pairs []*verbs
 	if agreed == nil {
 		return nil, n.fallsBack(peer, why)
 	}
-	_, each := n.config.NICs.Wires()
-	if wanted := min(each*len(n.config.NICs.NICs()), transport.MostConnections); len(agreed) < wanted {
+	if wanted := n.most(); len(agreed) < wanted {
 		if why == nil {
-			why = fmt.Errorf("it offers %d", theirs[0])
+			why = fmt.Errorf("it offers %d", theirs.count())
 		}
 		n.lacks(peer, len(agreed), wanted, why)
 	}
@@ -250,7 +293,7 @@ func tryAll(set byte, try func(i int) error) (good byte, err error) {
 	return good, err
 }
 
-func closePairs(pairs []*verbs.Conn) {
+func closePairs(pairs []device) {
 	for _, c := range pairs {
 		c.Close()
 	}

@@ -73,7 +73,7 @@ func (w *Wire) puts(f func(d *data)) {
 
 // putsIf is puts, unless nothing was put so far. It reports whether it has called f.
 func (w *Wire) putsIf(f func(d *data)) bool {
-	if w.rdma == nil {
+	if !w.apart {
 		f(&w.data[w.home(0)])
 		return true
 	}
@@ -173,8 +173,8 @@ func (w *Wire) askedOneSided(body []byte) error {
 	switch {
 	case err != nil:
 		return fmt.Errorf("%w: %w", frame.ErrFrame, err)
-	case w.rdma == nil:
-		return fmt.Errorf("%w: it makes a queue pair, and TCP carries the data", frame.ErrFrame)
+	case !w.apart:
+		return fmt.Errorf("%w: it makes a queue pair, and none carry the data", frame.ErrFrame)
 	}
 	t := &w.oneSided.theirs
 	t.Lock()
@@ -306,10 +306,10 @@ func (w *Wire) overdueOneSided(now time.Time) {
 	}
 }
 
-// Read implements transport.Endpoint. It needs RDMA.
+// Read implements transport.Endpoint. It needs queue pairs.
 func (l *Link) Read(t transport.Target, p unsafe.Pointer, n int, r *transport.Result) (begun bool) {
 	w := l.wire.Load()
-	if w == nil || w.rdma == nil || t.Region.Key == 0 {
+	if w == nil || !w.apart || t.Region.Key == 0 {
 		return false
 	}
 	h := l.target(frame.Read, t, n)

@@ -7,6 +7,7 @@ import (
 	"os"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"time"
 	"unsafe"
@@ -25,11 +26,13 @@ import (
 type poll struct {
 	fd int
 
-	mu    sync.Mutex // guards ends and loose
-	ends  map[int32]*end
-	next  int32
-	loose []*end // whose sockets tell nothing before the next arm
+	mu     sync.Mutex // guards ends and loose
+	ends   map[int32]*end
+	next   int32
+	loose  []*end // whose sockets tell nothing before the next arm
+	always []*end // at which each progress looks
 
+	blind  atomic.Bool // a queue of always does not tell what comes
 	moving sync.Mutex
 	events [64]unix.EpollEvent
 	round  []*end
@@ -50,7 +53,19 @@ func (p *poll) add(e *end) error {
 	defer p.mu.Unlock()
 	p.next++
 	e.id = p.next
-	if err := unix.EpollCtl(p.fd, unix.EPOLL_CTL_ADD, e.fd, &unix.EpollEvent{Events: unix.EPOLLIN, Fd: e.id}); err != nil {
+	if e.may != nil {
+		p.always = append(p.always, e)
+		if e.fd < 0 {
+			p.ends[e.id] = e
+			return nil
+		}
+	}
+	events := uint32(unix.EPOLLIN)
+	if e.may != nil { // none before it is armed
+		events = unix.EPOLLONESHOT
+	}
+	if err := unix.EpollCtl(p.fd, unix.EPOLL_CTL_ADD, e.fd, &unix.EpollEvent{Events: events, Fd: e.id}); err != nil {
+		p.always = slices.DeleteFunc(p.always, func(x *end) bool { return x == e })
 		return fmt.Errorf("network: epoll: %w", limit(err))
 	}
 	p.ends[e.id] = e
@@ -78,6 +93,16 @@ func (p *poll) remove(e *end) {
 		delete(p.ends, e.id)
 		_ = unix.EpollCtl(p.fd, unix.EPOLL_CTL_DEL, e.fd, nil)
 		p.loose = slices.DeleteFunc(p.loose, func(x *end) bool { return x == e })
+		p.always = slices.DeleteFunc(p.always, func(x *end) bool { return x == e })
+	}
+}
+
+// once lets the descriptor of a queue tell what comes, once.
+func (p *poll) once(e *end) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.ends[e.id] == e {
+		_ = unix.EpollCtl(p.fd, unix.EPOLL_CTL_MOD, e.fd, &unix.EpollEvent{Events: unix.EPOLLIN | unix.EPOLLONESHOT, Fd: e.id})
 	}
 }
 
@@ -91,9 +116,17 @@ func (p *poll) has(e *end) bool {
 // come there.
 func (p *poll) arm() (moved bool) {
 	p.mu.Lock()
-	loose := p.loose
+	loose, always := p.loose, slices.Clone(p.always)
 	p.loose = nil
 	p.mu.Unlock()
+	for _, e := range always {
+		if e.fd < 0 || !e.may() {
+			p.blind.Store(true)
+		} else {
+			p.once(e)
+		}
+		moved = e.ready() || moved
+	}
 	for _, e := range loose {
 		e.arm()
 		moved = e.ready() || moved
@@ -115,11 +148,11 @@ func (p *poll) progress() (moved bool) {
 		if e != nil && e.told != nil {
 			e.told()
 			p.loose = append(p.loose, e)
-		} else if e != nil {
+		} else if e != nil && e.may == nil {
 			p.round = append(p.round, e)
 		}
 	}
-	p.round = append(p.round, p.loose...)
+	p.round = append(append(p.round, p.loose...), p.always...)
 	p.mu.Unlock()
 	for _, e := range p.round {
 		if p.has(e) { // one before it may have ended it
@@ -183,11 +216,23 @@ func (p *poll) waiter() (*waiter, error) {
 
 // wait parks until the set has an event, for d at most.
 func (w *waiter) wait(d time.Duration) {
+	if w.set.blind.Swap(false) {
+		d = min(d, blindly)
+	}
 	_ = unix.EpollCtl(w.outer, unix.EPOLL_CTL_MOD, w.set.fd, &unix.EpollEvent{Events: unix.EPOLLIN | unix.EPOLLONESHOT, Fd: 1})
 	_ = w.file.SetReadDeadline(time.Now().Add(d))
 	if w.conn.Read(w.look) != nil {
 		_ = unix.EpollCtl(w.outer, unix.EPOLL_CTL_MOD, w.set.fd, &unix.EpollEvent{Fd: 1})
 	}
+}
+
+// blindly is how long a goroutine waits at most while a queue does not tell what comes.
+const blindly = time.Millisecond
+
+// queue watches a queue of completions.
+func (p *poll) queue(fd int, ready func() bool, may func() bool) (remove func(), err error) {
+	e := &end{fd: fd, ready: ready, may: may}
+	return func() { p.remove(e) }, p.add(e)
 }
 
 func (w *waiter) close() {

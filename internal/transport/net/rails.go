@@ -13,7 +13,6 @@ import (
 	"github.com/ubcoll/ubcoll/internal/env"
 	"github.com/ubcoll/ubcoll/internal/transport"
 	"github.com/ubcoll/ubcoll/internal/transport/net/frame"
-	"github.com/ubcoll/ubcoll/internal/transport/net/verbs"
 )
 
 // rail is a way to a peer: an address of this host that UBCOLL_NET names, and one of the peer's in the same subnet.
@@ -63,7 +62,7 @@ func (p path) String() string {
 }
 
 // lay finds out over which rails the wire's connections go, or which NICs. Both ends see the same ones.
-func (w *Wire) lay(fds []int, pairs []*verbs.Conn) {
+func (w *Wire) lay(fds []int, pairs []device) {
 	var names []string
 	on := func(fd int) int { // an error means that the connection has ended, and so will its wire
 		at, _ := pathOf(fd)
@@ -77,14 +76,14 @@ func (w *Wire) lay(fds []int, pairs []*verbs.Conn) {
 	if w.rdma != nil { // the only rail is the control connection's
 		on(fds[0])
 		for i, c := range pairs {
-			if c.NIC() == pairs[0].NIC() {
+			if c.Index() == pairs[0].Index() {
 				w.homes = append(w.homes, i)
 			}
-			if name := c.NIC().Name(); !slices.Contains(names, name) {
+			if name := c.Device(); !slices.Contains(names, name) {
 				names = append(names, name)
 			}
 		}
-		w.name, w.several = "verbs "+strings.Join(names, ", "), len(names) > 1
+		w.name, w.several = w.node.devices()+" "+strings.Join(names, ", "), len(names) > 1
 		return
 	}
 	for i := range w.data {
@@ -96,8 +95,8 @@ func (w *Wire) lay(fds []int, pairs []*verbs.Conn) {
 			names = append(names, name)
 		}
 	}
-	if w.name = "tcp " + strings.Join(names, ", "); w.node.config.NICs != nil {
-		w.name += " instead of verbs"
+	if w.name = "tcp " + strings.Join(names, ", "); w.node.devices() != "" {
+		w.name += " instead of " + w.node.devices()
 	}
 	if w.several = len(w.rails) > 1; !w.several {
 		return

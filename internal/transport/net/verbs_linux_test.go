@@ -67,10 +67,13 @@ func TestVerbsSuite(t *testing.T) {
 	}
 }
 
-// heap registers memory of Go's heap, page by page, which no device but the double takes. The same pages may be in
+// heap registers memory of Go's heap, page by page, which no device takes but the double, and providers in software. The same pages may be in
 // several registrations, so each has a cache.
 type heap struct {
-	backend *mr.Backend
+	backend interface {
+		register.Backend
+		Close() error
+	}
 	mu      sync.Mutex
 	caches  map[register.Memory]*register.Cache
 }

@@ -13,6 +13,7 @@ import (
 	"github.com/ubcoll/ubcoll/internal/env"
 	"github.com/ubcoll/ubcoll/internal/transport"
 	"github.com/ubcoll/ubcoll/internal/transport/net/frame"
+	"github.com/ubcoll/ubcoll/internal/transport/net/rdm"
 	"github.com/ubcoll/ubcoll/internal/transport/net/tcp"
 	"github.com/ubcoll/ubcoll/internal/transport/net/verbs"
 )
@@ -51,7 +52,8 @@ type Wire struct {
 
 	shut struct{ data, control bool } // by Close
 
-	rdma     *landings // over RDMA
+	rdma     *landings // over devices that reach registered memory themselves
+	apart    bool      // one-sided operations have connections of their own
 	oneSided oneSided
 }
 
@@ -69,7 +71,7 @@ type data struct {
 }
 
 // wire makes a wire of connected sockets. If it cannot, it closes them.
-func (n *Node) wire(peer int, fds []int, pairs []*verbs.Conn, attempt [16]byte) (*Wire, error) {
+func (n *Node) wire(peer int, fds []int, pairs []device, attempt [16]byte) (*Wire, error) {
 	w := &Wire{node: n, peer: peer, attempt: attempt, name: "tcp", data: make([]data, len(fds)-1+len(pairs)), asked: map[uint64]int{},
 		overs: map[uint64]uint32{}}
 	if pairs != nil {
@@ -84,9 +86,16 @@ func (n *Node) wire(peer int, fds []int, pairs []*verbs.Conn, attempt [16]byte) 
 		d := &w.data[i]
 		lanes = append(lanes, d)
 		if pairs != nil {
-			c := pairs[i]
-			d.Conn, d.end = c, end{fd: c.FD(), ready: func() bool { return w.move(d) }, told: c.Told, arm: c.Arm}
-			c.Begin(sink{w, i})
+			d.Conn = pairs[i]
+			switch c := pairs[i].(type) {
+			case *verbs.Conn:
+				d.end = end{fd: c.FD(), ready: func() bool { return w.move(d) }, told: c.Told, arm: c.Arm}
+				c.Begin(sink{w, i})
+				w.apart = true
+			case *rdm.Conn:
+				d.end.none = true
+				c.Begin(sink{w, i}, func() bool { return w.move(d) })
+			}
 			continue
 		}
 		d.end = end{fd: fds[1+i], ready: func() bool { return w.move(d) }}
@@ -143,7 +152,9 @@ var errReplaced = errors.New("the peer found the connection cut, and makes it an
 func (w *Wire) sockets() []*end {
 	var all []*end
 	for i := range w.data {
-		all = append(all, &w.data[i].end)
+		if e := &w.data[i].end; !e.none {
+			all = append(all, e)
+		}
 	}
 	return append(all, &w.control.end)
 }
@@ -245,7 +256,7 @@ func (w *Wire) move(d *data) bool {
 // broken handles the end of queue pairs that take no more work.
 func (w *Wire) broken() {
 	for _, d := range w.every() {
-		if c, ok := d.Conn.(*verbs.Conn); ok && c.Broken() {
+		if c, ok := d.Conn.(device); ok && c.Broken() {
 			w.move(d)
 		}
 	}
@@ -278,7 +289,7 @@ func (w *Wire) settle() {
 	if w.part.control.Load() == 0 {
 		return
 	}
-	if w.rdma != nil { // the peer says bye once all has arrived
+	if w.apart { // the peer says bye once all has arrived
 		for _, d := range w.every() {
 			_ = d.Drain()
 			d.over.Store(true)
@@ -338,6 +349,9 @@ func (w *Wire) finish(kind transport.DownKind, err error) {
 		for _, d := range w.every() { // data that came before the end still lands
 			_ = d.Drain()
 		}
+	}
+	if kind != transport.Left {
+		w.doubt()
 	}
 	w.close()
 	d := &transport.Down{Kind: kind, Peer: w.peer, Err: err}

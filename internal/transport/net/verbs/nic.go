@@ -228,3 +228,21 @@ func (c *Conn) Landing(p unsafe.Pointer, n int) (frame.Landing, *register.Claim)
 
 // NIC is what the connection shares with others.
 func (c *Conn) NIC() *NIC { return c.nic }
+
+// Index is the NIC's in its backend.
+func (c *Conn) Index() int { return c.nic.index }
+
+// Device is the NIC's name.
+func (c *Conn) Device() string { return c.nic.Name() }
+
+// Meet is Connect with the address as Append makes it.
+func (c *Conn) Meet(addr []byte, name string) error {
+	if len(addr) < ib.AddressSize {
+		return fmt.Errorf("%s gives %d bytes as its address: %w", name, len(addr), fault.ErrMismatch)
+	}
+	a, err := ib.ParseAddress(addr[:ib.AddressSize])
+	if err != nil {
+		return err
+	}
+	return c.Connect(a, name)
+}
