@@ -116,7 +116,7 @@ func TestFewerNICs(t *testing.T) {
 				require.Equal(t, "verbs double0:1", p.la.Name())
 				require.Equal(t, name, p.lb.Name())
 				p.transfer(t, 1<<20, 2, atOnce)
-				require.Contains(t, said.String(), "fewer queue pairs")
+				require.Contains(t, said.String(), "fewer connections over devices")
 				require.Contains(t, said.String(), "it offers 1")
 				p.close(t)
 			})
@@ -143,7 +143,7 @@ func TestNICsFail(t *testing.T) {
 				require.Contains(t, []string{"verbs double0:1", "verbs double1:1"}, p.la.Name())
 				require.Equal(t, p.la.Name(), p.lb.Name())
 				p.transfer(t, 1<<20, 2, atOnce)
-				require.Contains(t, said.String(), "fewer queue pairs")
+				require.Contains(t, said.String(), "fewer connections over devices")
 				require.Contains(t, said.String(), k.why)
 				d, _, err := p.ab.newOneSided(0)
 				if p.la.Name() == "verbs double0:1" {

@@ -19,7 +19,9 @@ func (p *poll) want(*end, bool) {}
 
 func (p *poll) remove(*end) {}
 
-func (p *poll) queue(int, func() bool, func() bool) (func(), error) { return nil, fault.ErrNotSupported }
+func (p *poll) queue(int, func() bool, func() bool) (func(), error) {
+	return nil, fault.ErrNotSupported
+}
 
 func (p *poll) arm() bool { return false }
 

@@ -74,8 +74,8 @@ type heap struct {
 		register.Backend
 		Close() error
 	}
-	mu      sync.Mutex
-	caches  map[register.Memory]*register.Cache
+	mu     sync.Mutex
+	caches map[register.Memory]*register.Cache
 }
 
 func (h *heap) find(addr uintptr, n int) *register.Claim {

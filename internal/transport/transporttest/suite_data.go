@@ -563,7 +563,7 @@ func testCounts(t *testing.T, s *suite) {
 		heads := int(a.SentBytes) - bytes
 		require.GreaterOrEqual(t, heads, 0)
 		rest := bytes / 4096 // long puts travel in frames
-		if name, _ := j.Nodes[0].Transport(); name == "verbs" {
+		if name, _ := j.Nodes[0].Transport(); name != "tcp" {
 			rest = bytes / 100 // or, from memory that is not registered, in messages of 4 KiB
 		}
 		require.LessOrEqual(t, heads, 64*comms*(puts+4)+rest)
