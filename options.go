@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"log/slog"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/ubcoll/ubcoll/internal/engine"
@@ -116,20 +117,32 @@ func Algorithms() []Algorithm {
 // has no effect.
 type Net string
 
-// The networks. An option counts more than UBCOLL_IB, but that verbs with UBCOLL_IB=off, or tcp with UBCOLL_REQUIRE=verbs, is
-// [ErrNotSupported].
+// The networks. An option counts more than UBCOLL_IB and UBCOLL_OFI, but that verbs with UBCOLL_IB=off, ofi with UBCOLL_OFI=off,
+// or another than verbs with UBCOLL_REQUIRE=verbs, is [ErrNotSupported].
 const (
-	// NetAuto does as UBCOLL_IB says: by default RDMA where both ends have a device and it works, and TCP elsewhere.
+	// NetAuto does as UBCOLL_OFI and UBCOLL_IB say: by default libfabric where a fabric needs it, else RDMA where both ends have a
+	// device and it works, and TCP elsewhere.
 	NetAuto Net = ""
-	// NetTCP opens no RDMA device.
+	// NetTCP opens no RDMA device, and does not load libfabric.
 	NetTCP Net = "tcp"
 	// NetVerbs makes it an error if a rank has no RDMA device, or the data of two ranks cannot go by RDMA: [ErrNotSupported], or
 	// [ErrLimit] for want of memory or room there.
 	NetVerbs Net = "verbs"
+	// NetOFI is libfabric: the best provider that a rank has, or the one that UBCOLL_OFI_PROVIDER names. "ofi:PROVIDER", as
+	// "ofi:efa" or "ofi:tcp;ofi_rxm", is that provider. It is an error if a rank has none, or the data of two ranks cannot go by
+	// it: [ErrNotSupported], or [ErrLimit] for want of memory or room there.
+	NetOFI Net = "ofi"
 )
 
-// Nets returns the networks that can be asked for by name: all but [NetAuto]. The caller owns the slice.
-func Nets() []Net { return []Net{NetTCP, NetVerbs} }
+// Nets returns the networks that can be asked for by name: all but [NetAuto], and without the providers of [NetOFI]. The caller
+// owns the slice.
+func Nets() []Net { return []Net{NetTCP, NetVerbs, NetOFI} }
+
+// known reports whether n is a network, or a provider of NetOFI.
+func (n Net) known() bool {
+	provider, ok := strings.CutPrefix(string(n), string(NetOFI)+":")
+	return n == NetAuto || slices.Contains(Nets(), n) || ok && strings.TrimSpace(provider) != ""
+}
 
 // DevicePolicy decides whether the ranks of a communicator, and of those that Split and Dup make of it, use their GPUs.
 type DevicePolicy int
@@ -204,7 +217,7 @@ func (o Options) Validate() error {
 		}
 		errs = append(errs, fmt.Errorf("%s: %w", nearest.Unknown("algorithm", string(o.Algorithm), names), ErrArgument))
 	}
-	if o.Net != NetAuto && !slices.Contains(Nets(), o.Net) {
+	if !o.Net.known() {
 		var names []string
 		for _, n := range Nets() {
 			names = append(names, string(n))

@@ -43,14 +43,22 @@ func TestAlgorithms(t *testing.T) {
 
 // All networks except NetAuto have names.
 func TestNets(t *testing.T) {
-	require.Equal(t, []ubcoll.Net{ubcoll.NetTCP, ubcoll.NetVerbs}, ubcoll.Nets())
+	require.Equal(t, []ubcoll.Net{ubcoll.NetTCP, ubcoll.NetVerbs, ubcoll.NetOFI}, ubcoll.Nets())
 	ubcoll.Nets()[0] = "changed"
-	for _, n := range append(ubcoll.Nets(), ubcoll.NetAuto) {
+	for _, n := range append(ubcoll.Nets(), ubcoll.NetAuto, "ofi:tcp", "ofi:tcp;ofi_rxm") {
 		require.NoError(t, ubcoll.Options{Net: n}.Validate())
 	}
-	err := ubcoll.Options{Net: "verb"}.Validate()
-	require.ErrorIs(t, err, ubcoll.ErrArgument)
-	require.ErrorContains(t, err, `unknown network "verb" (one of tcp, verbs): did you mean verbs?`)
+	for net, want := range map[ubcoll.Net]string{
+		"verb":  `unknown network "verb" (one of tcp, verbs, ofi): did you mean verbs?`,
+		"ofi:":  `unknown network "ofi:" (one of tcp, verbs, ofi): did you mean ofi?`,
+		"ofi: ": `unknown network "ofi: "`,
+		"OFI":   `unknown network "OFI" (one of tcp, verbs, ofi): did you mean ofi?`,
+		"tcp:x": `unknown network "tcp:x"`,
+	} {
+		err := ubcoll.Options{Net: net}.Validate()
+		require.ErrorIs(t, err, ubcoll.ErrArgument)
+		require.ErrorContains(t, err, want)
+	}
 }
 
 // A rank without a color gets no communicator.

@@ -34,7 +34,7 @@ var sweepFlags = []struct{ name, key, help string }{
 	{"graph", "sweep.graph", "launches of a graph; 0 = none"},
 	{"ranks", "sweep.ranks", "how many ranks take part; 0 = all"},
 	{"in-place", "sweep.in_place", "false, true"},
-	{"net", "sweep.net", "what carries data between hosts: auto, tcp, verbs"},
+	{"net", "sweep.net", "what carries data between hosts: auto, tcp, verbs, ofi, ofi:PROVIDER"},
 	{"repeats", "run.repeats", "how often each point is measured"},
 	{"seed", "run.seed", "of the order and the data"},
 	{"iterations", "run.iterations", "timed calls of a point; 0 = by size and time"},

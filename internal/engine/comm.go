@@ -27,7 +27,7 @@ type Options struct {
 	Register   register.Policy
 	Pin        register.Pin
 	Algorithm  string
-	Net        string // "tcp", "verbs", or ""
+	Net        string // "tcp", "verbs", "ofi", "ofi:PROVIDER", or ""
 	Devices    team.DevicePolicy
 	Logger     *slog.Logger `json:"-"` // ranks need not agree on it; nil: see logs.Or
 

@@ -22,6 +22,7 @@ import (
 	"github.com/ubcoll/ubcoll/internal/roster"
 	"github.com/ubcoll/ubcoll/internal/team"
 	"github.com/ubcoll/ubcoll/internal/transport/net/mr"
+	"github.com/ubcoll/ubcoll/internal/transport/net/ofi"
 	"github.com/ubcoll/ubcoll/register"
 )
 
@@ -35,6 +36,7 @@ type Domain struct {
 	network *hosts.Network // nil in jobs of one host
 	hosts   []string       // by rank of the job: the name of its host; likewise nil
 	nics    *mr.Backend    // registers memory with RDMA devices; nil unless the environment asks for it
+	ofi     *ofi.Backend   // registers memory with libfabric's domains instead; nil unless the environment asks for it
 
 	id       roster.Identity // identifies this rank in handles
 	copiers  copiers
@@ -76,7 +78,7 @@ type IPC interface {
 	DeviceTransport
 }
 
-func newDomain(r *roster.Roster, log *slog.Logger, o *Options, goHeap bool, newIPC NewIPC) (*Domain, error) {
+func newDomain(r *roster.Roster, log *slog.Logger, o *Options, goHeap bool, p *Providers) (*Domain, error) {
 	var id [8]byte
 	if _, err := rand.Read(id[:]); err != nil {
 		return nil, err
@@ -91,7 +93,7 @@ func newDomain(r *roster.Roster, log *slog.Logger, o *Options, goHeap bool, newI
 	if err != nil {
 		return nil, err
 	}
-	ipc, err := newIPC(h, r.Secret)
+	ipc, err := p.IPC(h, r.Secret)
 	if err != nil {
 		return nil, errors.Join(err, h.Close())
 	}
@@ -100,17 +102,42 @@ func newDomain(r *roster.Roster, log *slog.Logger, o *Options, goHeap bool, newI
 	pinned, err2 := env.MaxPinned.Get()
 	config := register.Config{MaxRegions: regions, MaxBytes: int64(pinned), Pin: o.Pin,
 		Locker: &locker{heap: h, log: log, pin: o.Pin}, Backends: []register.Backend{d.IPC}, OnError: d.cacheFailed}
-	d.nics, config.NoNet, err = mr.FromEnv(log, len(r.Hosts) > 1, o.Net, func(m register.Memory) { h.Keep(m.Base, m.Bytes, m.Generation) })
-	if d.nics != nil {
-		config.Backends = append(config.Backends, d.nics)
+	net, none, err := d.openNet(p, len(r.Hosts) > 1, o.Net)
+	if net != nil {
+		config.Backends = append(config.Backends, net)
 	}
+	config.NoNet = none
 	if err = errors.Join(err, err1, err2); err == nil {
 		d.Cache, err = register.New(config)
 	}
 	if err != nil {
-		return nil, errors.Join(err, d.nics.Close(), d.IPC.Close(), h.Close())
+		return nil, errors.Join(err, d.nics.Close(), d.ofi.Close(), d.IPC.Close(), h.Close())
 	}
 	return d, nil
+}
+
+// openNet opens what moves registered memory between hosts, if anything does: libfabric's domains or RDMA devices, never both.
+// If there is nothing, b is nil, and none says why. wanted is Options.Net.
+func (d *Domain) openNet(p *Providers, several bool, wanted string) (b register.Backend, none, err error) {
+	keep := func(m register.Memory) { d.Heap.Keep(m.Base, m.Bytes, m.Generation) }
+	var noFabric error
+	if d.ofi, noFabric, err = ofi.FromEnv(d.log, several, wanted, p.Interfaces, keep); err != nil {
+		return nil, nil, err
+	}
+	if d.ofi != nil {
+		_, err = mr.ConfigFromEnv() // malformed variables are errors even if nobody uses them
+		return d.ofi, nil, err
+	}
+	if d.nics, none, err = mr.FromEnv(d.log, several, wanted, keep); err != nil {
+		return nil, nil, err
+	}
+	if d.nics != nil {
+		return d.nics, nil, nil
+	}
+	if ofi.Asked(wanted) {
+		none = fmt.Errorf("%w; %w", noFabric, none)
+	}
+	return nil, none, nil
 }
 
 // locker locks registered host memory, as far as RLIMIT_MEMLOCK allows.
@@ -379,7 +406,7 @@ func (d *Domain) drop(allocs []*mem.Allocation, peers []team.Reader, lift func()
 	if d.network != nil {
 		errs = append(errs, d.network.Close())
 	}
-	errs = append(errs, d.Cache.End(), d.nics.Close(), d.IPC.Close(), d.Heap.Close())
+	errs = append(errs, d.Cache.End(), d.nics.Close(), d.ofi.Close(), d.IPC.Close(), d.Heap.Close())
 	if d.device != nil {
 		errs = append(errs, d.device.Close())
 	}

@@ -1,11 +1,13 @@
 package engine
 
 import (
+	"cmp"
 	"context"
 	"crypto/hmac"
 	"crypto/sha256"
 	"errors"
 	"fmt"
+	"net/netip"
 	"slices"
 	"time"
 	"unsafe"
@@ -18,10 +20,14 @@ import (
 	"github.com/ubcoll/ubcoll/internal/roster"
 	"github.com/ubcoll/ubcoll/internal/transport"
 	"github.com/ubcoll/ubcoll/internal/transport/net/mr"
+	"github.com/ubcoll/ubcoll/internal/transport/net/ofi"
 )
 
 // NewNode makes a rank's end of the network.
 type NewNode = func(c transport.Config) (transport.Node, error)
+
+// Interfaces returns a function that reports whether an address is this host's, on an interface that nodes use.
+type Interfaces = func() (func(netip.Addr) bool, error)
 
 // listen makes the domain's network side, once, and returns this rank's row: what the other ranks need to reach it. The
 // first rank of a host lays the table of all ranks' rows.
@@ -37,7 +43,9 @@ func (c *Comm) listen(r *roster.Roster, mine *card) (row []byte, err error) {
 	}
 	if d.network == nil {
 		d.network, err = hosts.Listen(hosts.JobConfig{Rank: c.rank, Size: c.size, Secret: r.Secret, Timeout: c.opts.NetTimeout,
-			Connections: c.team.Tuning().Hosts.Connections, Log: d.log, RDMA: transport.RDMA{NICs: d.nics, Find: d.Cache.Peek, Required: mr.Required(c.opts.Net)},
+			Connections: c.team.Tuning().Hosts.Connections, Log: d.log,
+			RDMA: transport.RDMA{NICs: d.nics, OFI: d.ofi, Find: d.Cache.Peek,
+				Required: cmp.Or(ofi.Required(c.opts.Net), mr.Required(c.opts.Net))},
 			Memory: d.landing,
 			RowOf:  r.Row, NewNode: c.providers.Network})
 		if err != nil {
@@ -47,9 +55,9 @@ func (c *Comm) listen(r *roster.Roster, mine *card) (row []byte, err error) {
 	return d.network.Row(), nil
 }
 
-// landing is hosts.JobConfig's Memory. What RDMA devices cannot have is memory all the same: they reach it another way.
+// landing is hosts.JobConfig's Memory. What RDMA devices or libfabric's domains cannot have is memory all the same: they reach it another way.
 func (d *Domain) landing(n int) []byte {
-	if d.nics == nil {
+	if d.nics == nil && d.ofi == nil {
 		return make([]byte, n)
 	}
 	a, err := d.Heap.Alloc(n)

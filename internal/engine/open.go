@@ -42,6 +42,7 @@ type card struct {
 type Providers struct {
 	IPC          NewIPC
 	Network      NewNode
+	Interfaces   Interfaces
 	Accelerators Accelerators
 	Attachments  []NewAttachment
 }
@@ -179,7 +180,7 @@ func (j *joining) create(ctx context.Context) error {
 	}
 	c.team.Gather(c, team.Ranks{Rank: c.rank, Size: c.size, Local: here}, members,
 		team.Config{Timeout: j.opts.Timeout, Algorithm: j.opts.Algorithm, Tuning: j.tuning})
-	d, err := newDomain(r, j.log, &j.opts, race.Enabled && allHere, c.providers.IPC)
+	d, err := newDomain(r, j.log, &j.opts, race.Enabled && allHere, &c.providers)
 	if err != nil {
 		return err
 	}

@@ -147,6 +147,13 @@ var (
 		Doc: "How many queue pairs carry the data of two ranks on each of their RDMA devices, 1 to 8; the lesser of both ranks' numbers counts; 8 in all at most."}, number(1, 8))
 	OFILibrary = define(Info{Name: "UBCOLL_OFI_LIB", Kind: "text",
 		Doc: "The libfabric to load, as a vendor's own build; unset, the system's libfabric.so.1."}, text)
+	OFI = define(Info{Name: "UBCOLL_OFI", Kind: "off|auto|on", Default: "auto",
+		Doc: "Whether libfabric carries the data between hosts, in place of RDMA devices and TCP: never; where there is a fabric that needs it (EFA, Slingshot, Omni-Path); or else Open fails."},
+		choice("off", "auto", "on"))
+	OFIProvider = define(Info{Name: "UBCOLL_OFI_PROVIDER", Kind: "text",
+		Doc: "The provider of libfabric to use (efa, tcp, tcp;ofi_rxm), also where no fabric needs it; empty: the fabric's, or with UBCOLL_OFI=on the best one."}, text)
+	OFIDomain = define(Info{Name: "UBCOLL_OFI_DOMAIN", Kind: "text",
+		Doc: "The provider's domain (network device) to use; empty: all on interfaces in use, up to 4."}, text)
 	RSH = define(Info{Name: "UBCOLL_RSH", Kind: "text",
 		Default: "ssh -x -o BatchMode=yes -o ConnectTimeout=10",
 		Doc:     "The command by which ubcoll launch runs another on a host, in place of ssh: host and command come behind its words."},

@@ -59,7 +59,7 @@ type Options struct {
 	Pin        register.Pin `toml:"pin"`                   // required: registering fails where memory cannot be locked
 
 	Devices ubcoll.DevicePolicy `toml:"devices"` // whether ranks use GPUs, and may share them
-	Net     string              `toml:"net"`     // what carries data between hosts: "", tcp, verbs
+	Net     string              `toml:"net"`     // what carries data between hosts: "", tcp, verbs, ofi, ofi:PROVIDER
 }
 
 // The values that strings may have. The first of each is the default.

@@ -38,8 +38,9 @@ type View struct {
 var none = newComm(engine.NoView.Comm)
 
 // Providers is what communicators are made of.
-var Providers = engine.Providers{IPC: ipc.New, Network: net.Listen, Accelerators: gpu.Accelerators,
-	Attachments: []engine.NewAttachment{gpumail.New, mail.New, onesided.NewSpace}}
+var Providers = engine.Providers{IPC: ipc.New, Network: net.Listen, Interfaces: net.OnInterface,
+	Accelerators: gpu.Accelerators,
+	Attachments:  []engine.NewAttachment{gpumail.New, mail.New, onesided.NewSpace}}
 
 // Open makes a communicator of all ranks of b: see engine.Open.
 func Open(ctx context.Context, b bootstrap.Bootstrap, o engine.Options, bad error) (*Comm, error) {

@@ -39,7 +39,7 @@ type Axes struct {
 	Graph        []int        `toml:"graph"` // launches of the graph; 0: no graph
 	Ranks        []int        `toml:"ranks"` // only the first ranks; 0: all
 	InPlace      []bool       `toml:"in_place"`
-	Net          []string     `toml:"net"` // between hosts: auto, tcp, verbs
+	Net          []string     `toml:"net"` // between hosts: auto, tcp, verbs, ofi, ofi:PROVIDER
 }
 
 // Run is how each point is measured.
@@ -205,7 +205,10 @@ func (s *Spec) Validate() error {
 	oneOf("sweep.algorithm", x.Algorithm, algorithms())
 	oneOf("sweep.registration", x.Registration, registrations)
 	oneOf("sweep.device", x.Device, []string{bench.Auto, bench.Host, bench.CUDA})
-	oneOf("sweep.net", x.Net, nets())
+	for _, n := range x.Net {
+		err := ubcoll.Options{Net: ubcoll.Net(n)}.Validate()
+		bad(n == "" || n != auto && err != nil, "sweep.net", "%s", nearest.Unknown("value", n, nets()))
+	}
 	for _, n := range x.Graph {
 		bad(n < 0 || n > maxRepeats, "sweep.graph", "must be 0 (no graph) to %d launches, not %d", maxRepeats, n)
 	}

@@ -46,7 +46,8 @@ x.toml:12: sweep.in_place: must be true or false, not a string
 x.toml:13: sweep.variant: unknown value "putt" (one of all, get, packet, put): did you mean put?
 x.toml:15: run.repeats: must be 1 to 10000, not 0
 x.toml:16: run.colour: unknown key (known here: repeats, seed, iterations, warmup, min_time, max_time, checks, loop, churn, root, timeout, net_timeout, devices)`},
-		{"no such network", "[sweep]\nnet = ['tcp', 'ib']", `x.toml:2: sweep.net: unknown value "ib" (one of auto, tcp, verbs)`},
+		{"no such network", "[sweep]\nnet = ['tcp', 'ib']", `x.toml:2: sweep.net: unknown value "ib" (one of auto, tcp, verbs, ofi)`},
+		{"no such provider", "[sweep]\nnet = ['tcp', 'ofi:']", `x.toml:2: sweep.net: unknown value "ofi:" (one of auto, tcp, verbs, ofi): did you mean ofi?`},
 		{"range down", "[sweep]\nbytes = '64..8'", "x.toml:2: sweep.bytes: 64..8 goes down: want the smaller size first"},
 		{"range from 0", "[sweep]\nbytes = '0..8'", "x.toml:2: sweep.bytes: a range from 0 never gets beyond it: want 1 or more"},
 		{"most below least", "[run]\nmin_time = '20ms'\nmax_time = '10ms'",
@@ -101,10 +102,12 @@ broadcast 128 float32 explicit host ranks=2
 barrier 0 float32 explicit host ranks=2
 3 points, 1 repeat: 3 measurements
 `},
-		{"networks", "[sweep]\nbytes = 8\nnet = ['auto', 'tcp', 'verbs']", 2, `all_reduce 8 float32 sum auto explicit host ranks=2
+		{"networks", "[sweep]\nbytes = 8\nnet = ['auto', 'tcp', 'verbs', 'ofi', 'ofi:tcp']", 2, `all_reduce 8 float32 sum auto explicit host ranks=2
 all_reduce 8 float32 sum auto explicit host tcp ranks=2
 all_reduce 8 float32 sum auto explicit host verbs ranks=2
-3 points, 1 repeat: 3 measurements
+all_reduce 8 float32 sum auto explicit host ofi ranks=2
+all_reduce 8 float32 sum auto explicit host ofi:tcp ranks=2
+5 points, 1 repeat: 5 measurements
 `},
 		{"each operation has its own ways between hosts", `[sweep]
 operation = ["all_reduce", "reduce", "all_gather", "alltoall"]

@@ -99,6 +99,27 @@ func chosen(all []local, words []string) (found, rest []local, _ error) {
 	return found[:n], found[n:], nil
 }
 
+// OnInterface returns a function that reports whether an address is this host's, on an interface that a node would listen on:
+// see UBCOLL_NET. The function is safe for concurrent use, and does not notice later changes. Errors are those of Listen about
+// interfaces.
+func OnInterface() (func(netip.Addr) bool, error) {
+	words, err := env.Net.Get()
+	if err != nil {
+		return nil, err
+	}
+	all, err := locals()
+	if err != nil {
+		return nil, err
+	}
+	on, _, err := chosen(all, words)
+	if err != nil {
+		return nil, err
+	}
+	return func(a netip.Addr) bool {
+		return slices.ContainsFunc(on, func(l local) bool { return l.prefix.Addr() == a.Unmap() })
+	}, nil
+}
+
 // list lists addresses: "10.0.0.5 of eth0, 10.1.0.5 of eth1".
 func list(addrs []local) string {
 	var all []string

@@ -21,6 +21,30 @@ func host(ups ...string) (all []local) {
 	return all
 }
 
+// TestOnInterface: what a node would listen on is in use, loopback addresses only if they are named or there is nothing else.
+func TestOnInterface(t *testing.T) {
+	was := locals
+	t.Cleanup(func() { locals = was })
+	locals = func() ([]local, error) {
+		return host("lo", "127.0.0.1/8", "eth0", "10.0.0.5/24", "eth1", "10.1.0.5/16", "down0", "10.2.0.5/24"), nil
+	}
+	for words, want := range map[string][]bool{"": {false, true, true, false}, "eth1": {false, false, true, false}, "lo": {true, false, false, false}} {
+		t.Setenv("UBCOLL_NET", words)
+		on, err := OnInterface()
+		require.NoError(t, err)
+		var got []bool
+		for _, a := range []string{"127.0.0.1", "::ffff:10.0.0.5", "10.1.0.5", "10.2.0.5"} {
+			got = append(got, on(netip.MustParseAddr(a)))
+		}
+		require.Equal(t, want, got, words)
+		require.False(t, on(netip.MustParseAddr("10.0.0.6")), "another host's")
+	}
+	t.Setenv("UBCOLL_NET", "eht0")
+	_, err := OnInterface()
+	require.ErrorIs(t, err, fault.ErrArgument)
+	require.ErrorContains(t, err, "did you mean eth0?")
+}
+
 func TestChosen(t *testing.T) {
 	all := host("lo", "127.0.0.1/8", "lo", "::1/128", "eth0", "2001:db8::5/64", "eth0", "10.0.0.5/24", "eth1", "10.1.0.5/16",
 		"down0", "10.2.0.5/24", "eth2", "10.3.0.5/24", "eth3", "10.4.0.5/24", "eth4", "10.5.0.5/24")

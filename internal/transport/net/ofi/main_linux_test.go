@@ -7,4 +7,7 @@ import (
 	"github.com/ubcoll/ubcoll/internal/testkit"
 )
 
-func TestMain(m *testing.M) { os.Exit(testkit.Main(m)) }
+func TestMain(m *testing.M) {
+	testkit.Children(map[string]func() error{"unloaded": unloaded})
+	os.Exit(testkit.Main(m))
+}

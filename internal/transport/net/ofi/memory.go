@@ -1,5 +1,6 @@
-// Package ofi is for networks that libfabric reaches. So far it has the backend NET of the registration cache for them:
-// memory is registered with each domain in use, so that peers' writes and this process's own operations may use it.
+// Package ofi is for networks that libfabric reaches. It chooses the provider and its domains, and has the backend NET of the
+// registration cache for them: memory is registered with each domain in use, so that peers' writes and this process's own
+// operations may use it.
 //
 // As in package mr, the cache registers whole allocations, for operations under way, and a handle or window that is exported
 // has a registration of its own over exactly its bytes ([Backend.Exact]), so closing it ends that access and no other.
@@ -32,6 +33,7 @@ type Rail struct {
 // Backend implements [register.Backend].
 type Backend struct {
 	rails []Rail
+	own   bool // Close closes the rails
 	keep  func(register.Memory)
 
 	mu       sync.Mutex // guards the fields below
@@ -91,9 +93,13 @@ func (b *Backend) Exact(m register.Memory, address uintptr, n int, access fabric
 	return &Export{Region: r}, nil
 }
 
-// Close ends the backend. While something is registered it does nothing but return fault.ErrInUse. It is an error if a
-// provider again fails to deregister memory; the system frees that when the process ends.
+// Close ends the backend, and the domains of one that [Open] has made. It may block as long as a
+// provider takes for that. While something is registered it does nothing but return fault.ErrInUse. It is an error if a
+// provider again fails to deregister memory; the system frees that when the process ends. A nil backend has nothing to close.
 func (b *Backend) Close() error {
+	if b == nil {
+		return nil
+	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	switch {
@@ -106,6 +112,11 @@ func (b *Backend) Close() error {
 	var errs []error
 	for _, m := range b.stubborn {
 		errs = append(errs, m.Close())
+	}
+	if b.own {
+		for _, r := range b.rails {
+			errs = append(errs, r.Domain.Close())
+		}
 	}
 	return errors.Join(errs...)
 }

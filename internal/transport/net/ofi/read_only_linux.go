@@ -17,9 +17,9 @@ func readOnly(m register.Memory) bool {
 	page := uintptr(unix.Getpagesize())
 	begin := m.Base &^ (page - 1)
 	end := (m.Base + uintptr(m.Bytes) + page - 1) &^ (page - 1)
-	may := func(advice uintptr) bool { // by its number: the memory need not be one object of Go's
+	fails := func(advice uintptr) bool { // by numbers: Go checks pointers to the pages around memory of its own heap, as tests have
 		_, _, e := unix.Syscall(unix.SYS_MADVISE, begin, end-begin, advice)
-		return e == 0
+		return e != 0
 	}
-	return !may(unix.MADV_POPULATE_WRITE) && may(unix.MADV_POPULATE_READ)
+	return fails(unix.MADV_POPULATE_WRITE) && !fails(unix.MADV_POPULATE_READ)
 }

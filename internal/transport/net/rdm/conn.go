@@ -13,7 +13,6 @@ import (
 	"unsafe"
 
 	"github.com/ubcoll/ubcoll/fault"
-	"github.com/ubcoll/ubcoll/hw"
 	fabric "github.com/ubcoll/ubcoll/hw/ofi"
 	"github.com/ubcoll/ubcoll/internal/transport/net/frame"
 	"github.com/ubcoll/ubcoll/internal/transport/net/mr"
@@ -28,8 +27,6 @@ const (
 	batch   = 16          // that one call posts
 	half    = credits / 2 // so many handled messages that the peer does not know of are worth a message
 )
-
-var hostMemory = hw.Host
 
 // Conn is a connection to a peer. Its methods are local and safe for concurrent use. None waits for the peer but Ping
 // and Drop; Close waits for the provider.
@@ -157,7 +154,7 @@ func New(r *Rail, find func(addr uintptr, n int) *register.Claim) (*Conn, []byte
 		return nil, nil, err
 	}
 	e.mu.Lock()
-	if e.closed != nil || (len(e.conns)+1)*depth+receives > MostUnder {
+	if e.closed != nil || (len(e.conns)+1)*depth+receives > under {
 		err = fmt.Errorf("%s has room for %d connections: %w", r.Name(), len(e.conns), fault.ErrLimit)
 		if e.closed != nil {
 			err = e.closed

@@ -17,6 +17,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/ubcoll/ubcoll/fault"
+	"github.com/ubcoll/ubcoll/hw"
 	fabric "github.com/ubcoll/ubcoll/hw/ofi"
 	"github.com/ubcoll/ubcoll/internal/transport/net/frame"
 	"github.com/ubcoll/ubcoll/internal/transport/net/ofi"
@@ -26,9 +27,8 @@ const (
 	prefixBytes = 24                                                        // of a message, before the frame
 	slotBytes   = (prefixBytes + frame.HeaderSize + frame.Short + 63) &^ 63 // a whole number of cache lines
 
-	// MostUnder is how many operations an endpoint may have under way, receives included.
-	MostUnder = 1 << 13
-	receives  = 512 // posted at most; further messages wait in the provider
+	under    = 1 << 13 // operations that an endpoint may have under way, receives included
+	receives = 512     // posted at most; further messages wait in the provider
 )
 
 // Rail is a domain as this process's connections share it: they are on its one endpoint. Its methods are safe for concurrent
@@ -107,10 +107,8 @@ func (r *Rail) make() (*Endpoint, error) {
 		return nil, fmt.Errorf("%v has messages of %d bytes, and %d are needed: %w", d, d.MaxMessage, slotBytes, fault.ErrNotSupported)
 	}
 	var err error
-	if e.end = r.on.Endpoint; e.end == nil {
-		if e.end, err = r.on.Domain.Endpoint(MostUnder); err != nil {
-			return nil, err
-		}
+	if e.end, err = r.on.Domain.Endpoint(under); err != nil {
+		return nil, err
 	}
 	n := min(receives, d.Receives)
 	if e.slots, err = e.lay(n); err == nil {
@@ -162,7 +160,7 @@ func (e *Endpoint) lay(count int) (slots, error) {
 	}
 	s := slots{memory: b}
 	if d := e.rail.on.Domain; d.Describe().MRMode.Has(fabric.MRLocal) {
-		s.region, err = d.Register(uintptr(unsafe.Pointer(unsafe.SliceData(b))), len(b), fabric.Send|fabric.Receive, hostMemory, e.rail.on.Endpoint)
+		s.region, err = d.Register(uintptr(unsafe.Pointer(unsafe.SliceData(b))), len(b), fabric.Send|fabric.Receive, hw.Host, nil)
 		if err != nil {
 			return slots{}, errors.Join(err, unix.Munmap(b))
 		}
