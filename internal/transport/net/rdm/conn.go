@@ -107,7 +107,7 @@ type prefix struct {
 
 // The kinds of messages.
 const (
-	framed  = iota // a frame and its payload follow
+	framed  = iota // frames and their payloads follow
 	written        // a frame whose payload was written in chunks before, and its length (8)
 	credit         // nothing follows
 	ping
@@ -331,45 +331,72 @@ func (c *Conn) take(one bool) (moved bool, err error) {
 
 // handle handles a message of the peer's.
 func (c *Conn) handle(kind byte, b []byte) error {
-	switch {
-	case kind == credit:
+	switch kind {
+	case credit:
 		return nil
-	case kind == ping:
+	case ping:
 		c.pinged = true
 		return nil
-	case kind == last:
+	case last:
 		c.ended = true
 		return nil
-	case kind >= kinds || len(b) < frame.HeaderSize:
-		return fmt.Errorf("%w: a message of kind %d with %d bytes", frame.ErrFrame, kind, len(b))
+	case framed, written:
+		for len(b) > 0 {
+			n, err := c.frame(kind, b)
+			if err != nil {
+				return err
+			}
+			b = b[n:]
+		}
+		return nil
 	}
+	return fmt.Errorf("%w: a message of kind %d with %d bytes", frame.ErrFrame, kind, len(b))
+}
+
+// keysByte is the byte of a grant's head that says how many keys follow.
+const keysByte = 3
+
+// frame handles the first frame of a message, and returns how long it is.
+func (c *Conn) frame(kind byte, b []byte) (n int, err error) {
+	if len(b) < frame.HeaderSize {
+		return 0, fmt.Errorf("%w: %d bytes are left of a message", frame.ErrFrame, len(b))
+	}
+	keys := int(b[keysByte])
+	b[keysByte] = 0
 	h, err := frame.Decode(b)
 	if err != nil {
-		return err
+		return 0, err
 	}
 	rest := b[frame.HeaderSize:]
+	n = h.Payload()
 	switch {
 	case kind == written:
-		if h.Kind != frame.Put || h.Length != 0 || len(rest) != 8 {
-			return frame.Refused(h, "it was not written")
+		if h.Kind != frame.Put || h.Length != 0 || len(rest) != 8 || keys != 0 {
+			return 0, frame.Refused(h, "it was not written")
 		}
 		if h.Length = binary.LittleEndian.Uint64(rest); h.Length == 0 || h.Length > frame.MaxLength {
-			return frame.Refused(h, "so much cannot be written")
+			return 0, frame.Refused(h, "so much cannot be written")
 		}
-	case h.Kind == frame.Grant && len(rest) > 0:
-		var ok bool
-		if h.Landing, ok = decodeLanding(rest); !ok {
-			return frame.Refused(h, fmt.Sprintf("%d bytes follow its head", len(rest)))
-		}
-	case len(rest) != h.Payload():
-		return frame.Refused(h, fmt.Sprintf("%d bytes follow its head", len(rest)))
+		n = 8
+	case keys > 0 && (h.Kind != frame.Grant || keys > mr.MostNICs):
+		return 0, frame.Refused(h, fmt.Sprintf("%d keys follow its head", keys))
+	case keys > 0:
+		n = 8 + 8*keys
+	}
+	if len(rest) < n {
+		return 0, frame.Refused(h, fmt.Sprintf("%d bytes follow its head", len(rest)))
+	}
+	rest = rest[:n]
+	n += frame.HeaderSize
+	if keys > 0 {
+		h.Landing = decodeLanding(rest)
 	}
 	if !h.Kind.Loaded() {
-		return c.sink.Told(h)
+		return n, c.sink.Told(h)
 	}
 	p, ok, err := c.sink.Place(h)
 	if err != nil {
-		return err
+		return 0, err
 	}
 	if h.Kind != frame.Part {
 		c.counts.putsReceived.Add(1)
@@ -382,28 +409,26 @@ func (c *Conn) handle(kind byte, b []byte) error {
 	if ok {
 		c.sink.Landed(h)
 	}
-	return nil
+	return n, nil
 }
 
-// A landing is its address, and the keys of the rails.
-func appendLanding(b []byte, l frame.Landing, rails int) []byte {
+// appendLanding adds a landing to the grant that b ends with: its address, and the keys of the rails.
+func appendLanding(b []byte, l frame.Landing) []byte {
+	b[len(b)-frame.HeaderSize+keysByte] = byte(l.Index)
 	b = binary.LittleEndian.AppendUint64(b, l.Address)
-	for _, key := range l.Keys[:rails] {
+	for _, key := range l.Keys[:l.Index] {
 		b = binary.LittleEndian.AppendUint64(b, key)
 	}
 	return b
 }
 
-func decodeLanding(b []byte) (l frame.Landing, ok bool) {
+func decodeLanding(b []byte) (l frame.Landing) {
 	n := len(b)/8 - 1
-	if len(b)%8 != 0 || n < 1 || n > mr.MostNICs {
-		return l, false
-	}
 	l.Address, l.Index = binary.LittleEndian.Uint64(b), uint32(n)
 	for i := range n {
 		l.Keys[i] = binary.LittleEndian.Uint64(b[8+8*i:])
 	}
-	return l, true
+	return l
 }
 
 // Landing returns what a peer needs to write to the n bytes at p, by any rail, and the claim on them, to be released after that;

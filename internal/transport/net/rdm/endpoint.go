@@ -24,8 +24,8 @@ import (
 )
 
 const (
-	prefixBytes = 24                                                        // of a message, before the frame
-	slotBytes   = (prefixBytes + frame.HeaderSize + frame.Short + 63) &^ 63 // a whole number of cache lines
+	prefixBytes = 24                                                        // of a message, before the frames
+	slotBytes   = (prefixBytes + frame.HeaderSize + frame.Short + 63) &^ 63 // a whole number of cache lines; ofi_rxm cuts longer ones into several
 
 	under    = 1 << 13 // operations that an endpoint may have under way, receives included
 	receives = 512     // posted at most; further messages wait in the provider
@@ -102,6 +102,7 @@ func (r *Rail) endpoint() (*Endpoint, error) {
 func (r *Rail) make() (*Endpoint, error) {
 	e := &Endpoint{rail: r, conns: map[uint32]*Conn{}}
 	d := r.on.Domain.Describe()
+	e.any = !d.MRMode.Has(fabric.MRLocal)
 	e.rma = d.Caps.Has(fabric.RMA) && d.DataBytes >= 4 && d.MaxMessage >= frame.MaxPayload
 	if d.MaxMessage < slotBytes {
 		return nil, fmt.Errorf("%v has messages of %d bytes, and %d are needed: %w", d, d.MaxMessage, slotBytes, fault.ErrNotSupported)
@@ -132,6 +133,7 @@ type Endpoint struct {
 	rail    *Rail
 	end     *fabric.Endpoint
 	rma     bool  // puts may be written straight to where they go
+	any     bool  // from any memory
 	slots   slots // of receives
 	unwatch func()
 

@@ -10,7 +10,6 @@ import (
 	fabric "github.com/ubcoll/ubcoll/hw/ofi"
 	"github.com/ubcoll/ubcoll/internal/transport/net/frame"
 	"github.com/ubcoll/ubcoll/internal/transport/net/sendq"
-	"github.com/ubcoll/ubcoll/register"
 )
 
 // Put sends a frame, or a put or write of any length, as far as the provider and the peer take it at once, and queues the
@@ -28,24 +27,26 @@ func (c *Conn) Queue(h frame.Header, p unsafe.Pointer, sent *atomic.Uint64) {
 	if c.gone {
 		return
 	}
-	var claim func() (*register.Claim, uint64)
+	var claim func(x *sendq.Put)
 	if rail := c.Index(); h.Kind == frame.Put && rail < int(h.Landing.Index) && c.end.rma {
-		claim = func() (*register.Claim, uint64) {
-			cl, all, _ := c.claim(p, int(h.Length), fabric.Write)
-			if cl == nil {
-				return nil, 0
+		claim = func(x *sendq.Put) {
+			if !c.end.any {
+				cl, all, _ := c.claim(p, int(h.Length), fabric.Write)
+				if cl == nil {
+					return
+				}
+				x.Claim, x.Key = cl, uint64(all[rail].Desc())
 			}
-			return cl, uint64(all[rail].Desc())
+			x.Device, x.Tail = true, true
 		}
 	}
 	x := c.queue.Add(h, p, sent, claim)
 	switch {
 	case x != nil:
-		x.Tail = x.Claim != nil
 	case h.Kind.Loaded():
 		c.counts.puts++
 	case h.Kind == frame.Grant && h.Landing.Index != 0:
-		c.queue.Extend(func(b []byte) []byte { return appendLanding(b, h.Landing, int(h.Landing.Index)) })
+		c.queue.Extend(func(b []byte) []byte { return appendLanding(b, h.Landing) })
 	}
 }
 
@@ -127,8 +128,8 @@ func (c *Conn) plan() (n int) {
 	for n < len(c.work) && c.open && c.err == nil && c.room() && c.credited() {
 		b := c.slot()
 		w := &c.work[n]
-		if k := c.queue.Word(b[prefixBytes:]); k > 0 {
-			c.send(w, framed, b[:prefixBytes+k])
+		if n := c.words(b[prefixBytes:]); n > 0 {
+			c.send(w, framed, b[:prefixBytes+n])
 		} else if x := c.queue.Next(); x != nil {
 			c.chunk(w, x)
 		} else if c.shut {
@@ -143,11 +144,19 @@ func (c *Conn) plan() (n int) {
 	return n
 }
 
+// words lays out the words that go first, as many as one message takes, and returns how long they are.
+func (c *Conn) words(b []byte) (n int) {
+	for k := c.queue.WordBytes(); k > 0 && n+k <= len(b); k = c.queue.WordBytes() {
+		n += c.queue.Word(b[n:])
+	}
+	return n
+}
+
 // chunk makes work of the next part of a put.
 func (c *Conn) chunk(w *fabric.Work, x *sendq.Put) {
 	b := c.slot()
 	switch h, n := x.Chunk(); {
-	case x.Claim == nil:
+	case !x.Device:
 		h.Encode(b[prefixBytes:])
 		k := frame.HeaderSize + copy(b[prefixBytes+frame.HeaderSize:], unsafe.Slice((*byte)(unsafe.Add(x.P, x.Off)), n))
 		if x.Off += n; h.Kind != frame.Part {

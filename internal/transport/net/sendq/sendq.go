@@ -39,8 +39,9 @@ type Put struct {
 	Off    int               // bytes that were sent
 	Flying int               // chunks under way
 	Tail   bool              // a message has to follow the last chunk
-	Claim  *register.Claim   // of P; nil: it goes in messages
-	Key    uint64            // of P, if it has a claim: what the device calls it by
+	Device bool              // the device moves it; else it goes in messages
+	Claim  *register.Claim   // of P, for the device; or nil
+	Key    uint64            // what the device calls P by
 	Sent   *atomic.Uint64    // raised once the memory is free; nil: nobody counts
 	Result *transport.Result // of a read
 
@@ -58,7 +59,7 @@ func (x *Put) Whole() bool { return x.Off == int(x.H.Length) && !x.Tail }
 func (x *Put) Chunk() (h frame.Header, n int) {
 	h, n = x.H, int(x.H.Length)-x.Off
 	switch {
-	case x.Claim != nil:
+	case x.Device:
 		n = min(n, frame.MaxPayload)
 	case n > frame.Short:
 		if n = frame.Short; h.Kind == frame.Put {
@@ -106,9 +107,9 @@ func (q *Queue) of(comm uint64) *line {
 	return nil
 }
 
-// Add queues a frame. claim, if not nil, returns the claim on the payload's memory and its key, if devices may move it. It
-// reports whether they do, and whether the frame is a word.
-func (q *Queue) Add(h frame.Header, p unsafe.Pointer, sent *atomic.Uint64, claim func() (*register.Claim, uint64)) (x *Put) {
+// Add queues a frame, and returns its put; nil: it is a word. claim, if not nil, sets Device, Claim and Key, if the device may
+// move the payload.
+func (q *Queue) Add(h frame.Header, p unsafe.Pointer, sent *atomic.Uint64, claim func(x *Put)) (x *Put) {
 	n := h.Payload()
 	behind := n > frame.Short
 	l := q.of(h.Comm)
@@ -131,7 +132,7 @@ func (q *Queue) Add(h frame.Header, p unsafe.Pointer, sent *atomic.Uint64, claim
 		x.copied = append(x.copied, unsafe.Slice((*byte)(p), n)...)
 		x.P = unsafe.Pointer(&x.copied[0])
 	case claim != nil:
-		x.Claim, x.Key = claim()
+		claim(x)
 	}
 	q.append(x)
 	return x
@@ -189,6 +190,14 @@ func (q *Queue) Ready() bool {
 		}
 	}
 	return false
+}
+
+// WordBytes is how long the first word is; 0: there is none.
+func (q *Queue) WordBytes() int {
+	if q.first == len(q.ends) {
+		return 0
+	}
+	return q.ends[q.first] - q.start()
 }
 
 // Word copies the first word to b, and returns its length; 0: there is none.
@@ -373,7 +382,7 @@ func (q *Queue) Adopt(m Moved, gone bool) {
 			if x.Claim != nil {
 				q.ended = append(q.ended, x.Claim)
 			}
-			x.Claim, x.after = nil, nil
+			x.Device, x.Claim, x.after = false, nil, nil
 			if q.count.Add(1); gone {
 				q.over(x)
 			} else {

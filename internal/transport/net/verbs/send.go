@@ -46,14 +46,17 @@ func (c *Conn) Write(h frame.Header, p unsafe.Pointer, sent *atomic.Uint64) (dev
 
 // add puts a frame into the queue. It reports whether its payload goes from registered memory to such.
 func (c *Conn) add(h frame.Header, p unsafe.Pointer, sent *atomic.Uint64) (devices bool) {
-	var claim func() (*register.Claim, uint64)
+	var claim func(x *sendq.Put)
 	if h.Landing.Keys[c.nic.index] != 0 {
-		claim = func() (*register.Claim, uint64) { return c.claim(p, int(h.Length), 0) }
+		claim = func(x *sendq.Put) {
+			x.Claim, x.Key = c.claim(p, int(h.Length), 0)
+			x.Device = x.Claim != nil
+		}
 	}
 	x := c.queue.Add(h, p, sent, claim)
 	switch {
 	case x != nil:
-		return x.Claim != nil
+		return x.Device
 	case h.Kind.Loaded():
 		c.counts.puts++
 	case h.Kind == frame.Grant && h.Landing != (frame.Landing{}):
@@ -72,7 +75,7 @@ func (c *Conn) Read(h frame.Header, p unsafe.Pointer, sent *atomic.Uint64, r *tr
 	c.mu.Lock()
 	open := c.open && !c.gone
 	if open {
-		c.queue.Append(&sendq.Put{H: h, P: p, Sent: sent, Claim: cl, Key: key, Result: r})
+		c.queue.Append(&sendq.Put{H: h, P: p, Sent: sent, Device: true, Claim: cl, Key: key, Result: r})
 	}
 	c.mu.Unlock()
 	if !open {
@@ -153,7 +156,7 @@ func (c *Conn) plan() (n int) {
 // chunk makes work of the next part of a put.
 func (c *Conn) chunk(w *ib.Work, x *sendq.Put) {
 	h, n := x.Chunk()
-	if x.Claim == nil {
+	if !x.Device {
 		b := c.slot()
 		h.Encode(b)
 		k := frame.HeaderSize + copy(b[frame.HeaderSize:], unsafe.Slice((*byte)(unsafe.Add(x.P, x.Off)), n))
