@@ -79,7 +79,7 @@ var (
 		Doc: "The job's secret, at least 16 bytes; ranks prove that they know it and never send it."}, text)
 	Require = define(Info{Name: "UBCOLL_REQUIRE", Kind: "list of mpi, cuda, verbs, hosts, libfabric",
 		Doc: "What must be there: tests that lack it fail where they would skip, ubcoll and allreduce_ub where they would " +
-			"do without; hosts: that this machine can make several of itself; verbs: an RDMA device, and with UBCOLL_IB that no two ranks of different hosts go without; libfabric: the library."}, list("mpi", "cuda", "verbs", "hosts", "libfabric"))
+			"do without; hosts: that this machine can make several of itself; verbs: an RDMA device, and with UBCOLL_IB that no two ranks of different hosts go without; libfabric: the library, and with UBCOLL_OFI=on that no two ranks of different hosts go without."}, list("mpi", "cuda", "verbs", "hosts", "libfabric"))
 	Timeout = define(Info{Name: "UBCOLL_TIMEOUT", Kind: "duration", Default: "10m", JobWide: true,
 		Doc: "The longest wait inside one operation."}, duration)
 	NetTimeout = define(Info{Name: "UBCOLL_NET_TIMEOUT", Kind: "duration, 1s to 1h", Default: "5s", JobWide: true,

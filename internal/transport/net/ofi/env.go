@@ -37,6 +37,9 @@ func Required(wanted string) string {
 	if _, ok := option(wanted); ok {
 		return "Options.Net is " + wanted
 	}
+	if when, err := env.OFI.Get(); err == nil && when == "on" && wanted == "" && env.Requires("libfabric") {
+		return fmt.Sprintf("%s=on, and %s lists libfabric", env.OFI.Name, env.Require.Name)
+	}
 	return ""
 }
 
@@ -44,7 +47,8 @@ func Required(wanted string) string {
 // is Options.Net.
 func Asked(wanted string) bool {
 	if wanted != "" {
-		return Required(wanted) != ""
+		_, ok := option(wanted)
+		return ok
 	}
 	when, err := env.OFI.Get()
 	return err == nil && (when == "on" || when == "auto" && env.OFIProvider.IsSet())
@@ -78,7 +82,7 @@ func FromEnv(log *slog.Logger, several bool, wanted string, local func() (func(n
 	case !several:
 		return nil, no("libfabric is for data between hosts, and all ranks are on one host"), nil
 	case ok:
-		asks, without = Required(wanted), "NetAuto"
+		asks, without = "Options.Net is "+wanted, "NetAuto"
 	case wanted != "":
 		return nil, no("Options.Net is %s", wanted), nil
 	case when == "off":
