@@ -7,6 +7,7 @@ import (
 	"io"
 	"sync"
 	"syscall"
+	"time"
 
 	"github.com/ubcoll/ubcoll/hw/verbs"
 	"github.com/ubcoll/ubcoll/internal/transport"
@@ -23,6 +24,8 @@ const (
 	controlMake               // address: of this side's end of the queue pair for its one-sided operations
 	controlMade               // address: the answer, of the other end
 	controlNotMade            // text: the answer, why there is no other end
+	controlAsk                // the other side answers, if its process runs
+	controlAnswer             // the answer
 	controlEnd
 )
 
@@ -273,6 +276,12 @@ func (c *control) read() error {
 		case controlNotMade:
 			c.unsaid += size
 			err = c.wire.refusedOneSided(string(body))
+		case controlAsk:
+			c.unsaid += size
+			c.tell(controlAnswer, nil, false)
+		case controlAnswer:
+			c.unsaid += size
+			c.wire.answered.Store(time.Now().UnixNano())
 		}
 		if err != nil {
 			return err

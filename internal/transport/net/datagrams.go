@@ -6,8 +6,10 @@ import (
 	"fmt"
 	"hash/fnv"
 	"sync"
+	"time"
 
 	ib "github.com/ubcoll/ubcoll/hw/verbs"
+	"github.com/ubcoll/ubcoll/internal/env"
 	"github.com/ubcoll/ubcoll/internal/transport"
 	"github.com/ubcoll/ubcoll/internal/transport/net/rdm"
 )
@@ -41,6 +43,31 @@ func (n *Node) datagrams(o offer) (conns []device, err error) {
 		conns = append(conns, c)
 	}
 	return conns, err
+}
+
+// stuck ends the wire if nothing of what was sent over a domain of libfabric completes for the time limit, although the peer's
+// process runs, which it says on the control connection: that way is lost, and many providers do not tell.
+func (w *Wire) stuck(now time.Time) {
+	limit := w.node.config.Timeout
+	for i := range w.data {
+		d := &w.data[i]
+		c, ok := d.Conn.(*rdm.Conn)
+		if !ok || w.ended.Load() {
+			return
+		}
+		waits, acts := c.Waits()
+		switch {
+		case !waits || acts != d.acts:
+			d.acts, d.since, d.asked = acts, now, time.Time{}
+		case now.Sub(d.since) < limit/2:
+		case d.asked.IsZero():
+			d.asked = now
+			w.control.tell(controlAsk, nil, false)
+		case now.Sub(d.since) > limit && w.answered.Load() > d.asked.UnixNano():
+			w.cut(lostRail(fmt.Sprintf("no answer over %s for %v (%s)", c.Device(), limit, env.NetTimeout.Name)))
+			return
+		}
+	}
 }
 
 // close closes the rails, after all connections.

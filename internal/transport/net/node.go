@@ -267,6 +267,7 @@ func (n *Node) look(now time.Time) {
 		w.overdue(now)
 		w.overdueOneSided(now)
 		w.severed(now)
+		w.stuck(now)
 	}
 }
 

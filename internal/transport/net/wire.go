@@ -40,6 +40,7 @@ type Wire struct {
 	idle    atomic.Int64 // empty polls so far
 
 	silentAt atomic.Int64 // when the peer's kernel was last found not to answer
+	answered atomic.Int64 // when the peer's process last answered controlAsk
 
 	pacing sync.Mutex                           // held by goroutines that choose a connection
 	chosen float64                              // bytes of all puts for which one was; guarded by pacing
@@ -64,6 +65,8 @@ type data struct {
 	oneSided bool      // for one-sided operations; then only Conn, end, since and err are used
 	apart    bool      // that is not the control connection's
 	since    time.Time // when it was first found not to answer; the node's goroutine's, or guarded by the lock of oneSided
+	asked    time.Time // over libfabric, when the peer was asked about that; the node's goroutine's, as the next
+	acts     uint64    // what had completed there
 	pace     pace      // guarded by Wire.pacing
 	end      end
 	over     atomic.Bool // nothing more comes on it

@@ -119,6 +119,13 @@ func (c *Conn) uses() bool {
 // Look does nothing: providers do not count what they send again.
 func (c *Conn) Look() {}
 
+// Waits reports whether something was sent that has not completed, and how much has.
+func (c *Conn) Waits() (waits bool, acts uint64) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.first != c.next, c.acts.Load()
+}
+
 // Unanswered says nothing: the provider does not tell.
 func (c *Conn) Unanswered() (waits bool, heard time.Duration) { return false, 0 }
 
