@@ -266,51 +266,51 @@ func (p *pair) cutBy(t *testing.T, knob, value, why string) {
 // TestStalePut: once Close has returned, a put that answers a grant of before changes no byte, however late it comes: its peer
 // has acknowledged, or the queue pair is destroyed.
 func TestStalePut(t *testing.T) {
-	verbstest.Over(t, verbstest.Knobs{"SILENT": "1"}, func(t *testing.T) {
-		defer func(limit time.Duration) { takeBackLimit = limit }(takeBackLimit)
-		a, b := nics(t), nics(t)
-		acknowledged := 0
-		rounds := testkit.Often(1000)
-		for round := range rounds {
-			early := round%4 == 0 // it goes on while the peer closes
-			takeBackLimit = 3 * time.Millisecond
-			if early {
-				takeBackLimit = time.Second
-			}
-			p := pairOf(t, 2, a, b)
-			const n = 64 << 10
-			from, to := bytes.Repeat([]byte{7}, n), make([]byte, n)
-			p.lb.Grant(0, 1, at(to), n)
-			testkit.Eventually(t, func() bool { p.lb.Poll(); p.la.Poll(); return p.la.Granted(0).Load() == 1 })
-			resume := hold(t, p.a) // a's process is stopped: it has the grant, and does not see that it is taken back
-			p.la.putting.Lock()
-			var late sync.WaitGroup
-			if early {
-				late.Go(func() { p.la.putting.Unlock(); resume(); p.la.Put(0, 1, at(from), n) })
-			}
-			p.lb.Close()
-			if p.ba.Err() == nil {
-				acknowledged++
-			}
-			for i := range to {
-				to[i] = 9
-			}
-			if !early {
-				p.la.putting.Unlock()
-				p.la.Put(0, 1, at(from), n)
-				resume()
-			}
-			late.Wait()
-			for range 20 {
-				p.la.Poll()
-				p.lb.Poll()
-			}
-			require.Equal(t, bytes.Repeat([]byte{9}, n), to)
-			p.a.Close(0)
-			p.b.Close(0)
+	verbstest.Over(t, verbstest.Knobs{"SILENT": "1"}, func(t *testing.T) { stalePuts(t, testkit.Often(1000), nics(t), nics(t)) })
+}
+
+func stalePuts(t *testing.T, rounds int, a, b transport.Config) {
+	defer func(limit time.Duration) { takeBackLimit = limit }(takeBackLimit)
+	acknowledged := 0
+	for round := range rounds {
+		early := round%4 == 0 // it goes on while the peer closes
+		takeBackLimit = 3 * time.Millisecond
+		if early {
+			takeBackLimit = time.Second
 		}
-		t.Logf("%d of %d were acknowledged", acknowledged, rounds)
-		require.Positive(t, acknowledged)
-		require.Less(t, acknowledged, rounds)
-	})
+		p := pairOf(t, 2, a, b)
+		const n = 64 << 10
+		from, to := bytes.Repeat([]byte{7}, n), make([]byte, n)
+		p.lb.Grant(0, 1, at(to), n)
+		testkit.Eventually(t, func() bool { p.lb.Poll(); p.la.Poll(); return p.la.Granted(0).Load() == 1 })
+		resume := hold(t, p.a) // a's process is stopped: it has the grant, and does not see that it is taken back
+		p.la.putting.Lock()
+		var late sync.WaitGroup
+		if early {
+			late.Go(func() { p.la.putting.Unlock(); resume(); p.la.Put(0, 1, at(from), n) })
+		}
+		p.lb.Close()
+		if p.ba.Err() == nil {
+			acknowledged++
+		}
+		for i := range to {
+			to[i] = 9
+		}
+		if !early {
+			p.la.putting.Unlock()
+			p.la.Put(0, 1, at(from), n)
+			resume()
+		}
+		late.Wait()
+		for range 20 {
+			p.la.Poll()
+			p.lb.Poll()
+		}
+		require.Equal(t, bytes.Repeat([]byte{9}, n), to)
+		p.a.Close(0)
+		p.b.Close(0)
+	}
+	t.Logf("%d of %d were acknowledged", acknowledged, rounds)
+	require.Positive(t, acknowledged)
+	require.Less(t, acknowledged, rounds)
 }
