@@ -350,13 +350,14 @@ const busy = 30 * time.Second
 // unreached matches the error about a cut link.
 var unreached = regexp.MustCompile(`hosts (\S+) and (\S+) do not reach each other`)
 
-func death(t *testing.T, kind int, pick *rand.Rand) {
+// death kills something in a job with these environment variables besides.
+func death(t *testing.T, kind int, pick *rand.Rand, extra ...string) {
 	all := places()
 	p := all[pick.IntN(len(all))]
 	within := []time.Duration{2 * time.Second, 5 * time.Second, 5 * time.Second}[kind] // docs/clusters.md
 	bin := program(t)
 	dir, tmp := t.TempDir(), t.TempDir()
-	h := across(t, len(p.ranks), p.options(), []string{conform.DirVar + "=" + dir, "TMPDIR=" + tmp}, bin, "kill-hosts")
+	h := across(t, len(p.ranks), p.options(), append(extra, conform.DirVar+"="+dir, "TMPDIR="+tmp), bin, "kill-hosts")
 	awaitReady(t, dir, p.size(), func(int) string { return h.out.String() })
 	time.Sleep(time.Duration(pick.IntN(100_000)) * time.Microsecond)
 	victim := pick.IntN(p.size())
