@@ -1,0 +1,120 @@
+package sendq
+
+import (
+	"sync/atomic"
+	"testing"
+	"unsafe"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/ubcoll/ubcoll/internal/testkit"
+	"github.com/ubcoll/ubcoll/internal/transport/net/frame"
+)
+
+// step sends the next word or a part of the next put, and reports whether there was one. flying gets the put of a chunk.
+func step(t *testing.T, q *Queue, flying *[]*Put, order map[uint64][]uint64) bool {
+	b := make([]byte, frame.HeaderSize+frame.Short)
+	if n := q.WordBytes(); n > 0 {
+		require.Equal(t, n, q.Word(b))
+		h, err := frame.Decode(b)
+		require.NoError(t, err)
+		order[h.Comm] = append(order[h.Comm], h.Seq)
+		return true
+	}
+	x := q.Next()
+	if x == nil {
+		return false
+	}
+	h, n := x.Chunk()
+	switch {
+	case n > 0 && x.Device:
+		require.LessOrEqual(t, n, frame.MaxPayload)
+		x.Off += n
+		x.Flying++
+		*flying = append(*flying, x)
+	case n > 0:
+		require.LessOrEqual(t, n, frame.Short)
+		require.Equal(t, x.Off+n < int(x.H.Length), h.Kind == frame.Part)
+		x.Off += n
+	default:
+		x.Tail = false
+	}
+	if x.Whole() {
+		order[h.Comm] = append(order[h.Comm], h.Seq)
+	}
+	q.Posted(x)
+	return true
+}
+
+// TestQueue: whatever is added, sent, completed in any order, or taken back: each put of a communicator to a place is sent in order,
+// once, and counts once, after all before it.
+func TestQueue(t *testing.T) {
+	r := testkit.Random(t)
+	memory := make([]byte, 2<<20)
+	for range testkit.Often(1000) {
+		var q Queue
+		var sent [3]atomic.Uint64
+		var added [3]uint64
+		seq := uint64(0)
+		var flying []*Put
+		order, dropped := map[uint64][]uint64{}, map[uint64]bool{}
+		for range 200 {
+			comm := uint64(r.IntN(3))
+			switch k := r.IntN(10); {
+			case k < 4:
+				seq++
+				added[comm]++
+				n := []int{0, 8, frame.Short, frame.Short + 1, 3 * frame.Short, frame.MaxPayload + 1}[r.IntN(6)]
+				h := frame.Header{Kind: frame.Put, Comm: comm, Seq: seq, Length: uint64(n)}
+				device := r.IntN(2) == 0
+				x := q.Add(h, unsafe.Pointer(&memory[0]), &sent[comm], func(x *Put) { x.Device, x.Tail = device, device })
+				require.True(t, x != nil || n <= frame.Short)
+			case k < 8:
+				step(t, &q, &flying, order)
+			case k < 9 && len(flying) > 0:
+				i := r.IntN(len(flying))
+				q.Completed(flying[i])
+				flying = append(flying[:i], flying[i+1:]...)
+			case k == 9 && r.IntN(5) == 0:
+				q.Remove(comm, func(h *frame.Header) bool { dropped[h.Seq] = true; return true })
+			case r.IntN(3) == 0:
+				added[comm]++
+				q.Skip(comm, &sent[comm])
+			}
+			require.LessOrEqual(t, sent[comm].Load(), added[comm])
+		}
+		for step(t, &q, &flying, order) {
+			require.True(t, q.Ready() || len(flying) > 0 || q.Count() == 0)
+		}
+		for _, x := range flying {
+			require.True(t, q.Has(x.H.Comm, All))
+			q.Completed(x)
+		}
+		require.False(t, q.Ready())
+		require.Zero(t, q.Count())
+		require.Zero(t, q.Pending())
+		for comm := range added {
+			require.Equal(t, added[comm], sent[comm].Load())
+			require.False(t, q.Has(uint64(comm), All))
+			require.IsIncreasing(t, append([]uint64{0}, order[uint64(comm)]...))
+		}
+	}
+}
+
+// TestClear: all counts, and nothing is left.
+func TestClear(t *testing.T) {
+	var q Queue
+	var sent atomic.Uint64
+	memory := make([]byte, frame.MaxPayload)
+	for i := range uint64(4) {
+		q.Add(frame.Header{Kind: frame.Put, Comm: i % 2, Seq: i + 1, Length: uint64(len(memory))}, unsafe.Pointer(&memory[0]), &sent, nil)
+	}
+	q.Add(frame.Header{Kind: frame.Revoke, Comm: 1, Seq: 1}, nil, nil, nil)
+	require.Equal(t, 5, q.Count())
+	require.Equal(t, 4*len(memory)+frame.HeaderSize, q.Pending())
+	q.Clear()
+	require.EqualValues(t, 4, sent.Load())
+	require.Zero(t, q.Count())
+	require.False(t, q.Ready())
+	require.Zero(t, q.WordBytes())
+}
