@@ -221,14 +221,19 @@ func (s *Stage) connect(ctx context.Context) error {
 
 // how says what wires of these names do to the data, and whether all are RDMA's.
 func how(names string) (why string, rdma bool) {
-	const byTCP, byRDMA = "copied by the kernel", "by RDMA if registered, else copied into messages"
-	switch some := strings.HasPrefix(names, "verbs") || strings.Contains(names, ", verbs"); {
-	case !some:
-		return byTCP, false
-	case strings.Contains(names, "tcp"):
-		return byTCP + ", or " + byRDMA, false
+	var all []string
+	rdma = true
+	for _, way := range []struct{ transport, does string }{
+		{"tcp", "copied by the kernel"},
+		{"ofi", "by libfabric if registered, else copied into messages"},
+		{"verbs", "by RDMA if registered, else copied into messages"},
+	} {
+		if strings.HasPrefix(names, way.transport+" ") || strings.Contains(names, ", "+way.transport+" ") {
+			all = append(all, way.does)
+			rdma = rdma && way.transport == "verbs"
+		}
 	}
-	return byRDMA, true
+	return strings.Join(all, ", or "), rdma && all != nil
 }
 
 // wires names the transports of the links, and this host's interfaces that they use: "tcp eth0".

@@ -116,7 +116,8 @@ var (
 
 // testPackages are for tests. Only tests and each other may import them, programs may not.
 var testPackages = []string{"internal/testkit", "internal/testkit/*", "internal/enginetest", "internal/gpu/emulated",
-	"hw/dlpack/dlpacktest", "hw/verbs/verbstest", "internal/transport/transporttest", "internal/conform", "internal/conform/*"}
+	"hw/dlpack/dlpacktest", "hw/verbs/verbstest", "internal/transport/transporttest", "internal/transport/net/conntest",
+	"internal/conform", "internal/conform/*"}
 
 // Check reads the tree and returns one line for each place where a rule is broken: "file:line: what is wrong". It does
 // not enter folders with a go.mod of their own, hidden folders, testdata, bin and build.

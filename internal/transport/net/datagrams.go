@@ -9,6 +9,7 @@ import (
 	"time"
 
 	ib "github.com/ubcoll/ubcoll/hw/verbs"
+	"github.com/ubcoll/ubcoll/internal/clock"
 	"github.com/ubcoll/ubcoll/internal/env"
 	"github.com/ubcoll/ubcoll/internal/transport"
 	"github.com/ubcoll/ubcoll/internal/transport/net/rdm"
@@ -58,12 +59,15 @@ func (w *Wire) stuck(now time.Time) {
 		waits, acts := c.Waits()
 		switch {
 		case !waits || acts != d.acts:
-			d.acts, d.since, d.asked = acts, now, time.Time{}
+			d.acts, d.since, d.asked, d.left = acts, now, time.Time{}, clock.Deadline{}
 		case now.Sub(d.since) < limit/2:
 		case d.asked.IsZero():
 			d.asked = now
 			w.control.tell(controlAsk, nil, false)
-		case now.Sub(d.since) > limit && w.answered.Load() > d.asked.UnixNano():
+		case w.answered.Load() < d.asked.UnixNano():
+		case d.left == clock.Deadline{}: // what the peer has not done while it was stopped, it may do now
+			d.left = clock.In(limit / 2)
+		case d.left.Passed():
 			w.cut(lostRail(fmt.Sprintf("no answer over %s for %v (%s)", c.Device(), limit, env.NetTimeout.Name)))
 			return
 		}

@@ -168,7 +168,7 @@ func (n *Node) release() {
 	}
 	n.poll.close()
 	if err := errors.Join(n.rdma.close(), n.ofi.close()); err != nil {
-		n.config.Log.Warn("network: RDMA does not end", "err", err)
+		n.config.Log.Warn("network: devices do not end", "err", err)
 	}
 }
 

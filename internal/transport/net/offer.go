@@ -232,7 +232,7 @@ func (n *Node) agree(ctx context.Context, peer int, p *dialProbe, pairs []device
 	case theirs.count() == 0:
 		return nil, n.fallsBack(peer, errors.New("it offers none"))
 	case pairs == nil:
-		return nil, n.fallsBack(peer, errors.New("it offers none on the same NIC"))
+		return nil, n.fallsBack(peer, errors.New("it offers none on the same device"))
 	}
 	connect := func(i int) error { return pairs[i].Meet(addrs[i], fmt.Sprint("rank ", peer)) }
 	ping := func(i int) error {

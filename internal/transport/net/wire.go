@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/ubcoll/ubcoll/fault"
+	"github.com/ubcoll/ubcoll/internal/clock"
 	"github.com/ubcoll/ubcoll/internal/env"
 	"github.com/ubcoll/ubcoll/internal/transport"
 	"github.com/ubcoll/ubcoll/internal/transport/net/frame"
@@ -65,9 +66,10 @@ type data struct {
 	oneSided bool      // for one-sided operations; then only Conn, end, since and err are used
 	apart    bool      // that is not the control connection's
 	since    time.Time // when it was first found not to answer; the node's goroutine's, or guarded by the lock of oneSided
-	asked    time.Time // over libfabric, when the peer was asked about that; the node's goroutine's, as the next
-	acts     uint64    // what had completed there
-	pace     pace      // guarded by Wire.pacing
+	asked    time.Time // over libfabric, when the peer was asked about that; the node's goroutine's, as the next two
+	left     clock.Deadline
+	acts     uint64 // what had completed there
+	pace     pace   // guarded by Wire.pacing
 	end      end
 	over     atomic.Bool // nothing more comes on it
 	err      error       // why; written before over; or guarded by the lock of oneSided

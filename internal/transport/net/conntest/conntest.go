@@ -48,6 +48,7 @@ type place struct {
 	done   uint64
 }
 
+// Place implements Sink.
 func (e *End) Place(h frame.Header) (unsafe.Pointer, bool, error) {
 	switch x := e.places[h.Place]; {
 	case e.failed != nil:
@@ -65,6 +66,7 @@ func (e *End) Place(h frame.Header) (unsafe.Pointer, bool, error) {
 	}
 }
 
+// Landed implements Sink.
 func (e *End) Landed(h frame.Header) {
 	switch {
 	case h.Kind == frame.Call:
@@ -85,11 +87,13 @@ func (e *End) landed(place uint32, n int, last bool) {
 	}
 }
 
+// Wrote implements Sink.
 func (e *End) Wrote(index uint32, n int, last bool) error {
 	e.landed(index, n, last)
 	return nil
 }
 
+// Told implements Sink.
 func (e *End) Told(h frame.Header) error {
 	if h.Kind == frame.Grant {
 		e.theirs[h.Place] = h

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -35,7 +36,7 @@ const (
 // communicators take turns with their other puts, a chunk each.
 type Conn struct {
 	end    *Endpoint
-	id     uint32 // of this end, which the peer's chunks bring
+	id     uint32 // of this end
 	mine   uint64 // what the peer's messages begin with, id in the lower half
 	theirs uint64
 	peer   fabric.Peer
@@ -73,13 +74,12 @@ type Conn struct {
 	first  uint32 // of flight that has not completed
 	next   uint32 // to be laid out; its message is out's of the same index
 	queue  sendq.Queue
+	held   []frame.Header // that wait for chunks to complete
 
 	sent    uint32 // messages
-	chunks  uint32 // that were written
 	taken   uint32 // messages of this end that the peer has handled
 	handled uint32 // messages of the peer
 	told    uint32 // of these, how many the peer knows of
-	arrived uint32 // chunks of the peer
 	in      [credits]message
 }
 
@@ -100,7 +100,6 @@ type message struct {
 type prefix struct {
 	id     uint64 // what the receiver has asked for
 	number uint32 // of messages
-	chunks uint32 // that were written before
 	taken  uint32 // messages that the sender has handled
 	kind   byte
 }
@@ -119,15 +118,13 @@ func (p prefix) encode(b []byte) {
 	_ = b[prefixBytes-1]
 	binary.LittleEndian.PutUint64(b, p.id)
 	binary.LittleEndian.PutUint32(b[8:], p.number)
-	binary.LittleEndian.PutUint32(b[12:], p.chunks)
-	binary.LittleEndian.PutUint32(b[16:], p.taken)
-	binary.LittleEndian.PutUint32(b[20:], uint32(p.kind))
+	binary.LittleEndian.PutUint32(b[12:], p.taken)
+	binary.LittleEndian.PutUint64(b[16:], uint64(p.kind))
 }
 
 func decodePrefix(b []byte) prefix {
 	_ = b[prefixBytes-1]
-	return prefix{binary.LittleEndian.Uint64(b), binary.LittleEndian.Uint32(b[8:]), binary.LittleEndian.Uint32(b[12:]),
-		binary.LittleEndian.Uint32(b[16:]), b[20]}
+	return prefix{binary.LittleEndian.Uint64(b), binary.LittleEndian.Uint32(b[8:]), binary.LittleEndian.Uint32(b[12:]), b[16]}
 }
 
 // AddressSize is the size of an Address.
@@ -148,8 +145,6 @@ func New(r *Rail, find func(addr uintptr, n int) *register.Claim) (*Conn, []byte
 		return nil, nil, fmt.Errorf("%s has addresses of %d bytes: at most %d are sent: %w", r.Name(), len(name), mostName, fault.ErrNotSupported)
 	}
 	c := &Conn{end: e, find: find}
-	var random [4]byte
-	_, _ = crand.Read(random[:])
 	if c.out, err = e.lay(depth); err != nil {
 		return nil, nil, err
 	}
@@ -162,9 +157,12 @@ func New(r *Rail, find func(addr uintptr, n int) *register.Claim) (*Conn, []byte
 		e.mu.Unlock()
 		return nil, nil, errors.Join(err, c.out.close())
 	}
-	e.last++
-	c.id = e.last & (1<<31 - 1)
-	c.mine = uint64(binary.LittleEndian.Uint32(random[:]))<<32 | uint64(c.id)
+	for c.id == 0 || e.conns[c.id] != nil { // nobody else can guess it
+		var random [8]byte
+		_, _ = crand.Read(random[:]) // it never fails
+		c.mine = binary.LittleEndian.Uint64(random[:]) &^ (1 << 31)
+		c.id = uint32(c.mine)
+	}
 	e.conns[c.id] = c
 	e.mu.Unlock()
 	a := make([]byte, AddressSize)
@@ -289,11 +287,6 @@ func (c *Conn) take(one bool) (moved bool, err error) {
 		if n > 0 {
 			b = c.end.slots.at(int(slot))[:n]
 			p = decodePrefix(b)
-			if int32(c.arrived-p.chunks) < 0 { // what was written before is still on its way
-				n = 0
-			}
-		}
-		if n > 0 {
 			m.bytes = 0
 			c.handled++
 			if more := p.taken - c.taken; more <= credits {
@@ -477,13 +470,6 @@ func (c *Conn) came(slot uint32, n int) bool {
 	return true
 }
 
-// landed notes a chunk of the peer's.
-func (c *Conn) landed() {
-	c.mu.Lock()
-	c.arrived++
-	c.mu.Unlock()
-}
-
 // completed notes the end of work.
 func (c *Conn) completed(i uint32) {
 	c.acts.Add(1)
@@ -502,8 +488,21 @@ func (c *Conn) completed(i uint32) {
 	c.queue.Hold(-1)
 	if x != nil {
 		c.queue.Completed(x)
+		c.release()
 	}
 	c.unlock()
+}
+
+// release queues frames that have waited for chunks. The caller holds mu.
+func (c *Conn) release() {
+	c.held = slices.DeleteFunc(c.held, func(h frame.Header) bool {
+		if c.queue.Flies(h.Comm, h.Place) {
+			return false
+		}
+		c.queue.Hold(-1)
+		c.queue.Add(h, nil, nil, nil)
+		return true
+	})
 }
 
 // failed notes that work has failed, which is over with it.

@@ -152,14 +152,14 @@ func (s *sink) Told(h frame.Header) error {
 }
 
 // message0 is a message to c as its peer would send it.
-func (c *Conn) message0(number, chunks uint32, kind byte, h frame.Header) []byte {
+func (c *Conn) message0(number uint32, kind byte, h frame.Header) []byte {
 	b := make([]byte, slotBytes)
-	prefix{c.mine, number, chunks, 0, kind}.encode(b)
+	prefix{c.mine, number, 0, kind}.encode(b)
 	h.Encode(b[prefixBytes:])
 	return b[:prefixBytes+frame.HeaderSize]
 }
 
-// TestOrder: whatever order a provider gives messages and chunks in, they are handled in the order in which they were sent; what
+// TestOrder: whatever order a provider gives messages in, they are handled in the order in which they were sent; what
 // is no message of the peer's is not handled.
 func TestOrder(t *testing.T) {
 	one := func(seq uint64) frame.Header { return frame.Header{Kind: frame.Revoke, Comm: 1, Seq: seq} }
@@ -170,87 +170,76 @@ func TestOrder(t *testing.T) {
 	}{
 		"in order": {func(c *Conn, give func([]byte) bool) {
 			for i := range uint32(3) {
-				give(c.message0(1+i, 0, framed, one(uint64(i)+1)))
+				give(c.message0(1+i, framed, one(uint64(i)+1)))
 			}
 		}, []uint64{1, 2, 3}, nil},
 		"backwards": {func(c *Conn, give func([]byte) bool) {
 			for i := range uint32(3) {
-				give(c.message0(3-i, 0, framed, one(uint64(3-i))))
+				give(c.message0(3-i, framed, one(uint64(3-i))))
 			}
 		}, []uint64{1, 2, 3}, nil},
 		"one is missing": {func(c *Conn, give func([]byte) bool) {
-			give(c.message0(1, 0, framed, one(1)))
-			give(c.message0(3, 0, framed, one(3)))
+			give(c.message0(1, framed, one(1)))
+			give(c.message0(3, framed, one(3)))
 		}, []uint64{1}, nil},
-		"chunks are missing": {func(c *Conn, give func([]byte) bool) {
-			give(c.message0(1, 0, framed, one(1)))
-			give(c.message0(2, 2, framed, one(2)))
-			c.landed()
-		}, []uint64{1}, nil},
-		"chunks come later": {func(c *Conn, give func([]byte) bool) {
-			give(c.message0(1, 1, framed, one(1)))
-			give(c.message0(2, 2, framed, one(2)))
-			c.landed()
-			c.landed()
-		}, []uint64{1, 2}, nil},
 		"a stranger": {func(c *Conn, give func([]byte) bool) {
-			b := c.message0(1, 0, framed, one(7))
+			b := c.message0(1, framed, one(7))
 			b[7] ^= 1
 			if give(b) {
 				panic("it was taken")
 			}
-			give(c.message0(1, 0, framed, one(1)))
+			give(c.message0(1, framed, one(1)))
 		}, []uint64{1}, nil},
 		"twice": {func(c *Conn, give func([]byte) bool) {
-			give(c.message0(1, 1, framed, one(1)))
-			if give(c.message0(1, 0, framed, one(7))) {
+			give(c.message0(2, framed, one(2)))
+			if give(c.message0(2, framed, one(7))) {
 				panic("it was taken")
 			}
-			c.landed()
-		}, []uint64{1}, nil},
+			give(c.message0(1, framed, one(1)))
+		}, []uint64{1, 2}, nil},
 		"again": {func(c *Conn, give func([]byte) bool) {
-			if give(c.message0(0, 0, framed, one(7))) {
+			if give(c.message0(0, framed, one(7))) {
 				panic("it was taken")
 			}
 		}, nil, nil},
 		"too early": {func(c *Conn, give func([]byte) bool) {
-			if give(c.message0(1+credits, 0, framed, one(7))) {
+			if give(c.message0(1+credits, framed, one(7))) {
 				panic("it was taken")
 			}
 		}, nil, nil},
-		"no kind":  {func(c *Conn, give func([]byte) bool) { give(c.message0(1, 0, kinds, one(1))) }, nil, frame.ErrFrame},
-		"no frame": {func(c *Conn, give func([]byte) bool) { give(c.message0(1, 0, framed, one(1))[:prefixBytes+3]) }, nil, frame.ErrFrame},
+		"no kind":  {func(c *Conn, give func([]byte) bool) { give(c.message0(1, kinds, one(1))) }, nil, frame.ErrFrame},
+		"no frame": {func(c *Conn, give func([]byte) bool) { give(c.message0(1, framed, one(1))[:prefixBytes+3]) }, nil, frame.ErrFrame},
 		"written nothing": {func(c *Conn, give func([]byte) bool) {
-			give(c.message0(1, 0, written, frame.Header{Kind: frame.Put, Comm: 1, Seq: 1}))
+			give(c.message0(1, written, frame.Header{Kind: frame.Put, Comm: 1, Seq: 1}))
 		}, nil, frame.ErrFrame},
 		"a call was written": {func(c *Conn, give func([]byte) bool) {
-			give(append(c.message0(1, 0, written, one(1)), make([]byte, 8)...))
+			give(append(c.message0(1, written, one(1)), make([]byte, 8)...))
 		}, nil,
 			frame.ErrFrame},
-		"a long head": {func(c *Conn, give func([]byte) bool) { give(append(c.message0(1, 0, framed, one(1)), 7)) }, []uint64{1}, frame.ErrFrame},
+		"a long head": {func(c *Conn, give func([]byte) bool) { give(append(c.message0(1, framed, one(1)), 7)) }, []uint64{1}, frame.ErrFrame},
 		"two frames": {func(c *Conn, give func([]byte) bool) {
-			b := c.message0(1, 0, framed, one(1))
+			b := c.message0(1, framed, one(1))
 			give(append(b, b[prefixBytes:]...))
 		}, []uint64{1, 1}, nil},
 		"a bad landing": {func(c *Conn, give func([]byte) bool) {
-			b := c.message0(1, 0, framed, frame.Header{Kind: frame.Grant, Comm: 1, Seq: 1, Length: 9})
+			b := c.message0(1, framed, frame.Header{Kind: frame.Grant, Comm: 1, Seq: 1, Length: 9})
 			b[prefixBytes+keysByte] = 1
 			give(append(b, make([]byte, 8)...))
 		}, nil, frame.ErrFrame},
 		"many keys": {func(c *Conn, give func([]byte) bool) {
-			b := c.message0(1, 0, framed, frame.Header{Kind: frame.Grant, Comm: 1, Seq: 1, Length: 9})
+			b := c.message0(1, framed, frame.Header{Kind: frame.Grant, Comm: 1, Seq: 1, Length: 9})
 			b[prefixBytes+keysByte] = 9
 			give(append(b, make([]byte, 80)...))
 		}, nil, frame.ErrFrame},
 		"keys of a revocation": {func(c *Conn, give func([]byte) bool) {
-			b := c.message0(1, 0, framed, one(1))
+			b := c.message0(1, framed, one(1))
 			b[prefixBytes+keysByte] = 1
 			give(append(b, make([]byte, 16)...))
 		}, nil, frame.ErrFrame},
 		"the end": {func(c *Conn, give func([]byte) bool) {
-			give(c.message0(2, 0, last, frame.Header{}))
-			give(c.message0(3, 0, framed, one(7)))
-			give(c.message0(1, 0, framed, one(1)))
+			give(c.message0(2, last, frame.Header{}))
+			give(c.message0(3, framed, one(7)))
+			give(c.message0(1, framed, one(1)))
 		}, []uint64{1}, io.EOF},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -48,6 +48,7 @@ func (c *Conn) abort() {
 func (c *Conn) clear() {
 	c.gone = true
 	c.queue.Clear()
+	c.held = nil
 	clear(c.flight[:])
 	c.first = c.next
 }

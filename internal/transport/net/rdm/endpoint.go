@@ -3,9 +3,10 @@
 // receiver has granted, if that is registered, too, and the provider has remote memory access; otherwise they travel in
 // messages.
 //
-// Providers promise little about order. So each message says its number, and how many chunks of puts were written before it
-// on its connection: the receiver handles it once it has handled all messages before it, and as many chunks have come, of
-// which each brings the number of its connection (remote CQ data). So a connection is in order, as TCP is.
+// Providers promise little about order. So each message says its number, and the receiver handles it once it has handled all
+// before it. A put's chunks complete once they are where they go (FI_DELIVERY_COMPLETE); then a message says so. Writes do not
+// bring data to the receiver's queue of completions: tcp;ofi_rxm crashes the receiver's process if the connection ends
+// in the middle of one that does (libfabric 1.17: rxm_handle_comp_error takes the operation's context, of which it has none).
 package rdm
 
 import (
@@ -103,7 +104,7 @@ func (r *Rail) make() (*Endpoint, error) {
 	e := &Endpoint{rail: r, conns: map[uint32]*Conn{}}
 	d := r.on.Domain.Describe()
 	e.any = !d.MRMode.Has(fabric.MRLocal)
-	e.rma = d.Caps.Has(fabric.RMA) && d.DataBytes >= 4 && d.MaxMessage >= frame.MaxPayload
+	e.rma = d.Caps.Has(fabric.RMA) && d.MaxMessage >= frame.MaxPayload
 	if d.MaxMessage < slotBytes {
 		return nil, fmt.Errorf("%v has messages of %d bytes, and %d are needed: %w", d, d.MaxMessage, slotBytes, fault.ErrNotSupported)
 	}
@@ -142,7 +143,6 @@ type Endpoint struct {
 
 	mu     sync.Mutex // guards the rest
 	conns  map[uint32]*Conn
-	last   uint32
 	news   []*Conn  // for which something has come since ready looked
 	idle   []uint32 // receives that could not be posted yet
 	closed error
@@ -262,11 +262,6 @@ func (e *Endpoint) dispatch(x *fabric.Completion) {
 	var c *Conn
 	switch {
 	case !x.Mine():
-		if x.HasData() && !x.Failed() {
-			if c = e.conn(uint32(x.Data)); c != nil {
-				c.landed()
-			}
-		}
 	case x.ID&received == 0:
 		if c = e.conn(uint32(x.ID >> 32)); c != nil {
 			if x.Failed() {

@@ -27,6 +27,11 @@ func (c *Conn) Queue(h frame.Header, p unsafe.Pointer, sent *atomic.Uint64) {
 	if c.gone {
 		return
 	}
+	if h.Kind == frame.Revoked && c.queue.Flies(h.Comm, h.Place) { // it says that nothing more is written there
+		c.held = append(c.held, h)
+		c.queue.Hold(1)
+		return
+	}
 	var claim func(x *sendq.Put)
 	if rail := c.Index(); h.Kind == frame.Put && rail < int(h.Landing.Index) && c.end.rma {
 		claim = func(x *sendq.Put) {
@@ -128,7 +133,9 @@ func (c *Conn) plan() (n int) {
 	for n < len(c.work) && c.open && c.err == nil && c.room() && c.credited() {
 		b := c.slot()
 		w := &c.work[n]
-		if n := c.words(b[prefixBytes:]); n > 0 {
+		if x := c.queue.NextTail(); x != nil {
+			c.written(w, b, x)
+		} else if n := c.words(b[prefixBytes:]); n > 0 {
 			c.send(w, framed, b[:prefixBytes+n])
 		} else if x := c.queue.Next(); x != nil {
 			c.chunk(w, x)
@@ -154,31 +161,35 @@ func (c *Conn) words(b []byte) (n int) {
 
 // chunk makes work of the next part of a put.
 func (c *Conn) chunk(w *fabric.Work, x *sendq.Put) {
-	b := c.slot()
-	switch h, n := x.Chunk(); {
-	case !x.Device:
+	h, n := x.Chunk()
+	if !x.Device {
+		b := c.slot()
 		h.Encode(b[prefixBytes:])
 		k := frame.HeaderSize + copy(b[prefixBytes+frame.HeaderSize:], unsafe.Slice((*byte)(unsafe.Add(x.P, x.Off)), n))
 		if x.Off += n; h.Kind != frame.Part {
 			c.counts.puts++
 		}
 		c.send(w, framed, b[:prefixBytes+k])
-	case n > 0:
+	} else {
 		*w = fabric.Work{Op: fabric.OpWrite, Local: uint64(uintptr(x.P)) + uint64(x.Off), Length: uint64(n), Desc: fabric.Desc(x.Key),
-			Remote: x.H.Landing.Address + uint64(x.Off), Key: fabric.Key(x.H.Landing.Keys[c.Index()]), Data: uint64(uint32(c.theirs)),
-			Flags: fabric.WithData | fabric.Delivered}
+			Remote: x.H.Landing.Address + uint64(x.Off), Key: fabric.Key(x.H.Landing.Keys[c.Index()]),
+			Flags: fabric.Delivered}
 		x.Off += n
 		x.Flying++
-		c.chunks++
 		c.fly(w, x, n)
-	default: // all chunks are on their way
-		h.Encode(b[prefixBytes:])
-		binary.LittleEndian.PutUint64(b[prefixBytes+frame.HeaderSize:], x.H.Length)
-		x.Tail = false
-		c.counts.puts++
-		c.send(w, written, b[:prefixBytes+frame.HeaderSize+8])
 	}
 	c.queue.Posted(x)
+}
+
+// written makes work of the message that says that a put's chunks are where they go.
+func (c *Conn) written(w *fabric.Work, b []byte, x *sendq.Put) {
+	h := x.H
+	h.Length = 0
+	h.Encode(b[prefixBytes:])
+	binary.LittleEndian.PutUint64(b[prefixBytes+frame.HeaderSize:], x.H.Length)
+	c.counts.puts++
+	c.send(w, written, b[:prefixBytes+frame.HeaderSize+8])
+	c.queue.PostedTail(x)
 }
 
 // slot is where the next message is laid out.
@@ -186,7 +197,7 @@ func (c *Conn) slot() []byte { return c.out.at(int(c.next % depth)) }
 
 // send makes work of the message in a slot, all but its prefix.
 func (c *Conn) send(w *fabric.Work, kind byte, b []byte) {
-	prefix{c.theirs, c.sent, c.chunks, c.handled, kind}.encode(b)
+	prefix{c.theirs, c.sent, c.handled, kind}.encode(b)
 	c.sent++
 	c.told = c.handled
 	*w = fabric.Work{Op: fabric.OpSend, Local: addressOf(b), Length: uint64(len(b)), Desc: c.out.desc()}

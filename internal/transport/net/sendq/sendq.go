@@ -5,6 +5,7 @@
 package sendq
 
 import (
+	"slices"
 	"sync/atomic"
 	"unsafe"
 
@@ -19,7 +20,8 @@ type Queue struct {
 	ends  []int  // of each in words
 	first int    // of ends that has not been taken
 	lines []*line
-	turn  int // of lines, who is next
+	turn  int    // of lines, who is next
+	tails []*Put // whose chunks have completed, and whose messages are to be sent
 
 	ended []*register.Claim // of puts that are over
 	count atomic.Int64
@@ -29,7 +31,7 @@ type Queue struct {
 type line struct {
 	comm        uint64
 	first, last *Put // that are not over
-	next        *Put // of these, the first that is not sent as a whole; nil: all are
+	next        *Put // of these, the first of which not all was posted; nil: all were
 }
 
 // Put is one whose memory is in use.
@@ -38,7 +40,7 @@ type Put struct {
 	P      unsafe.Pointer
 	Off    int               // bytes that were sent
 	Flying int               // chunks under way
-	Tail   bool              // a message has to follow the last chunk
+	Tail   bool              // a message has to follow once all chunks have completed
 	Device bool              // the device moves it; else it goes in messages
 	Claim  *register.Claim   // of P, for the device; or nil
 	Key    uint64            // what the device calls P by
@@ -54,6 +56,9 @@ type Put struct {
 
 // Whole reports whether all of it was sent.
 func (x *Put) Whole() bool { return x.Off == int(x.H.Length) && !x.Tail }
+
+// posted reports whether all of its chunks or messages are on their way, but for its tail.
+func (x *Put) posted() bool { return x.Off == int(x.H.Length) }
 
 // Chunk is how much the next chunk or message carries, and its head.
 func (x *Put) Chunk() (h frame.Header, n int) {
@@ -114,8 +119,8 @@ func (q *Queue) Add(h frame.Header, p unsafe.Pointer, sent *atomic.Uint64, claim
 	behind := n > frame.Short
 	l := q.of(h.Comm)
 	if l != nil {
-		for x := l.next; x != nil && !behind; x = x.after {
-			behind = h.Behind(&x.H)
+		for x := l.first; x != nil && !behind; x = x.after {
+			behind = !x.Whole() && h.Behind(&x.H)
 		}
 	}
 	q.count.Add(1)
@@ -131,7 +136,7 @@ func (q *Queue) Add(h frame.Header, p unsafe.Pointer, sent *atomic.Uint64, claim
 	case h.Kind == frame.Call: // its memory may be changed
 		x.copied = append(x.copied, unsafe.Slice((*byte)(p), n)...)
 		x.P = unsafe.Pointer(&x.copied[0])
-	case claim != nil:
+	case claim != nil && n > 0:
 		claim(x)
 	}
 	q.append(x)
@@ -181,7 +186,7 @@ func count(l *line, sent *atomic.Uint64) {
 
 // Ready reports whether something waits.
 func (q *Queue) Ready() bool {
-	if q.first < len(q.ends) {
+	if q.first < len(q.ends) || len(q.tails) > 0 {
 		return true
 	}
 	for _, l := range q.lines {
@@ -229,9 +234,9 @@ func (q *Queue) Next() *Put {
 	return nil
 }
 
-// Posted notes that a chunk, or a message, of what Next returned is on its way: Off, Tail and Flying say so.
+// Posted notes that a chunk, or a message, of what Next returned is on its way: Off and Flying say so.
 func (q *Queue) Posted(x *Put) {
-	if x.Whole() {
+	if x.posted() {
 		x.line.next = x.after
 		q.settle(x.line)
 	}
@@ -239,8 +244,38 @@ func (q *Queue) Posted(x *Put) {
 
 // Completed notes that a chunk of x is not under way any more.
 func (q *Queue) Completed(x *Put) {
-	x.Flying--
+	if x.Flying--; x.Flying == 0 && x.Tail && x.posted() {
+		q.tails = append(q.tails, x)
+	}
 	q.settle(x.line)
+}
+
+// NextTail returns a put whose chunks have completed, and whose message is to be sent now; or nil. PostedTail notes that it is
+// on its way.
+func (q *Queue) NextTail() *Put {
+	if len(q.tails) == 0 {
+		return nil
+	}
+	return q.tails[0]
+}
+
+// PostedTail see NextTail.
+func (q *Queue) PostedTail(x *Put) {
+	q.tails = q.tails[:copy(q.tails, q.tails[1:])]
+	x.Tail = false
+	q.settle(x.line)
+}
+
+// Flies reports whether a chunk of a communicator's put to a place is under way.
+func (q *Queue) Flies(comm uint64, place uint32) bool {
+	if l := q.of(comm); l != nil {
+		for x := l.first; x != nil; x = x.after {
+			if x.Flying > 0 && x.H.Place == place {
+				return true
+			}
+		}
+	}
+	return false
 }
 
 // Forget is Completed of a chunk that was not done. No more of x is sent. Its line settles with the next call about it.
@@ -314,13 +349,14 @@ func (q *Queue) Remove(comm uint64, which func(h *frame.Header) bool) {
 				x.counts = 0
 			}
 			*at = x.after
+			q.tails = slices.DeleteFunc(q.tails, func(y *Put) bool { return y == x })
 			q.over(x)
 			continue
 		}
 		before, at = x, &x.after
 	}
 	l.last, l.next = before, l.first
-	for l.next != nil && l.next.Whole() {
+	for l.next != nil && l.next.posted() {
 		l.next = l.next.after
 	}
 	q.settle(l)
@@ -348,7 +384,7 @@ func (q *Queue) Clear() {
 			q.over(x)
 		}
 	}
-	q.words, q.ends, q.first, q.lines, q.turn = nil, nil, 0, nil, 0
+	q.words, q.ends, q.first, q.lines, q.turn, q.tails = nil, nil, 0, nil, 0, nil
 	q.count.Store(0)
 }
 
