@@ -221,6 +221,6 @@ func (d *data) traffic() (t transport.Traffic) {
 
 // noOffer is what a side without RDMA does in the handshake.
 func noOffer(p *dialProbe) error {
-	_, err := new(Node).agree(context.Background(), 0, p, nil, []byte{0}, nil)
+	_, err := new(Node).agree(context.Background(), 0, p, nil, newOffer(""), nil)
 	return err
 }
