@@ -221,19 +221,23 @@ func (s *Stage) connect(ctx context.Context) error {
 
 // how says what wires of these names do to the data, and whether all are RDMA's.
 func how(names string) (why string, rdma bool) {
-	var all []string
-	rdma = true
-	for _, way := range []struct{ transport, does string }{
-		{"tcp", "copied by the kernel"},
-		{"ofi", "by libfabric if registered, else copied into messages"},
-		{"verbs", "by RDMA if registered, else copied into messages"},
-	} {
-		if strings.HasPrefix(names, way.transport+" ") || strings.Contains(names, ", "+way.transport+" ") {
-			all = append(all, way.does)
-			rdma = rdma && way.transport == "verbs"
-		}
+	const byTCP, byOFI, byRDMA = "copied by the kernel", "by libfabric if registered, else copied into messages", "by RDMA if registered, else copied into messages"
+	has := func(transport string) bool {
+		return slices.ContainsFunc(strings.Split(names, ", "), func(name string) bool { return name == transport || strings.HasPrefix(name, transport+" ") })
 	}
-	return strings.Join(all, ", or "), rdma && all != nil
+	var all []string
+	ofi, verbs := has("ofi"), has("verbs")
+	if has("tcp") || !ofi && !verbs {
+		all = append(all, byTCP)
+	}
+	if ofi {
+		all = append(all, byOFI)
+	}
+	rdma = all == nil
+	if verbs {
+		all = append(all, byRDMA)
+	}
+	return strings.Join(all, ", or "), rdma
 }
 
 // wires names the transports of the links, and this host's interfaces that they use: "tcp eth0".
