@@ -165,6 +165,9 @@ func New(r *Rail, find func(addr uintptr, n int) *register.Claim) (*Conn, []byte
 	}
 	e.conns[c.id] = c
 	e.mu.Unlock()
+	if err := e.more(); err != nil {
+		e.broke(err)
+	}
 	a := make([]byte, AddressSize)
 	binary.LittleEndian.PutUint64(a, c.mine)
 	binary.LittleEndian.PutUint16(a[8:], uint16(len(name)))

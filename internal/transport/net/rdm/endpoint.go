@@ -25,11 +25,11 @@ import (
 )
 
 const (
-	prefixBytes = 24                                                        // of a message, before the frames
-	slotBytes   = (prefixBytes + frame.HeaderSize + frame.Short + 63) &^ 63 // a whole number of cache lines; ofi_rxm cuts longer ones into several
+	prefixBytes = 24       // of a message, before the frames
+	slotBytes   = 16 << 10 // what ofi_rxm sends at once; it cuts longer ones into several
 
 	under    = 1 << 13 // operations that an endpoint may have under way, receives included
-	receives = 512     // posted at most; further messages wait in the provider
+	receives = 512     // posted at most, as many for each connection as the peer has credits; further messages wait in the provider
 )
 
 // Rail is a domain as this process's connections share it: they are on its one endpoint. Its methods are safe for concurrent
@@ -112,15 +112,8 @@ func (r *Rail) make() (*Endpoint, error) {
 	if e.end, err = r.on.Domain.Endpoint(under); err != nil {
 		return nil, err
 	}
-	n := min(receives, d.Receives)
-	if e.slots, err = e.lay(n); err == nil {
-		ids := make([]uint32, n)
-		for i := range ids {
-			ids[i] = uint32(i)
-		}
-		err = e.again(ids)
-	}
-	if err == nil {
+	e.most = min(receives, d.Receives)
+	if e.slots, err = e.lay(e.most); err == nil {
 		e.unwatch, err = r.watch(e.end.FD(), e.ready, e.may)
 	}
 	if err != nil {
@@ -136,6 +129,7 @@ type Endpoint struct {
 	rma     bool  // puts may be written straight to where they go
 	any     bool  // from any memory
 	slots   slots // of receives
+	most    int   // receives
 	unwatch func()
 
 	polling sync.Mutex // held by the goroutine that takes completions
@@ -144,7 +138,8 @@ type Endpoint struct {
 	mu     sync.Mutex // guards the rest
 	conns  map[uint32]*Conn
 	news   []*Conn  // for which something has come since ready looked
-	idle   []uint32 // receives that could not be posted yet
+	made   int      // receives
+	idle   []uint32 // of these, that could not be posted yet
 	closed error
 }
 
@@ -198,6 +193,19 @@ func (e *Endpoint) over() bool {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	return e.closed != nil
+}
+
+// more posts receives for one more connection.
+func (e *Endpoint) more() error {
+	e.mu.Lock()
+	from := e.made
+	e.made = min(e.most, from+credits)
+	ids := make([]uint32, e.made-from)
+	e.mu.Unlock()
+	for i := range ids {
+		ids[i] = uint32(from + i)
+	}
+	return e.again(ids)
 }
 
 // received marks the IDs of receives; the upper half of others is the connection's, which lacks it.

@@ -161,7 +161,7 @@ func (c *Conn) words(b []byte) (n int) {
 
 // chunk makes work of the next part of a put.
 func (c *Conn) chunk(w *fabric.Work, x *sendq.Put) {
-	h, n := x.Chunk()
+	h, n := x.Chunk(slotBytes - prefixBytes - frame.HeaderSize)
 	if !x.Device {
 		b := c.slot()
 		h.Encode(b[prefixBytes:])

@@ -60,14 +60,14 @@ func (x *Put) Whole() bool { return x.Off == int(x.H.Length) && !x.Tail }
 // posted reports whether all of its chunks or messages are on their way, but for its tail.
 func (x *Put) posted() bool { return x.Off == int(x.H.Length) }
 
-// Chunk is how much the next chunk or message carries, and its head.
-func (x *Put) Chunk() (h frame.Header, n int) {
+// Chunk is how much the next chunk or message carries, and its head. A message carries up to most bytes.
+func (x *Put) Chunk(most int) (h frame.Header, n int) {
 	h, n = x.H, int(x.H.Length)-x.Off
 	switch {
 	case x.Device:
 		n = min(n, frame.MaxPayload)
-	case n > frame.Short:
-		if n = frame.Short; h.Kind == frame.Put {
+	case n > most:
+		if n = most; h.Kind == frame.Put {
 			h.Kind = frame.Part
 		}
 	}

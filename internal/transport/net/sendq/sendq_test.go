@@ -32,7 +32,7 @@ func step(t *testing.T, q *Queue, flying *[]*Put, order map[uint64][]uint64) boo
 	if x == nil {
 		return false
 	}
-	h, n := x.Chunk()
+	h, n := x.Chunk(frame.Short)
 	switch {
 	case n > 0 && x.Device:
 		require.LessOrEqual(t, n, frame.MaxPayload)

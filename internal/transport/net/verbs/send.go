@@ -155,7 +155,7 @@ func (c *Conn) plan() (n int) {
 
 // chunk makes work of the next part of a put.
 func (c *Conn) chunk(w *ib.Work, x *sendq.Put) {
-	h, n := x.Chunk()
+	h, n := x.Chunk(frame.Short)
 	if !x.Device {
 		b := c.slot()
 		h.Encode(b)
