@@ -61,6 +61,7 @@ enum { UOF_CQ_FORMAT_DATA = 3 };
 enum { UOF_SOCKADDR_IN = 2, UOF_SOCKADDR_IN6 = 3 };
 enum { UOF_GETWAIT = 5, UOF_ENABLE = 6 };
 enum { UOF_LINK_DOWN = 1 };
+#define UOF_ORDER_SAW (1ULL << 7)
 enum { UOF_UINT64 = 7 };
 enum { UOF_SUM = 2, UOF_CSWAP = 12 };
 enum { UOF_EAVAIL = 259 };

@@ -225,7 +225,8 @@ func describe(r *C.uof_info) Description {
 		Caps:    Caps(r.caps), MRMode: MRMode(a.mr_mode), Manual: a.data_progress == C.UOF_PROGRESS_MANUAL,
 		MaxMessage: most(uint64(r.ep_attr.max_msg_size)), Inline: most(uint64(r.tx_attr.inject_size)), Work: most(uint64(r.tx_attr.size)),
 		Receives: most(uint64(r.rx_attr.size)), DataBytes: most(uint64(a.cq_data_size)), KeyBytes: most(uint64(a.mr_key_size)),
-		serial: a.threading != C.UOF_THREAD_SAFE, rdm: r.ep_attr._type == C.UOF_EP_RDM,
+		SendsLast: r.tx_attr.msg_order&C.UOF_ORDER_SAW != 0,
+		serial:    a.threading != C.UOF_THREAD_SAFE, rdm: r.ep_attr._type == C.UOF_EP_RDM,
 		asks: uint64(r.mode | r.tx_attr.mode | r.rx_attr.mode),
 	}
 	if r.src_addr != nil {

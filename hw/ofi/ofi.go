@@ -131,11 +131,12 @@ type Description struct {
 	// Address is that of the domain on IP networks. On others it is zero.
 	Address    netip.Addr
 	MaxMessage int
-	Inline     int // the longest message that an operation with [Inline] may have
-	Work       int // how many operations an endpoint may have under way to peers
-	Receives   int // how many receives it may have posted
-	DataBytes  int // how much data can come with a write ([WithData]), of 8 bytes; 0: none
-	KeyBytes   int // how long a key is, of 8 bytes at most
+	Inline     int  // the longest message that an operation with [Inline] may have
+	Work       int  // how many operations an endpoint may have under way to peers
+	Receives   int  // how many receives it may have posted
+	DataBytes  int  // how much data can come with a write ([WithData]), of 8 bytes; 0: none
+	KeyBytes   int  // how long a key is, of 8 bytes at most
+	SendsLast  bool // a message is sent behind what the endpoint has written to the peer before it (FI_ORDER_SAW)
 	// Gbits is the speed of the device's link in Gbit/s, 0 if the provider does not know. Down says that the link is.
 	Gbits float64
 	Down  bool

@@ -12,6 +12,7 @@ package rdm
 import (
 	"errors"
 	"fmt"
+	"strings"
 	"sync"
 	"unsafe"
 
@@ -105,6 +106,10 @@ func (r *Rail) make() (*Endpoint, error) {
 	d := r.on.Domain.Describe()
 	e.any = !d.MRMode.Has(fabric.MRLocal)
 	e.rma = d.Caps.Has(fabric.RMA) && d.MaxMessage >= frame.MaxPayload
+	// ofi_rxm has a connection to each peer, which ends with the first operation that fails: no message passes by a write.
+	if e.ordered = d.SendsLast && strings.HasSuffix(d.Provider, ";ofi_rxm"); !e.ordered {
+		e.write = fabric.Delivered
+	}
 	if d.MaxMessage < slotBytes {
 		return nil, fmt.Errorf("%v has messages of %d bytes, and %d are needed: %w", d, d.MaxMessage, slotBytes, fault.ErrNotSupported)
 	}
@@ -126,8 +131,10 @@ func (r *Rail) make() (*Endpoint, error) {
 type Endpoint struct {
 	rail    *Rail
 	end     *fabric.Endpoint
-	rma     bool  // puts may be written straight to where they go
-	any     bool  // from any memory
+	rma     bool // puts may be written straight to where they go
+	any     bool // from any memory
+	ordered bool // a message arrives behind what was written before it
+	write   fabric.Flag
 	slots   slots // of receives
 	most    int   // receives
 	unwatch func()

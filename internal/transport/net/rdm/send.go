@@ -42,7 +42,7 @@ func (c *Conn) Queue(h frame.Header, p unsafe.Pointer, sent *atomic.Uint64) {
 				}
 				x.Claim, x.Key = cl, uint64(all[rail].Desc())
 			}
-			x.Device, x.Tail = true, true
+			x.Device, x.Tail, x.Chases = true, true, c.end.ordered
 		}
 	}
 	x := c.queue.Add(h, p, sent, claim)
@@ -173,7 +173,7 @@ func (c *Conn) chunk(w *fabric.Work, x *sendq.Put) {
 	} else {
 		*w = fabric.Work{Op: fabric.OpWrite, Local: uint64(uintptr(x.P)) + uint64(x.Off), Length: uint64(n), Desc: fabric.Desc(x.Key),
 			Remote: x.H.Landing.Address + uint64(x.Off), Key: fabric.Key(x.H.Landing.Keys[c.Index()]),
-			Flags: fabric.Delivered}
+			Flags: c.end.write}
 		x.Off += n
 		x.Flying++
 		c.fly(w, x, n)

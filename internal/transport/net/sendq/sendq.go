@@ -21,7 +21,7 @@ type Queue struct {
 	first int    // of ends that has not been taken
 	lines []*line
 	turn  int    // of lines, who is next
-	tails []*Put // whose chunks have completed, and whose messages are to be sent
+	tails []*Put // whose messages are to be sent now
 
 	ended []*register.Claim // of puts that are over
 	count atomic.Int64
@@ -40,7 +40,8 @@ type Put struct {
 	P      unsafe.Pointer
 	Off    int               // bytes that were sent
 	Flying int               // chunks under way
-	Tail   bool              // a message has to follow once all chunks have completed
+	Tail   bool              // a message has to follow the chunks
+	Chases bool              // that message may leave as soon as all chunks are on their way; else once they have completed
 	Device bool              // the device moves it; else it goes in messages
 	Claim  *register.Claim   // of P, for the device; or nil
 	Key    uint64            // what the device calls P by
@@ -237,6 +238,9 @@ func (q *Queue) Next() *Put {
 // Posted notes that a chunk, or a message, of what Next returned is on its way: Off and Flying say so.
 func (q *Queue) Posted(x *Put) {
 	if x.posted() {
+		if x.Tail && x.Chases {
+			q.tails = append(q.tails, x)
+		}
 		x.line.next = x.after
 		q.settle(x.line)
 	}
@@ -244,13 +248,13 @@ func (q *Queue) Posted(x *Put) {
 
 // Completed notes that a chunk of x is not under way any more.
 func (q *Queue) Completed(x *Put) {
-	if x.Flying--; x.Flying == 0 && x.Tail && x.posted() {
+	if x.Flying--; x.Flying == 0 && x.Tail && !x.Chases && x.posted() {
 		q.tails = append(q.tails, x)
 	}
 	q.settle(x.line)
 }
 
-// NextTail returns a put whose chunks have completed, and whose message is to be sent now; or nil. PostedTail notes that it is
+// NextTail returns a put whose message is to be sent now; or nil. PostedTail notes that it is
 // on its way.
 func (q *Queue) NextTail() *Put {
 	if len(q.tails) == 0 {
