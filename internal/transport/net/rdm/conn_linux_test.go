@@ -46,6 +46,13 @@ func each(t *testing.T, test func(t *testing.T, i *fabric.Info)) {
 			for _, i := range infos {
 				if !i.Address.IsValid() || i.Address.Is4() {
 					test(t, i)
+					if i.SendsLast && provider == "tcp;ofi_rxm" {
+						t.Run("no order", func(t *testing.T) {
+							other := *i
+							other.SendsLast = false
+							test(t, &other)
+						})
+					}
 					return
 				}
 			}

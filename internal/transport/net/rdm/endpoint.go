@@ -4,9 +4,10 @@
 // messages.
 //
 // Providers promise little about order. So each message says its number, and the receiver handles it once it has handled all
-// before it. A put's chunks complete once they are where they go (FI_DELIVERY_COMPLETE); then a message says so. Writes do not
-// bring data to the receiver's queue of completions: tcp;ofi_rxm crashes the receiver's process if the connection ends
-// in the middle of one that does (libfabric 1.17: rxm_handle_comp_error takes the operation's context, of which it has none).
+// before it. A put's chunks complete once they are where they go (FI_DELIVERY_COMPLETE); then a message says so. Where it cannot
+// pass them, it leaves right behind them. Writes do not bring data to the receiver's queue of completions: tcp;ofi_rxm
+// crashes the receiver's process if the connection ends in the middle of one that does (libfabric 1.17:
+// rxm_handle_comp_error takes the operation's context, of which it has none).
 package rdm
 
 import (
@@ -107,9 +108,7 @@ func (r *Rail) make() (*Endpoint, error) {
 	e.any = !d.MRMode.Has(fabric.MRLocal)
 	e.rma = d.Caps.Has(fabric.RMA) && d.MaxMessage >= frame.MaxPayload
 	// ofi_rxm has a connection to each peer, which ends with the first operation that fails: no message passes by a write.
-	if e.ordered = d.SendsLast && strings.HasSuffix(d.Provider, ";ofi_rxm"); !e.ordered {
-		e.write = fabric.Delivered
-	}
+	e.ordered = d.SendsLast && strings.HasSuffix(d.Provider, ";ofi_rxm")
 	if d.MaxMessage < slotBytes {
 		return nil, fmt.Errorf("%v has messages of %d bytes, and %d are needed: %w", d, d.MaxMessage, slotBytes, fault.ErrNotSupported)
 	}
@@ -131,10 +130,9 @@ func (r *Rail) make() (*Endpoint, error) {
 type Endpoint struct {
 	rail    *Rail
 	end     *fabric.Endpoint
-	rma     bool // puts may be written straight to where they go
-	any     bool // from any memory
-	ordered bool // a message arrives behind what was written before it
-	write   fabric.Flag
+	rma     bool  // puts may be written straight to where they go
+	any     bool  // from any memory
+	ordered bool  // a message arrives behind what was written before it
 	slots   slots // of receives
 	most    int   // receives
 	unwatch func()

@@ -173,7 +173,7 @@ func (c *Conn) chunk(w *fabric.Work, x *sendq.Put) {
 	} else {
 		*w = fabric.Work{Op: fabric.OpWrite, Local: uint64(uintptr(x.P)) + uint64(x.Off), Length: uint64(n), Desc: fabric.Desc(x.Key),
 			Remote: x.H.Landing.Address + uint64(x.Off), Key: fabric.Key(x.H.Landing.Keys[c.Index()]),
-			Flags: c.end.write}
+			Flags: fabric.Delivered}
 		x.Off += n
 		x.Flying++
 		c.fly(w, x, n)
