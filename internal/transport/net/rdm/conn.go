@@ -308,7 +308,7 @@ func (c *Conn) take(one bool) (moved bool, err error) {
 			break
 		}
 	}
-	if len(c.used) > 0 && !c.closed {
+	if len(c.used) >= int(c.end.together.Load()) && !c.closed { // not each at once: somebody waits for what has come
 		if err := c.end.again(c.used); err != nil && c.wrong == nil {
 			c.wrong = err
 		}

@@ -295,6 +295,34 @@ func TestEnd(t *testing.T) {
 	})
 }
 
+// TestFewReceives: connections that share fewer receives than they could hold get all that is sent to them.
+func TestFewReceives(t *testing.T) {
+	each(t, func(t *testing.T, i *fabric.Info) {
+		few := *i
+		few.Receives = 8
+		h := newHost(t, &few)
+		var from, to []*Conn
+		var sinks []*sink
+		for range 12 {
+			a, b := pair(t, h, h)
+			defer a.Close()
+			defer b.Close()
+			s := &sink{}
+			a.Begin(&sink{}, func() bool { moved, _ := a.Receive(); return moved })
+			b.Begin(s, func() bool { moved, _ := b.Receive(); return moved })
+			from, to, sinks = append(from, a), append(to, b), append(sinks, s)
+		}
+		for round := range uint64(20) {
+			for _, c := range from {
+				c.Put(frame.Header{Kind: frame.Revoke, Comm: 1, Seq: round + 1}, nil, nil)
+			}
+			for k, s := range sinks {
+				testkit.Eventually(t, func() bool { h.poll(); _, err := to[k].Receive(); require.NoError(t, err); return len(s.told) == int(round+1) })
+			}
+		}
+	})
+}
+
 // TestEndpointCloses: where a peer may still write, or does not let what was sent complete, Close and Drop close the endpoint: its
 // other connections end and say why, nothing is written any more, and the next connection has another endpoint.
 func TestEndpointCloses(t *testing.T) {

@@ -15,6 +15,7 @@ import (
 	"fmt"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
@@ -128,14 +129,15 @@ func (r *Rail) make() (*Endpoint, error) {
 
 // Endpoint is an endpoint with the receives that its connections share.
 type Endpoint struct {
-	rail    *Rail
-	end     *fabric.Endpoint
-	rma     bool  // puts may be written straight to where they go
-	any     bool  // from any memory
-	ordered bool  // a message arrives behind what was written before it
-	slots   slots // of receives
-	most    int   // receives
-	unwatch func()
+	rail     *Rail
+	end      *fabric.Endpoint
+	rma      bool         // puts may be written straight to where they go
+	any      bool         // from any memory
+	ordered  bool         // a message arrives behind what was written before it
+	slots    slots        // of receives
+	most     int          // receives
+	together atomic.Int32 // a connection posts so many at once
+	unwatch  func()
 
 	polling sync.Mutex // held by the goroutine that takes completions
 	done    [32]fabric.Completion
@@ -205,6 +207,7 @@ func (e *Endpoint) more() error {
 	e.mu.Lock()
 	from := e.made
 	e.made = min(e.most, from+credits)
+	e.together.Store(int32(max(1, min(credits/4, e.made/(4*max(1, len(e.conns))))))) // all connections together never hold all
 	ids := make([]uint32, e.made-from)
 	e.mu.Unlock()
 	for i := range ids {
