@@ -7,6 +7,7 @@ typedef struct {
 #undef FIELD
 } ubc_driver;
 extern ubc_driver ubc;
+extern void *ubc_library; // the loaded driver
 
 // Makes ctx current, and permits calls (an allocation, say) that a capture on another thread would forbid. Forbidden
 // calls would fail, and also end that capture, which may be the user's. Returns what ubc_leave needs to restore both.

@@ -20,6 +20,12 @@
 // many as CUDA_DEVICE_MAX_CONNECTIONS says. If that is not set, this package sets it to 32, the most there are, before
 // it starts the driver. That has no effect if someone else in the process has started the driver before.
 //
+// A multicast object is memory of several devices under one address, by which the NVLink switches copy what is stored and
+// add up what is loaded (NVLink SHARP, NVLS): see Multicast. On a host that several people use, making one can take all
+// GPUs down. So only builds with tag nvls (make build NVLS=1) contain the calls that make one, and these refuse with
+// hw.ErrNotSupported unless UBCOLL_NVLS is on and NCCL_NVLS_ENABLE is not 0, or the loaded driver is the emulated one of
+// this project's tests, which a symbol of its own tells. HaveMulticast says which.
+//
 // Errors of the driver have type *Error. They wrap hw.ErrNotSupported if this device or driver cannot do the call,
 // fault.ErrLimit if memory ran out, and fault.ErrArgument and fault.ErrClosed for these causes. In builds without cgo
 // or not for 64-bit Linux, every call returns an error that wraps hw.ErrNotSupported.
@@ -27,6 +33,9 @@ package cuda
 
 import (
 	"fmt"
+	"strconv"
+	"strings"
+	"sync"
 
 	"github.com/ubcoll/ubcoll/fault"
 	"github.com/ubcoll/ubcoll/hw"
@@ -64,7 +73,7 @@ type Info struct {
 	DirectRDMAVMM bool // also memory made by Create
 	DMABuf        bool // its memory can be exported as a dma-buf
 	HostAtomics   bool // the link to the host carries atomic operations
-	Multicast     bool // multicast objects can be made; this package makes none
+	Multicast     bool // it can be in multicast objects; whether this build can make some: HaveMulticast
 	MPS           bool // NVIDIA's MPS lets processes run on it at the same time; drivers before CUDA 12.3 do not tell
 }
 
@@ -122,6 +131,76 @@ type Memory struct {
 // Each is one reference, which Release gives back. The memory is freed with the last reference and mapping, in all
 // processes.
 type Allocation uint64
+
+// Multicast is a multicast object, as one device sees it: a reference to it, and what this device has bound and mapped.
+// CreateMulticast and ImportMulticast make one, in builds with tag nvls. Ranks with a device each go through these steps,
+// each of them local, and meet where it says so:
+//
+//  1. one rank: CreateMulticast, Export; the others: ImportMulticast
+//  2. AddDevice; all meet
+//  3. Bind or BindAddr of memory at equal offsets, Map; all meet
+//  4. kernels use the address
+//  5. all meet; Unmap, Unbind, Close, and then the memory may be freed
+//
+// Who fails, or learns in a meeting that another rank did, goes back by step 5. At each offset a device has one piece of
+// memory bound at a time. Its methods may be called from any goroutine, and go one after the other.
+type Multicast struct {
+	c       *Context // nil once closed
+	h       uint64
+	devices int
+	size    int
+	grain   int // the least granularity
+
+	mu     sync.Mutex
+	added  bool
+	bound  []extent
+	at     Addr // addresses that are reserved for it; 0 for none
+	mapped bool
+}
+
+// extent is a range of a multicast object with memory.
+type extent struct{ at, n int }
+
+// bindable returns why n bytes, from byte from of some memory on, cannot be bound at offset at, or nil.
+func (m *Multicast) bindable(at, from, n int) error {
+	if n <= 0 || at < 0 || from < 0 || at%m.grain != 0 || from%m.grain != 0 || n%m.grain != 0 || n > m.size || at > m.size-n {
+		return fmt.Errorf("multicast object of %d bytes: bind %d bytes from %#x at %d: multiples of %d fit: %w", m.size, n, from, at,
+			m.grain, fault.ErrArgument)
+	}
+	for _, b := range m.bound {
+		if at < b.at+b.n && b.at < at+n {
+			return fmt.Errorf("multicast object: bind %d bytes at %d: memory is bound from %d to %d: %w", n, at, b.at, b.at+b.n,
+				fault.ErrInUse)
+		}
+	}
+	return nil
+}
+
+// teamOf refuses numbers of devices and bytes that no multicast object can have.
+func teamOf(devices, n int) error {
+	if devices < 1 || devices > 1<<16 || n <= 0 {
+		return fmt.Errorf("multicast object of %d bytes for %d devices: %w", n, devices, fault.ErrArgument)
+	}
+	return nil
+}
+
+var errMulticastBuild = fmt.Errorf("this build has no multicast (make build NVLS=1, or -tags nvls, makes one that has): %w",
+	hw.ErrNotSupported)
+
+// multicastPermitted returns why multicast objects may not be made, or nil: ours is UBCOLL_NVLS, theirs
+// NCCL_NVLS_ENABLE, by which operators of a host forbid them.
+func multicastPermitted(emulated bool, ours, theirs string) error {
+	if emulated {
+		return nil
+	}
+	if ours != "on" {
+		return fmt.Errorf("multicast is off unless UBCOLL_NVLS=on: %w", hw.ErrNotSupported)
+	}
+	if n, err := strconv.ParseInt(strings.TrimSpace(theirs), 0, 64); theirs != "" && (err != nil || n == 0) {
+		return fmt.Errorf("NCCL_NVLS_ENABLE=%s forbids multicast: %w", theirs, hw.ErrNotSupported)
+	}
+	return nil
+}
 
 // IPCHandle names memory, made by Alloc (or the runtime's cudaMalloc), for other processes of this host.
 type IPCHandle [64]byte

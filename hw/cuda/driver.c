@@ -8,6 +8,7 @@
 #include <stdlib.h>
 
 ubc_driver ubc;
+void *ubc_library;
 
 int ubc_load(const char *path, char *why, size_t len, const char **missing) {
 	dlerror();
@@ -16,7 +17,7 @@ int ubc_load(const char *path, char *why, size_t len, const char **missing) {
 		snprintf(why, len, "%s", dlerror());
 		return 0;
 	}
-	// The driver is never unloaded: it would not survive that.
+	ubc_library = lib; // never unloaded: the driver would not survive that
 #define LOAD(name, params) \
 	if (!(*(void **)&ubc.name = dlsym(lib, #name))) { \
 		*missing = #name; \

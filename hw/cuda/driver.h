@@ -180,7 +180,8 @@ enum {
 #define UBC_PARAM_SIZE ((void *)2)
 
 // Every call: its name and parameters. Handles (CUcontext, CUstream, ...) and CUdeviceptr are uintptr_t here. All calls
-// return CUresult, an int. No call that makes a multicast object may be in this list.
+// return CUresult, an int. Those about multicast objects are in
+// multicast.h.
 #define UBC_CALLS(X) \
 	X(cuInit, (unsigned flags)) \
 	X(cuDriverGetVersion, (int *version)) \
@@ -308,7 +309,7 @@ ubc_result ubc_release(int ordinal);
 	X(ubc_retain_handle, (uintptr_t ctx, uintptr_t p), cuMemRetainAllocationHandle, &r.a, (void *)p) \
 	X(ubc_import, (uintptr_t ctx, int fd), cuMemImportFromShareableHandle, &r.a, (void *)(uintptr_t)fd, \
 		UBC_HANDLE_POSIX_FD) \
-	X(ubc_reserve, (uintptr_t ctx, size_t n), cuMemAddressReserve, &r.a, n, 0, 0, 0) \
+	X(ubc_reserve, (uintptr_t ctx, size_t n, size_t align), cuMemAddressReserve, &r.a, n, align, 0, 0) \
 	X(ubc_unreserve, (uintptr_t ctx, uintptr_t p, size_t n), cuMemAddressFree, p, n) \
 	X(ubc_map, (uintptr_t ctx, uintptr_t p, size_t n, uint64_t h), cuMemMap, p, n, 0, h, 0) \
 	X(ubc_unmap, (uintptr_t ctx, uintptr_t p, size_t n), cuMemUnmap, p, n) \
@@ -352,6 +353,18 @@ ubc_result ubc_graph_launch(uintptr_t ctx, uintptr_t g, uintptr_t s);
 ubc_result ubc_graph_set(uintptr_t ctx, uintptr_t g, uintptr_t node, uintptr_t f, unsigned grid, unsigned block,
 	unsigned shared, const uint8_t *params, size_t n);
 ubc_result ubc_graph_destroy(uintptr_t ctx, uintptr_t g, uintptr_t kept);
+
+// Multicast objects, in builds with tag nvls. ubc_multicast_load returns 1 if the driver has the calls, 0 with the missing
+// one if it has not, and -1 in other builds; whether the driver is the emulated one is told in either of the first cases.
+int ubc_multicast_load(const char **missing, int *emulated);
+#define UBC_MULTICAST_SHIMS(X) \
+	X(ubc_multicast_granularity, (uintptr_t ctx, unsigned devices, size_t n)) /* a: least, b: for speed */ \
+	X(ubc_multicast_create, (uintptr_t ctx, unsigned devices, size_t n)) \
+	X(ubc_multicast_add, (uintptr_t ctx, uint64_t h, int ordinal)) \
+	X(ubc_multicast_bind, (uintptr_t ctx, uint64_t h, size_t at, uint64_t memory, size_t from, size_t n)) \
+	X(ubc_multicast_bind_addr, (uintptr_t ctx, uint64_t h, size_t at, uintptr_t p, size_t n)) \
+	X(ubc_multicast_unbind, (uintptr_t ctx, uint64_t h, int ordinal, size_t at, size_t n))
+UBC_MULTICAST_SHIMS(UBC_DECLARE)
 
 ubc_result ubc_module_load(uintptr_t ctx, const char *ptx, char *log, size_t len);
 ubc_result ubc_function(uintptr_t ctx, uintptr_t m, const char *name, int *threads, int *registers);

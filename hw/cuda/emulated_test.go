@@ -21,10 +21,10 @@ func TestEmulated(t *testing.T) {
 	}
 	lib := filepath.Join(emulated.Library(t), "libcuda.so.1")
 	skip := strings.Join([]string{
-		"TestEmulated", "TestFake", "TestProbe", "TestParity", "TestAbsent", // about no GPU, or an absent one
+		"TestEmulated", "TestFake", "TestMulticastFake", "TestProbe", "TestParity", "TestAbsent", // about no GPU, or an absent one
 		"TestModuleErrors/instruction", // the emulated driver does not read PTX
 	}, "|")
-	out := other(t, lib, []string{"UBCOLL_REQUIRE=cuda"}, "-test.run=^Test", "-test.skip="+skip, "-test.v")
+	out := other(t, lib, []string{"UBCOLL_REQUIRE=cuda", "UBCOLL_EMULATE_DEVICES=8"}, "-test.run=^Test", "-test.skip="+skip, "-test.v")
 	require.NotContains(t, out, "--- SKIP")
 	for _, name := range []string{"TestGraph", "TestTwoDevices/ipc_in_another_process", "TestNoLeaks", "TestBrokenContext"} {
 		require.Contains(t, out, "--- PASS: "+name)

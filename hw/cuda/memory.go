@@ -187,10 +187,18 @@ func (c *Context) Import(fd int) (Allocation, error) {
 
 // Reserve reserves n bytes of addresses, without memory, until Unreserve.
 func (c *Context) Reserve(n int) (Addr, error) {
+	return c.ReserveAligned(n, 0)
+}
+
+// ReserveAligned is Reserve for an address that is a multiple of align, a power of two; 0 is the driver's choice.
+func (c *Context) ReserveAligned(n, align int) (Addr, error) {
 	if err := size("addresses", n); err != nil {
 		return 0, err
 	}
-	r := C.ubc_reserve(C.uintptr_t(c.h), C.size_t(n))
+	if align < 0 || align&(align-1) != 0 {
+		return 0, fmt.Errorf("addresses at multiples of %d, which is no power of two: %w", align, fault.ErrArgument)
+	}
+	r := C.ubc_reserve(C.uintptr_t(c.h), C.size_t(n), C.size_t(align))
 	if err := check(r); err != nil {
 		return 0, fmt.Errorf("addresses for %d bytes: %w", n, err)
 	}

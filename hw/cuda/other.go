@@ -103,6 +103,47 @@ func (c *Context) Unmap(a Addr, n int) error { return errOther }
 // Access is not supported here.
 func (c *Context) Access(a Addr, n int, d hw.Device) error { return errOther }
 
+// ReserveAligned is not supported here.
+func (c *Context) ReserveAligned(n, align int) (Addr, error) { return 0, errOther }
+
+// HaveMulticast says that CUDA is not supported here.
+func HaveMulticast() hw.Probe { return hw.Probe{Name: "NVLS", Err: errOther} }
+
+// MulticastGranularity is not supported here.
+func (c *Context) MulticastGranularity(devices, n int) (least, best int, err error) {
+	return 0, 0, errOther
+}
+
+// CreateMulticast is not supported here.
+func (c *Context) CreateMulticast(devices, n int) (*Multicast, error) { return nil, errOther }
+
+// ImportMulticast is not supported here.
+func (c *Context) ImportMulticast(fd, devices, n int) (*Multicast, error) { return nil, errOther }
+
+// Export is not supported here.
+func (m *Multicast) Export() (fd int, err error) { return 0, errOther }
+
+// AddDevice is not supported here.
+func (m *Multicast) AddDevice() error { return errOther }
+
+// Bind is not supported here.
+func (m *Multicast) Bind(at int, a Allocation, from, n int) error { return errOther }
+
+// BindAddr is not supported here.
+func (m *Multicast) BindAddr(at int, p Addr, n int) error { return errOther }
+
+// Unbind is not supported here.
+func (m *Multicast) Unbind(at, n int) error { return errOther }
+
+// Map is not supported here.
+func (m *Multicast) Map() (Addr, error) { return 0, errOther }
+
+// Unmap is not supported here.
+func (m *Multicast) Unmap() error { return errOther }
+
+// Close is not supported here.
+func (m *Multicast) Close() error { return errOther }
+
 // NewStream is not supported here.
 func (c *Context) NewStream() (*Stream, error) { return nil, errOther }
 

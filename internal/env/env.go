@@ -104,6 +104,9 @@ var (
 	CUDA = define(Info{Name: "UBCOLL_CUDA", Kind: "auto|share|off", Default: "auto", JobWide: true,
 		Doc: "Whether ranks use CUDA devices: auto, where each has one; share, where they may share them. Open then takes 10 MiB of each (8 ranks: 20) for a rank, beside what the driver takes for a process, and longer."},
 		choice("auto", "share", "off"))
+	NVLS = define(Info{Name: "UBCOLL_NVLS", Kind: "off|on", Default: "off", JobWide: true,
+		Doc: "Whether multicast objects may be made on GPUs (NVLS), in builds with tag nvls and unless NCCL_NVLS_ENABLE is 0; memory of Alloc on GPUs is then rounded to what can be bound to one. Never on a host that others use without its operator's leave."},
+		choice("off", "on"))
 	CPU = define(Info{Name: "UBCOLL_CPU", Kind: "avx512|avx2|neon|portable|go",
 		Doc: "The instructions that reductions on host memory use; empty takes the best that this machine has."},
 		choice("avx512", "avx2", "neon", "portable", "go"))

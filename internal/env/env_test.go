@@ -80,7 +80,7 @@ func TestJobWide(t *testing.T) {
 	a, err := JobWide()
 	require.NoError(t, err)
 	require.Equal(t, map[string]string{"UBCOLL_TIMEOUT": "10m0s", "UBCOLL_NET_TIMEOUT": "5s", "UBCOLL_REGISTER": "auto", "UBCOLL_PIN": "auto", "UBCOLL_ALGO": "",
-		"UBCOLL_CUDA": "auto"}, a)
+		"UBCOLL_CUDA": "auto", "UBCOLL_NVLS": "off"}, a)
 
 	t.Setenv("UBCOLL_REGISTER", "sometimes")
 	_, err = JobWide()
@@ -95,7 +95,7 @@ func TestValidate(t *testing.T) {
 	require.NoError(t, Validate())
 	t.Setenv("NTHREADS", "many")
 	require.NoError(t, Validate())
-	bad := []string{"UBCOLL_TIMEOUT", "UBCOLL_REGISTER", "UBCOLL_PIN", "UBCOLL_CUDA", "UBCOLL_MAX_REGIONS", "UBCOLL_MAX_PINNED",
+	bad := []string{"UBCOLL_TIMEOUT", "UBCOLL_REGISTER", "UBCOLL_PIN", "UBCOLL_CUDA", "UBCOLL_NVLS", "UBCOLL_MAX_REGIONS", "UBCOLL_MAX_PINNED",
 		"UBCOLL_IB", "UBCOLL_OFI", "UBCOLL_IB_PCI_RELAXED_ORDERING", "UBCOLL_LOG", "UBCOLL_ALGO", "UBCOLL_CPU", "UBCOLL_PORTS", "UBCOLL_REQUIRE", "UBCOLL_RANKS_PER_PROCESS"}
 	for _, name := range bad {
 		t.Setenv(name, "sometimes")

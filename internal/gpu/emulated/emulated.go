@@ -23,6 +23,14 @@
 //
 // TestQueues, TestWaits and TestReturns show this, on a real device where there is one.
 //
+// Multicast objects follow the rules of the driver's documentation, which no real device was asked about: binding and
+// mapping wait until all devices are added; a device binds memory of its own, made by cuMemCreate, at multiples of the
+// granularity, one piece at each offset; only devices of the object get access. Where the documentation says "undefined",
+// calls fail here: to unbind other numbers than were bound, to free memory or release the last reference to the object
+// while something is bound, to add a device twice. Copies and fills to a multicast address store to the memory of all
+// devices; kernels store and reduce by emu_multimem_st and emu_multimem_ld_reduce (testdata/fiber.h), and fault by plain
+// loads and stores there, or where not every device has memory bound. Copies from a multicast address fault.
+//
 // It can show that the logic of the kernels, and of everything above them, is right in whatever order threads and ranks
 // run, because fibers take turns at random; that errors of the driver are handled; that nobody touches freed memory,
 // because that faults. It says nothing about the speed of a GPU, about its memory ordering (the host's is stricter), or
@@ -38,6 +46,11 @@
 //	                                    that its .minnctapersm says, and waits until there is so much
 //	UBCOLL_EMULATE_ATOMICS=1            whether devices report atomic operations on each other's memory
 //	UBCOLL_EMULATE_MPS=0                whether devices report that NVIDIA's MPS lets processes share them
+//	UBCOLL_EMULATE_MULTICAST=1          whether devices have multicast
+//	UBCOLL_EMULATE_MULTICAST_GRANULARITY=2097152  the least one, a power of two from 2 MiB on; twice that is for speed
+//	UBCOLL_EMULATE_MULTICAST_WAIT=10000 milliseconds for which binding and mapping wait for the other devices; a real
+//	                                    driver waits for ever
+//	UBCOLL_EMULATE_COUNT=FILE           each call first writes there how many objects the process has: see Count
 //	UBCOLL_EMULATE_SEED=1               order of turns; repeatable as far as the threads and processes are
 //	UBCOLL_EMULATE_FAIL=cuMemCreate:3   makes the third such call in the process after the variable was set fail, as out
 //	                                    of memory or unknown; "cuMemMap:1=1,cuEventRecord" makes two calls fail, the

@@ -1,6 +1,10 @@
 package emulated
 
 import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -43,6 +47,43 @@ func Only(t testing.TB) {
 		t.Skip("this cannot be made to happen on a real device")
 	}
 }
+
+// Count returns how many objects of virtual memory management this process has in the emulated driver, by kind:
+// "handles" of memory and multicast objects, ranges "mapped" and "reserved", references to "multicast" objects, and
+// what is "bound" to those. It skips the test on a real device, which does not tell.
+func Count(t testing.TB) map[string]int {
+	t.Helper()
+	Only(t)
+	return CountOf(t)
+}
+
+// CountOf is Count for a process that has the emulated driver without Main.
+func CountOf(t testing.TB) map[string]int {
+	t.Helper()
+	name := filepath.Join(t.TempDir(), "count")
+	old, was := os.LookupEnv(counting)
+	require.NoError(t, os.Setenv(counting, name))
+	_, err := cuda.Inspect(0)
+	if was {
+		os.Setenv(counting, old)
+	} else {
+		os.Unsetenv(counting)
+	}
+	require.NoError(t, err)
+	b, err := os.ReadFile(name)
+	require.NoError(t, err)
+	all := map[string]int{}
+	for line := range strings.Lines(string(b)) {
+		var kind string
+		var n int
+		_, err := fmt.Sscan(line, &kind, &n)
+		require.NoError(t, err)
+		all[kind] = n
+	}
+	return all
+}
+
+const counting = "UBCOLL_EMULATE_COUNT"
 
 // Used returns how many bytes of the device's memory this process uses. Only the emulated driver knows; else it is 0.
 func Used(t testing.TB, ctx *cuda.Context) int {

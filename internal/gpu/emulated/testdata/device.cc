@@ -103,7 +103,9 @@ static const struct {
 	{712, "CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED", "part or all of the requested memory range is already mapped"},
 	{713, "CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED", "pointer does not correspond to a registered memory region"},
 	{719, "CUDA_ERROR_LAUNCH_FAILED", "unspecified launch failure"},
+	{800, "CUDA_ERROR_NOT_PERMITTED", "operation not permitted"},
 	{801, "CUDA_ERROR_NOT_SUPPORTED", "operation not supported"},
+	{802, "CUDA_ERROR_SYSTEM_NOT_READY", "system not yet initialized"},
 	{900, "CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED", "operation not permitted when stream is capturing"},
 	{901, "CUDA_ERROR_STREAM_CAPTURE_INVALIDATED", "operation failed due to a previous error during capture"},
 	{902, "CUDA_ERROR_STREAM_CAPTURE_MERGE", "operation would result in a merge of separate capture sequences"},
@@ -197,6 +199,7 @@ int cuDeviceGetAttribute(int *value, int attribute, int device) {
 	case UBC_ATTR_SHARED_OPTIN: *value = shared_most; break;
 	case UBC_ATTR_VMM: *value = 1; break;
 	case UBC_ATTR_POSIX_FD: *value = 1; break;
+	case UBC_ATTR_MULTICAST: *value = number("UBCOLL_EMULATE_MULTICAST", 1) != 0; break;
 	case UBC_ATTR_MPS: *value = number("UBCOLL_EMULATE_MPS", 0); break;
 	default: *value = 0;
 	}

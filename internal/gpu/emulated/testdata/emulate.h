@@ -17,9 +17,10 @@
 
 #define _Static_assert static_assert
 extern "C" {
-#include "../../../../hw/cuda/driver.h"
+#include "../../../../hw/cuda/multicast.h"
 #define DECLARE(name, params) int name params;
 UBC_CALLS(DECLARE)
+UBC_MULTICAST_CALLS(DECLARE)
 #undef DECLARE
 }
 
@@ -102,12 +103,14 @@ bool room_counts(void); // whether kernels of a device share its multiprocessors
 
 // Checks at the beginning of a call: failures by UBCOLL_EMULATE_FAIL, and that the current context is intact.
 int injected(const char *name);
+void count_objects(void); // by UBCOLL_EMULATE_COUNT
 int current(device **d);
 
 // BEGIN begins a call that needs a context, START one that needs none. Both take the lock.
 #define START(name) \
 	queue_taken_before = queues_taken; \
 	std::unique_lock<std::mutex> locked(lock); \
+	count_objects(); \
 	if (int code = injected(name)) \
 		return code
 #define BEGIN(name) \

@@ -11,6 +11,10 @@ void emu_sync(void);                    // a barrier of the block's threads
 void emu_yield(void);                   // lets others run: in every loop that polls, and wherever interleaving matters
 uint64_t emu_now(void);                 // nanoseconds
 void *emu_shared(int id, size_t bytes); // the block's shared object of that number, zeroed when the block starts
+// Accesses to multicast addresses, of 4, 8 or 16 aligned bytes. combine adds what the next device has to the sum; it and
+// the values have whatever type the caller means.
+void emu_multimem_st(void *p, const void *value, size_t n);
+void emu_multimem_ld_reduce(const void *p, void *value, size_t n, void (*combine)(void *sum, const void *x));
 }
 
 // A kernel for emu_run, and its result.

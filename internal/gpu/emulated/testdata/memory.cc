@@ -1,6 +1,6 @@
 // Memory of cuMemAlloc and of the host. A device's memory is memory files (memfd), mapped at addresses of a reserved
 // range; unmapped addresses there fault.
-#include "memory.h"
+#include "multicast.h"
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -17,7 +17,7 @@ std::map<uintptr_t, size_t> &reserved = *new std::map<uintptr_t, size_t>;
 // Addresses come from one range, lowest first, so that they are soon reused, as with the driver.
 static std::map<uintptr_t, size_t> &unused = *new std::map<uintptr_t, size_t>;
 
-uintptr_t take_addresses(size_t n) {
+uintptr_t take_addresses(size_t n, size_t align) {
 	static bool first = true;
 	if (first) {
 		first = false;
@@ -31,15 +31,17 @@ uintptr_t take_addresses(size_t n) {
 		}
 	}
 	n = round_up(n + page, granularity); // leaves at least a page that faults
-	for (auto i = unused.begin(); i != unused.end(); ++i)
-		if (i->second >= n) {
-			uintptr_t p = i->first;
-			size_t left = i->second - n;
-			unused.erase(i);
-			if (left)
-				unused[p + n] = left;
-			return p;
-		}
+	for (auto i = unused.begin(); i != unused.end(); ++i) {
+		uintptr_t from = i->first, to = from + i->second, p = round_up(from, align);
+		if (p > to || to - p < n)
+			continue;
+		unused.erase(i);
+		if (p > from)
+			unused[from] = p - from;
+		if (to > p + n)
+			unused[p + n] = to - (p + n);
+		return p;
+	}
 	return 0;
 }
 
@@ -81,7 +83,7 @@ mapping *find(uintptr_t p) {
 
 bool file_of(uintptr_t p, size_t n, int *fd, size_t *offset) {
 	mapping *m = find(p);
-	if (!m || m->what == REGISTERED || n > m->at + m->size - p)
+	if (!m || m->what == REGISTERED || m->m->of || n > m->at + m->size - p)
 		return false;
 	if (fd) {
 		*fd = m->m->fd;
@@ -261,7 +263,7 @@ int cuPointerGetAttributes(unsigned n, const int *attributes, void **values, uin
 		case UBC_PTR_MEMORY_TYPE: v = !m ? 0 : host ? UBC_MEMORY_HOST : UBC_MEMORY_DEVICE, bytes = 4; break;
 		case UBC_PTR_BUFFER_ID: v = m ? m->id : 0; break;
 		case UBC_PTR_MANAGED: bytes = 1; break;
-		case UBC_PTR_DEVICE: v = !m ? -2 : host ? m->d->index : m->m->owner, bytes = 4; break;
+		case UBC_PTR_DEVICE: v = !m ? -2 : host || m->m->of ? m->d->index : m->m->owner, bytes = 4; break;
 		case UBC_PTR_LEGACY_IPC: v = m && m->what == LINEAR, bytes = 1; break;
 		case UBC_PTR_RANGE_START:
 		case UBC_PTR_RANGE_SIZE: {

@@ -5,19 +5,28 @@
 #include <sys/types.h>
 #include <unistd.h>
 
-// physical is memory without an address. Its bytes count as used in the process that made it.
+// physical is memory without an address, or a multicast object. The bytes of memory count as used in the process that
+// made it.
+struct team;
+void close_team(team *t);
 struct physical {
 	int fd;
 	size_t size;
 	int owner; // device
 	bool made_here, exportable;
+	team *of = nullptr;                              // of a multicast object
+	std::map<int, std::shared_ptr<physical>> bound = {}; // by this reference to it: memory, by slot
+	int bindings = 0;                                // of memory, by this process
 	~physical() {
 		close(fd);
 		if (made_here)
 			device_at(owner)->used -= size;
+		if (of)
+			close_team(of);
 	}
 };
 typedef std::shared_ptr<physical> memory;
+extern std::map<uint64_t, memory> &handles; // of cuMemCreate and so on
 
 enum kind { LINEAR, MAPPED, OPENED, REGISTERED }; // cuMemAlloc, cuMemMap, cuIpcOpenMemHandle, cuMemHostRegister
 
@@ -41,7 +50,7 @@ mapping &add(kind what, uintptr_t at, size_t size, device *d, memory m);
 void drop(mapping *m); // also gives back its addresses
 
 size_t round_up(size_t n, size_t to);
-uintptr_t take_addresses(size_t n); // 0 if there are none
+uintptr_t take_addresses(size_t n, size_t align = granularity); // 0 if there are none
 void give_addresses(uintptr_t p, size_t n);
 bool show(uintptr_t p, size_t n, const memory &m); // maps the memory there, readable and writable
 void hide(uintptr_t p, size_t n);                  // makes the addresses fault

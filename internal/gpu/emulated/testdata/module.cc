@@ -1,7 +1,7 @@
 // Libraries and launches. Of the PTX, only its version and the names of its kernels are read. The kernels are in two
 // tables: the kernels' source compiled for the host, and the tests' own kernels.
 #include "../../kernels/src/abi.h"
-#include "emulate.h"
+#include "multicast.h"
 #include "fiber.h"
 #include <stdio.h>
 #include <stdlib.h>
@@ -268,6 +268,7 @@ static void run(device *d, const emulated_kernel *k, const std::vector<char> &pa
 	emu_kernel e = {k->name, k->f, params.data(), blocks, threads, resident, broken, d};
 	if (r.all)
 		e.place = place, e.leave = leave, e.place_arg = &r;
+	running = d;
 	switch (emu_run(e)) {
 	case EMU_FAULT: d->error = ILLEGAL_ADDRESS; break;
 	case EMU_TRAP: d->error = LAUNCH_FAILED; break;

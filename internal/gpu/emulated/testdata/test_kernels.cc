@@ -24,4 +24,28 @@ static void wait(const void *params) {
 
 static void none(const void *) {}
 
-const emulated_kernel test_kernels[] = {{"add", add}, {"wait", wait}, {"none", none}, {0, 0}};
+// Multicast: dst or src is a multicast address.
+struct multimem {
+	uintptr_t dst, src;
+	uint32_t n; // words
+};
+
+static void multimem_st(const void *params) {
+	multimem const &a = *(const multimem *)params;
+	for (uint32_t i = emu_block() * emu_threads() + emu_thread(); i < a.n; i += emu_blocks() * emu_threads()) {
+		emu_multimem_st((uint32_t *)a.dst + i, (const uint32_t *)a.src + i, 4);
+		emu_yield();
+	}
+}
+
+static void multimem_ld_reduce(const void *params) {
+	multimem const &a = *(const multimem *)params;
+	for (uint32_t i = emu_block() * emu_threads() + emu_thread(); i < a.n; i += emu_blocks() * emu_threads()) {
+		emu_multimem_ld_reduce((const uint32_t *)a.src + i, (uint32_t *)a.dst + i, 4,
+			[](void *sum, const void *x) { *(uint32_t *)sum += *(const uint32_t *)x; });
+		emu_yield();
+	}
+}
+
+const emulated_kernel test_kernels[] = {{"multimem_st", multimem_st}, {"multimem_ld_reduce", multimem_ld_reduce},
+	{"add", add}, {"wait", wait}, {"none", none}, {0, 0}};

@@ -1,11 +1,11 @@
 // Memory of other processes, and memory that is separate from its addresses: legacy IPC and virtual memory management.
-#include "memory.h"
+#include "multicast.h"
 #include <fcntl.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/stat.h>
 
-static std::map<uint64_t, memory> &handles = *new std::map<uint64_t, memory>;
+std::map<uint64_t, memory> &handles = *new std::map<uint64_t, memory>;
 
 // The content of a ubc_ipc.
 struct ipc {
@@ -102,7 +102,11 @@ int cuMemCreate(uint64_t *h, size_t n, const ubc_prop *prop, uint64_t flags) {
 
 int cuMemRelease(uint64_t h) {
 	START("cuMemRelease");
-	return handles.erase(h) ? 0 : INVALID_VALUE;
+	auto m = handles.find(h);
+	if (m == handles.end() || !may_go(m->second, "cuMemRelease"))
+		return INVALID_VALUE;
+	handles.erase(m);
+	return 0;
 }
 
 int cuMemRetainAllocationHandle(uint64_t *h, void *p) {
@@ -131,11 +135,19 @@ int cuMemImportFromShareableHandle(uint64_t *h, void *fd, int type) {
 	int owner;
 	size_t size;
 	ino_t inode;
-	if (type != UBC_HANDLE_POSIX_FD || !ours((int)(intptr_t)fd, &owner, &size, &inode))
+	team *t = 0;
+	if (type != UBC_HANDLE_POSIX_FD || (!ours((int)(intptr_t)fd, &owner, &size, &inode) && !(t = open_team((int)(intptr_t)fd))))
 		return INVALID_VALUE;
 	int copy = fcntl((int)(intptr_t)fd, F_DUPFD_CLOEXEC, 0);
-	if (copy < 0)
+	if (copy < 0) {
+		if (t)
+			close_team(t);
 		return UNKNOWN;
+	}
+	if (t) {
+		handles[*h = new_handle()] = memory(new physical{copy, team_size(t), 0, false, true, t});
+		return 0;
+	}
 	handles[*h = new_handle()] = memory(new physical{copy, size, owner, false, true});
 	return 0;
 }
@@ -143,9 +155,9 @@ int cuMemImportFromShareableHandle(uint64_t *h, void *fd, int type) {
 int cuMemAddressReserve(uintptr_t *p, size_t n, size_t align, uintptr_t at, uint64_t flags) {
 	START("cuMemAddressReserve");
 	(void)at; // only a hint
-	if (!n || n % granularity || align > granularity || flags)
+	if (!n || n % granularity || align & (align - 1) || flags)
 		return INVALID_VALUE;
-	if (!(*p = take_addresses(n)))
+	if (!(*p = take_addresses(n, std::max(align, granularity))))
 		return OUT_OF_MEMORY;
 	reserved[*p] = n;
 	return 0;
@@ -188,6 +200,13 @@ int cuMemAddressFree(uintptr_t p, size_t n) {
 int cuMemMap(uintptr_t p, size_t n, size_t offset, uint64_t h, uint64_t flags) {
 	BEGIN("cuMemMap");
 	auto m = handles.find(h);
+	if (m != handles.end() && m->second->of) {
+		if (p % multicast_granularity() || n % multicast_granularity())
+			return INVALID_VALUE;
+		if (int code = await_team(locked, m->second))
+			return code;
+		m = handles.find(h);
+	}
 	if (m == handles.end() || offset || flags || !n || n % granularity || p % granularity || n > m->second->size ||
 		!is_reserved(p, n))
 		return INVALID_VALUE;
@@ -201,6 +220,12 @@ int cuMemUnmap(uintptr_t p, size_t n) {
 	BEGIN("cuMemUnmap");
 	if (!n || !is_reserved(p, n) || !covered(p, n, false))
 		return INVALID_VALUE;
+	for (auto m = mappings.lower_bound(p); m != mappings.end() && m->first < p + n; ++m)
+		if (!m->second.m->of && !may_go(m->second.m, "cuMemUnmap"))
+			return INVALID_VALUE;
+	for (auto m = mappings.lower_bound(p); m != mappings.end() && m->first < p + n; ++m)
+		if (m->second.m->of)
+			forget_windows(m->second.m.get());
 	hide(p, n);
 	mappings.erase(mappings.lower_bound(p), mappings.lower_bound(p + n));
 	return 0;
@@ -216,7 +241,9 @@ int cuMemSetAccess(uintptr_t p, size_t n, const ubc_access *desc, size_t count) 
 			desc[i].flags != UBC_ACCESS_READ_WRITE)
 			return INVALID_VALUE;
 		for (auto m = mappings.lower_bound(p); m != mappings.end() && m->first < p + n; ++m)
-			if (!show(m->first, m->second.size, m->second.m))
+			if (m->second.m->of && !in_team(m->second.m->of, desc[i].location.id))
+				return INVALID_DEVICE;
+			else if (!m->second.m->of && !show(m->first, m->second.size, m->second.m))
 				return OUT_OF_MEMORY;
 			else
 				m->second.access.insert(desc[i].location.id);

@@ -1,0 +1,5 @@
+//go:build nvls
+
+package cuda_test
+
+const nvls = true
