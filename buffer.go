@@ -37,10 +37,12 @@ type Buffer[T dtype.Elem] struct {
 
 // Alloc makes a zeroed, page-aligned buffer of n elements on d, the host or this rank's device ([Comm.GPU]), with all
 // its pages present. Local and blocking. On the host it costs system calls, and now and then the memory of a whole
-// arena; on a device it costs driver calls, in units of 2 MiB. The host memory of freed buffers is reused. It returns
-// to the system when much of it is free, at the latest when the rank's last communicator closes; device memory returns
-// at once. [ErrLimit] says which limit was hit; [ErrArgument] for a negative n or another rank's device, [ErrClosed]
-// for a closed [Comm], [ErrNotSupported] for a device if the rank has none.
+// arena; on a device it costs driver calls, in units of 2 MiB. With UBCOLL_NVLS=on, in builds with tag nvls, sizes and
+// addresses there are multiples of what multicast objects take, so that such an object can have all of the buffer. The
+// host memory of freed buffers is reused. It returns to the system when much of it is free, at the latest when the rank's
+// last communicator closes; device memory returns at once. [ErrLimit] says which limit was hit; [ErrArgument] for a
+// negative n or another rank's device, [ErrClosed] for a closed [Comm], [ErrNotSupported] for a device if the rank has
+// none.
 func Alloc[T dtype.Elem](c *Comm, d Device, n int) (*Buffer[T], error) {
 	size := dtype.Of[T]().Size()
 	if n < 0 || n > (1<<62)/size {

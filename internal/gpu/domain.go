@@ -14,6 +14,7 @@ import (
 	"github.com/ubcoll/ubcoll/internal/engine"
 	"github.com/ubcoll/ubcoll/internal/env"
 	"github.com/ubcoll/ubcoll/internal/gpu/kernels"
+	"github.com/ubcoll/ubcoll/internal/mem"
 	"github.com/ubcoll/ubcoll/internal/plural"
 	"github.com/ubcoll/ubcoll/internal/reason"
 	"github.com/ubcoll/ubcoll/internal/team"
@@ -211,6 +212,10 @@ func (accelerators) New(c *engine.Comm, visible []json.RawMessage) (engine.Accel
 	if err != nil {
 		return nil, fmt.Errorf("rank %d could not use cuda:%d%s: %w", c.Rank(), mine, g.sharing(), err)
 	}
+	if err := g.bindable(c.Domain().Heap, t.Size()); err != nil {
+		c.Log().Warn("ubcoll: memory of Alloc on devices is not rounded to what multicast takes, though UBCOLL_NVLS=on", "rank", c.Rank(),
+			"error", err)
+	}
 	d := newDevice(c, g, layout)
 	d.Multiprocessors, d.Atomics = as.multiprocessors, make([]error, t.Size())
 	d.Room = first
@@ -254,6 +259,26 @@ func (d *Domain) use(dom *engine.Domain, i, peers, area int) error {
 		return err
 	}
 	return dom.Exports.UseDevice(d.Context, choresOf{d.shared}, peers)
+}
+
+// bindable has the heap round device memory to what can be bound to a multicast object of that many ranks, if UBCOLL_NVLS
+// asks for it.
+func (d *Domain) bindable(h *mem.Heap, ranks int) error {
+	if on, err := env.NVLS.Get(); err != nil || on != "on" { // Open reports a malformed value
+		return nil
+	}
+	if d.Sharers > 1 {
+		return fmt.Errorf("ranks share %v, which can be in a multicast object once: %w", d.Context.Device(), fault.ErrNotSupported)
+	}
+	grain, err := d.Context.Granularity()
+	if err != nil {
+		return err
+	}
+	least, _, err := d.Context.MulticastGranularity(ranks, grain)
+	if err != nil {
+		return err
+	}
+	return h.RoundDevice(least)
 }
 
 // quiesce waits until all work that communicators of the domain have queued has ended. Kernels end by themselves, at

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"sync"
+	"sync/atomic"
 	"unsafe"
 
 	"github.com/ubcoll/ubcoll/fault"
@@ -18,6 +19,7 @@ type device struct {
 	quiesce func()
 	zeroer  Zeroer
 	calls   sync.WaitGroup // AllocDevice and Retire calls under way
+	unit    atomic.Int64   // RoundDevice's
 
 	slicing sync.Mutex
 	slabs   []*slab
@@ -34,6 +36,17 @@ type Zeroer interface {
 // caller keeps both open until after Close, and closes them.
 func (h *Heap) UseDevice(ctx *cuda.Context, z Zeroer) { h.device.ctx, h.device.zeroer = ctx, z }
 
+// RoundDevice makes sizes and addresses of AllocDevice multiples of unit, a power of two, as well as of the driver's
+// granularity. With the least granularity of multicast objects, all of an allocation can be bound to one. It applies to
+// later calls.
+func (h *Heap) RoundDevice(unit int) error {
+	if unit <= 0 || unit&(unit-1) != 0 {
+		return fmt.Errorf("device memory in units of %d bytes, which is no power of two: %w", unit, fault.ErrArgument)
+	}
+	h.device.unit.Store(int64(unit))
+	return nil
+}
+
 // OnQuiesce sets the function that the heap calls before it frees device memory or ends an export. f must wait until
 // all work of this rank that is queued on its device has ended. The heap calls it without holding locks. Call OnQuiesce
 // once, before the first AllocDevice.
@@ -47,9 +60,10 @@ func (h *Heap) Quiesce() {
 }
 
 // AllocDevice returns n bytes of device memory, zeroed. Their address is a multiple of the driver's granularity (2
-// MiB), and their size is rounded up to that. Local; the driver needs 0.1 ms or more.
+// MiB), or of RoundDevice's unit if that is larger, and their size is rounded up to that. Local; the driver needs 0.1 ms
+// or more.
 func (h *Heap) AllocDevice(n int) (*Allocation, error) {
-	return h.allocDevice(n, h.placeDevice)
+	return h.allocDevice(n, func(a *Allocation) error { return h.placeDevice(a, int(h.device.unit.Load())) })
 }
 
 // allocDevice makes an allocation of n bytes; place finds the memory.
@@ -97,8 +111,8 @@ func (h *Heap) enterDevice() (err error) {
 	return nil
 }
 
-// placeDevice makes memory for a, maps it and zeroes it.
-func (h *Heap) placeDevice(a *Allocation) error {
+// placeDevice makes memory for a, in multiples of unit and of the driver's granularity, maps it and zeroes it.
+func (h *Heap) placeDevice(a *Allocation, unit int) error {
 	ctx := h.device.ctx
 	grain, err := ctx.Granularity()
 	if err != nil {
@@ -107,12 +121,16 @@ func (h *Heap) placeDevice(a *Allocation) error {
 	if grain <= 0 || grain&(grain-1) != 0 {
 		return fmt.Errorf("the granularity of %v is %d bytes, which is no power of two: %w", a.Dev, grain, fault.ErrNotSupported)
 	}
+	align := 0 // the driver's choice
+	if unit > grain {
+		grain, align = unit, unit
+	}
 	a.pages = (a.Bytes + grain - 1) &^ (grain - 1)
 	m, err := ctx.Create(a.pages)
 	if err != nil {
 		return err
 	}
-	at, err := MapDevice(ctx, m, a.pages)
+	at, err := mapDevice(ctx, m, a.pages, align)
 	if err = errors.Join(err, ctx.Release(m)); err != nil { // from here on the mapping keeps the memory alive
 		if at != 0 {
 			err = errors.Join(err, UnmapDevice(ctx, at, a.pages))
@@ -132,7 +150,12 @@ func (h *Heap) placeDevice(a *Allocation) error {
 // MapDevice maps the n bytes of m at a new address, for ctx's device. On failure nothing is mapped, and the address is
 // 0. UnmapDevice undoes it.
 func MapDevice(ctx *cuda.Context, m cuda.Allocation, n int) (cuda.Addr, error) {
-	at, err := ctx.Reserve(n)
+	return mapDevice(ctx, m, n, 0)
+}
+
+// mapDevice is MapDevice at a multiple of align; 0 is the driver's choice.
+func mapDevice(ctx *cuda.Context, m cuda.Allocation, n, align int) (cuda.Addr, error) {
+	at, err := ctx.ReserveAligned(n, align)
 	if err != nil {
 		return 0, err
 	}

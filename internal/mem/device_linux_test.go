@@ -83,6 +83,35 @@ func TestDeviceMemory(t *testing.T) {
 	})
 }
 
+// A unit that is coarser than the driver's is that of sizes and addresses, of whole allocations alone.
+func TestRoundDevice(t *testing.T) {
+	ctx := emulated.Primary(t, 0)
+	h := deviceHeap(t, ctx, false)
+	const mib = 1 << 20
+	for _, bad := range []int{0, -1, 3 * mib} {
+		require.ErrorIs(t, h.RoundDevice(bad), fault.ErrArgument)
+	}
+	for _, unit := range []int{4096, 2 * mib, 16 * mib} {
+		require.NoError(t, h.RoundDevice(unit))
+		for _, n := range []int{1, 3 * mib, 17 * mib} {
+			grain := max(unit, 2*mib)
+			a, err := h.AllocDevice(n)
+			require.NoError(t, err)
+			m, err := a.Inspect()
+			require.NoError(t, err)
+			require.Zero(t, a.Base()%uintptr(grain), "%d bytes in units of %d", n, unit)
+			require.Equal(t, (n+grain-1)/grain*grain, m.Size)
+		}
+	}
+	before := emulated.Used(t, ctx)
+	_, err := h.AllocDevicePart(1)
+	require.NoError(t, err)
+	if emulated.Active() {
+		require.Equal(t, 2*mib, emulated.Used(t, ctx)-before)
+	}
+	require.NoError(t, h.Close())
+}
+
 func TestDeviceMemoryRefused(t *testing.T) {
 	h := newHeap(t, false)
 	_, err := h.AllocDevice(1)

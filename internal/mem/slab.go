@@ -61,7 +61,7 @@ func (h *Heap) slabOf(n int) (*slab, error) {
 		return d.slab, nil
 	}
 	s := &slab{whole: Allocation{Bytes: n, Dev: d.ctx.Device()}}
-	if err := h.placeDevice(&s.whole); err != nil {
+	if err := h.placeDevice(&s.whole, 0); err != nil {
 		return nil, err
 	}
 	d.slabs = append(d.slabs, s)

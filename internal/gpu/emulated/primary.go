@@ -11,6 +11,7 @@ import (
 
 	"github.com/ubcoll/ubcoll/hw"
 	"github.com/ubcoll/ubcoll/hw/cuda"
+	"github.com/ubcoll/ubcoll/internal/env"
 )
 
 // Primary returns the primary context of device i, and closes it when the test ends. It skips the test if there is no
@@ -84,6 +85,19 @@ func CountOf(t testing.TB) map[string]int {
 }
 
 const counting = "UBCOLL_EMULATE_COUNT"
+
+// NVLS sets UBCOLL_NVLS=on for the test. Nothing else in the tests may: on a real device it skips the test, whatever the
+// build and the environment.
+func NVLS(t *testing.T) {
+	t.Helper()
+	Only(t)
+	all, err := cuda.Devices()
+	require.NoError(t, err)
+	for _, d := range all {
+		require.Contains(t, d.Name, "Emulated GPU")
+	}
+	t.Setenv(env.NVLS.Name, "on")
+}
 
 // Used returns how many bytes of the device's memory this process uses. Only the emulated driver knows; else it is 0.
 func Used(t testing.TB, ctx *cuda.Context) int {
