@@ -1,11 +1,12 @@
 # Two commands do all the set-up: `make run` (the main job on 4 ranks) and `make test` (everything).
 # MPI=1 wants MPI, MPI=0 builds without; by default it is used where it is found. MPI_HOME or MPICC says which.
+# NVLS=1 builds with multicast on GPUs, which no other build contains.
 SHELL := /bin/sh
-export MPI MPI_HOME MPICC FULL
+export MPI MPI_HOME MPICC NVLS FULL
 
 .PHONY: build run test test-rdma check race fuzz bench bench-peers bench-hosts bench-gpu verify-gpu test-gpu kernels lint clean help
 
-build: ## programs into bin/, with MPI where it is found
+build: ## programs into bin/, with MPI where it is found; NVLS=1: with multicast on GPUs
 	@scripts/build
 
 run: ## install MPI if that may be done, build, run the main job on 4 ranks

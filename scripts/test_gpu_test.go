@@ -19,6 +19,8 @@ import (
 func TestTestGPU(t *testing.T) {
 	script, err := os.ReadFile("test-gpu")
 	require.NoError(t, err)
+	guard, err := os.ReadFile("no-multicast")
+	require.NoError(t, err)
 	const (
 		passes = `[ "$UBCOLL_REQUIRE" = cuda ] || exit 3
 echo "=== RUN   TestA
@@ -57,6 +59,10 @@ printf '#!/bin/sh\necho "=== RUN   Test"; echo "    x_test.go:1: 1 devices, and 
 			[]string{"ok    ./a, ", "ok    ./b/c, ", "    ./a Test: 4 GPUs\n", "left out: 2 tests\n"}},
 		{"built for elsewhere", map[string]string{"go": builds, "nvidia-smi": "exit 9\n"}, []string{"-c"}, 0, nil},
 		{"no GPU", map[string]string{"a.test": passes, "nvidia-smi": "exit 9\n"}, nil, 5, []string{"nvidia-smi lists no GPU"}},
+		{"one with multicast", map[string]string{"a.test": passes + "# cu" + "MulticastCreate\n", "b+c.test": passes}, nil, 1,
+			[]string{"no-multicast: built with tag nvls, and not run here: /", "/a.test\n", "ok    ./b/c, ", "failed: ./a; left out: 1 tests\n"}},
+		{"built with multicast", map[string]string{"go": builds + `echo "# cu""MulticastCreate" >>"$to"` + "\n"}, []string{"-c"}, 1,
+			[]string{"no-multicast: built with tag nvls"}},
 		{"unknown flag", nil, []string{"-x"}, 6, []string{"test-gpu: the tests of all packages"}},
 	} {
 		t.Run(k.name, func(t *testing.T) {
@@ -75,6 +81,7 @@ printf '#!/bin/sh\necho "=== RUN   Test"; echo "    x_test.go:1: 1 devices, and 
 				require.NoError(t, os.WriteFile(filepath.Join(root, file), []byte(text+"\n"), 0o644))
 			}
 			testkit.WriteProgram(t, filepath.Join(root, "scripts/test-gpu"), string(script))
+			testkit.WriteProgram(t, filepath.Join(root, "scripts/no-multicast"), string(guard))
 			programs := map[string]string{"nvidia-smi": "echo 'GPU 0: X (UUID: GPU-1)'\n"}
 			for name, text := range k.programs {
 				programs[name] = text

@@ -51,7 +51,7 @@ verify-gpu: right with a GPU each: none; right sharing 2: none; wrong: 3 2; 0 s
 				require.NoError(t, err)
 				require.NoError(t, os.Symlink(at, filepath.Join(bin, tool)))
 			}
-			for _, script := range []string{"gpuenv", "mpienv", "verify-gpu"} {
+			for _, script := range []string{"gpuenv", "mpienv", "no-multicast", "verify-gpu"} {
 				text, err := os.ReadFile(script)
 				require.NoError(t, err)
 				testkit.WriteProgram(t, filepath.Join(root, "scripts", script), string(text))

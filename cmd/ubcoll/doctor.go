@@ -88,6 +88,7 @@ func machine() *doctor.View {
 	v.Hostname, _ = os.Hostname() // doctor reports a host without a name
 	v.IB, _ = env.IB.Get()        // Open reports a malformed value
 	v.GPUs, v.GPUErr = gpus()
+	v.NoMulticast = errors.Is(cuda.HaveMulticast().Err, cuda.ErrBuiltWithout)
 	v.RDMA, v.Verbs = rdmaPorts()
 	v.Fabrics = fabrics()
 	all, _ := net.Interfaces() // doctor reports that there are none
@@ -137,7 +138,7 @@ func gpus() (list []doctor.GPU, err error) {
 		return nil, err
 	}
 	for _, d := range all {
-		g := doctor.GPU{Name: d.Device.String(), VMM: d.VMM, Export: d.PosixFD}
+		g := doctor.GPU{Name: d.Device.String(), VMM: d.VMM, Export: d.PosixFD, Multicast: d.Multicast}
 		for _, peer := range all {
 			if peer.Device == d.Device {
 				continue

@@ -170,8 +170,22 @@ func devices(line func(name, format string, args ...any), held [][]int, unused e
 			}
 		}
 		line("", "%s", strings.Join(can, ", "))
+		if d.Multicast {
+			line("", "%s", multicast())
+		}
 	}
 	return nil
+}
+
+// multicast says what becomes of the multicast that a GPU has.
+func multicast() string {
+	switch err := cuda.HaveMulticast().Err; {
+	case errors.Is(err, cuda.ErrBuiltWithout):
+		return "this GPU has multicast, this build has not"
+	case err != nil:
+		return fmt.Sprintf("this GPU and this build have multicast: %v", err)
+	}
+	return "this GPU and this build have multicast, which no operation uses yet"
 }
 
 func or(s, empty string) string {

@@ -184,7 +184,8 @@ func teamOf(devices, n int) error {
 	return nil
 }
 
-var errMulticastBuild = fmt.Errorf("this build has no multicast (make build NVLS=1, or -tags nvls, makes one that has): %w",
+// ErrBuiltWithout is why HaveMulticast says no in builds without tag nvls.
+var ErrBuiltWithout = fmt.Errorf("this build has no multicast (make build NVLS=1, or -tags nvls, makes one that has): %w",
 	hw.ErrNotSupported)
 
 // multicastPermitted returns why multicast objects may not be made, or nil: ours is UBCOLL_NVLS, theirs

@@ -34,7 +34,7 @@ var multicastDriver = sync.OnceValue(func() multicastState {
 	var emulated C.int
 	switch C.ubc_multicast_load(&missing, &emulated) {
 	case -1:
-		return multicastState{err: errMulticastBuild}
+		return multicastState{err: ErrBuiltWithout}
 	case 0:
 		return multicastState{err: fmt.Errorf("the CUDA driver is too old for multicast: %s has no %s: %w", library,
 			C.GoString(missing), hw.ErrNotSupported)}

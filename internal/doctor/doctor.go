@@ -50,6 +50,8 @@ type View struct {
 
 	GPUs   []GPU
 	GPUErr error // why there are none
+	// NoMulticast: this build has no multicast, whatever the GPUs have.
+	NoMulticast bool
 	RDMA   []Port
 	Verbs  error // why there are none
 	IB     string
@@ -66,6 +68,7 @@ type GPU struct {
 	Name        string
 	Unreachable []string
 	VMM, Export bool
+	Multicast   bool
 }
 
 // Port is a port of an RDMA device.

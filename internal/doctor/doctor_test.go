@@ -27,7 +27,7 @@ func healthy() *View {
 	return &View{FS: withLock("unlimited"), Getenv: func(string) string { return "" }, Room: func() (int64, error) { return 1 << 30, nil },
 		Write: func(string) error { return nil }, Processors: 8, Cores: 4, BuiltMPI: "Open MPI v4.1.4", Job: "processes, by MPI",
 		Mpirun: func() (string, error) { return "mpirun (Open MPI) 4.1.4", nil },
-		GPUs:   []GPU{{"cuda:0", nil, true, true}, {"cuda:1", nil, true, true}}, RDMA: []Port{{"mlx5_0:1", true, "active"}},
+		GPUs:   []GPU{{"cuda:0", nil, true, true, false}, {"cuda:1", nil, true, true, false}}, RDMA: []Port{{"mlx5_0:1", true, "active"}},
 		Fabrics:  []Fabric{{Name: "EFA", Domains: []string{"efa rdmap0s6"}}},
 		Hostname: "a", Lookup: func(string) ([]string, error) { return []string{"10.0.0.1"}, nil },
 		Interfaces: []Interface{{"lo", true, true, []string{"127.0.0.1"}}, {"eth0", true, false, []string{"10.0.0.1"}}}}
@@ -111,6 +111,13 @@ func TestChecks(t *testing.T) {
 		{"a driver without GPU", "gpu", func(v *View) { v.GPUs = nil }, Skip, "no GPU"},
 		{"GPUs apart", "gpu", func(v *View) { v.GPUs[1].Unreachable = []string{"cuda:0"} }, Fail, "cuda:1 has no access to cuda:0"},
 		{"an old GPU", "gpu", func(v *View) { v.GPUs[0].VMM = false }, Fail, "cuda:0 cannot share memory"},
+		{"a build without multicast", "gpu", func(v *View) { v.NoMulticast, v.GPUs[1].Multicast = true, true }, Pass,
+			"2 GPUs, each with access to all others; these GPUs have multicast, this build has not"},
+		{"a build without multicast, one GPU", "gpu", func(v *View) {
+			v.NoMulticast, v.GPUs = true, v.GPUs[:1]
+			v.GPUs[0].Multicast = true
+		}, Pass, "lets ranks share it; this GPU has multicast, this build has not"},
+		{"GPUs without multicast", "gpu", func(v *View) { v.NoMulticast = true }, Pass, "2 GPUs, each with access to all others"},
 		{"one GPU", "gpu", func(v *View) { v.GPUs = v.GPUs[:1] }, Pass, "1 GPU, of one rank; UBCOLL_CUDA=share lets"},
 		{"no library for RDMA", "rdma", func(v *View) { v.RDMA, v.Verbs = nil, nothing }, Skip, "no RDMA: no such library"},
 		{"none where it must be", "rdma", func(v *View) { v.RDMA, v.Verbs, v.IB = nil, nothing, "on" }, Fail, "UBCOLL_IB=on, and no RDMA"},

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io/fs"
 	"net/netip"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -103,14 +104,19 @@ func gpu(v *View) Finding {
 				"CUDA_VISIBLE_DEVICES mixes kinds; else UBCOLL_CUDA=off", g.Name, strings.Join(g.Unreachable, ", "))
 		}
 	}
-	if len(v.GPUs) == 1 {
-		reason := "1 GPU"
-		if v.Getenv("UBCOLL_CUDA") == "" {
-			reason += ", of one rank; UBCOLL_CUDA=share lets ranks share it"
-		}
-		return found(Pass, "%s", "", reason)
+	reason := "1 GPU"
+	if len(v.GPUs) > 1 {
+		reason = fmt.Sprintf("%d GPUs, each with access to all others", len(v.GPUs))
+	} else if v.Getenv("UBCOLL_CUDA") == "" {
+		reason += ", of one rank; UBCOLL_CUDA=share lets ranks share it"
 	}
-	return found(Pass, "%d GPUs, each with access to all others", "", len(v.GPUs))
+	if v.NoMulticast && slices.ContainsFunc(v.GPUs, func(g GPU) bool { return g.Multicast }) {
+		reason += "; this GPU has multicast, this build has not"
+		if len(v.GPUs) > 1 {
+			reason = strings.Replace(reason, "this GPU has", "these GPUs have", 1)
+		}
+	}
+	return found(Pass, "%s", "", reason)
 }
 
 func rdma(v *View) Finding {
