@@ -10,6 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/ubcoll/ubcoll/hw/cuda"
+	"github.com/ubcoll/ubcoll/internal/gpu/emulated"
 	"github.com/ubcoll/ubcoll/internal/testkit"
 )
 
@@ -78,6 +79,35 @@ func TestInfoShared(t *testing.T) {
 				require.Equal(t, 0, code, stderr)
 				require.Equal(t, 1, strings.Count(stdout, want), stdout)
 			}
+		})
+	}
+}
+
+// info and doctor say when a GPU has multicast and this build has not.
+func TestInfoMulticast(t *testing.T) {
+	emulated.Only(t)
+	built := cuda.HaveMulticast().Err == nil // the tests have tag nvls
+	info := "this GPU has multicast, this build has not\n"
+	if built {
+		info = "this GPU and this build have multicast, which no operation uses yet\n"
+	}
+	for _, x := range []struct {
+		name, has    string
+		info, doctor int // how often that is said
+	}{{"with", "1", 2, 1}, {"without", "0", 0, 0}} {
+		t.Run(x.name, func(t *testing.T) {
+			vars := []string{"UBCOLL_CUDA=auto", "UBCOLL_EMULATE_DEVICES=2", "UBCOLL_EMULATE_MULTICAST=" + x.has}
+			stdout, stderr, code := testkit.Program(t, vars, "info")
+			require.Equal(t, 0, code, stderr)
+			require.Equal(t, 2, strings.Count(stdout, "Emulated GPU"), stdout)
+			require.Equal(t, x.info, strings.Count(stdout, info), stdout)
+			require.Equal(t, x.info, strings.Count(stdout, "this GPU"), stdout)
+			if built {
+				x.doctor = 0
+			}
+			stdout, _, _ = testkit.Program(t, vars, "doctor")
+			require.Contains(t, stdout, "2 GPUs, each with access to all others")
+			require.Equal(t, x.doctor, strings.Count(stdout, "these GPUs have multicast, this build has not"), stdout)
 		})
 	}
 }
