@@ -52,9 +52,10 @@ type View struct {
 	GPUErr error // why there are none
 	// NoMulticast: this build has no multicast, whatever the GPUs have.
 	NoMulticast bool
-	RDMA        []Port
-	Verbs       error // why there are none
-	IB          string
+
+	RDMA  []Port
+	Verbs error // why there are none
+	IB    string
 	// Fabrics are those of which this machine has devices, and that libfabric reaches.
 	Fabrics []Fabric
 
