@@ -600,8 +600,9 @@ func childMulticast() error {
 			}
 			return nil
 		},
-		func() error { return s.Fill(r.at+cuda.Addr(rank), byte(rank), 1) }, s.Sync, meet, // all have stored
 		meet, // all have looked
+		func() error { return s.Fill(r.at+cuda.Addr(rank), byte(rank), 1) }, s.Sync, meet, // all have stored
+		meet, // the parent has looked
 		r.m.Unmap, func() error { return r.m.Unbind(0, grain) }, r.m.Close, r.leave, s.Close, c.Close)
 }
 
@@ -679,6 +680,7 @@ func TestMulticastProcesses(t *testing.T) {
 			meet()
 			require.NoError(t, s.Fill(r.at, 77, grain))
 			require.NoError(t, s.Sync())
+			meet()
 			meet()
 			meet()
 			got, want := make([]byte, grain), bytes.Repeat([]byte{77}, grain)
