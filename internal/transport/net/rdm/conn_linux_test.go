@@ -317,7 +317,12 @@ func TestFewReceives(t *testing.T) {
 				c.Put(frame.Header{Kind: frame.Revoke, Comm: 1, Seq: round + 1}, nil, nil)
 			}
 			for k, s := range sinks {
-				testkit.Eventually(t, func() bool { h.poll(); _, err := to[k].Receive(); require.NoError(t, err); return len(s.told) == int(round+1) })
+				testkit.Eventually(t, func() bool {
+					h.poll()
+					_, err := to[k].Receive()
+					require.NoError(t, err)
+					return len(s.told) == int(round+1)
+				})
 			}
 		}
 	})
