@@ -157,6 +157,9 @@ var (
 		Doc: "The provider of libfabric to use (efa, tcp, tcp;ofi_rxm), also where no fabric needs it; empty: the fabric's, or with UBCOLL_OFI=on the best one."}, text)
 	OFIDomain = define(Info{Name: "UBCOLL_OFI_DOMAIN", Kind: "text",
 		Doc: "The provider's domain (network device) to use; empty: all on interfaces in use, up to 4."}, text)
+	OFIRMA = define(Info{Name: "UBCOLL_OFI_RMA", Kind: "auto|off", Default: "auto",
+		Doc: "Whether a long put over libfabric goes from memory to memory where the provider can do that, or everything in messages: around a provider that does it badly."},
+		choice("auto", "off"))
 	RSH = define(Info{Name: "UBCOLL_RSH", Kind: "text",
 		Default: "ssh -x -o BatchMode=yes -o ConnectTimeout=10",
 		Doc:     "The command by which ubcoll launch runs another on a host, in place of ssh: host and command come behind its words."},

@@ -5,6 +5,7 @@ package net
 import (
 	"bytes"
 	"log/slog"
+	"os"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -14,33 +15,41 @@ import (
 
 	"github.com/ubcoll/ubcoll/fault"
 	fabric "github.com/ubcoll/ubcoll/hw/ofi"
+	"github.com/ubcoll/ubcoll/internal/env"
 	"github.com/ubcoll/ubcoll/internal/testkit"
 	"github.com/ubcoll/ubcoll/internal/transport"
+	"github.com/ubcoll/ubcoll/internal/transport/net/frame"
 	"github.com/ubcoll/ubcoll/internal/transport/net/ofi"
 	"github.com/ubcoll/ubcoll/internal/transport/transporttest"
 	"github.com/ubcoll/ubcoll/register"
 )
 
-// providers are those that tests use of the loopback interface: in short runs the first.
+// providers are those that tests use of the loopback interface: in short runs the first. UBCOLL_OFI_PROVIDER names another one.
 var providers = []string{"tcp;ofi_rxm", "udp;ofi_rxd"}
 
 func someProviders() []string {
+	if p := os.Getenv(env.OFIProvider.Name); p != "" {
+		return []string{p}
+	}
 	if testkit.Full() {
 		return providers
 	}
 	return providers[:1]
 }
 
-// TestOFISuite: libfabric does what every transport does, with memory that is registered and with memory that is not.
+// TestOFISuite: libfabric does what every transport does, with memory that is registered and with memory that is not, and without
+// the provider's remote memory access.
 func TestOFISuite(t *testing.T) {
 	for _, provider := range someProviders() {
 		for i, k := range []struct {
 			name  string
 			every uint64 // so many of the buffers that are asked for is not registered
-		}{{"both", 3}, {"messages", 1}, {"registered", 1 << 60}} {
+			off   bool   // remote memory access
+		}{{"both", 3, false}, {"messages", 1, false}, {"registered", 1 << 60, false}, {"two-sided", 1 << 60, true}} {
 			t.Run(provider+"/"+k.name, func(t *testing.T) {
-				transporttest.SuiteTurns(t, i, 3, network(func(t testing.TB, c *transport.Config) {
+				transporttest.SuiteTurns(t, i, 4, network(func(t testing.TB, c *transport.Config) {
 					*c = withOFI(t, *c, provider)
+					c.OFI.Rails()[0].Messages = k.off
 					find, asked := c.Find, new(atomic.Uint64)
 					c.Find = func(addr uintptr, n int) *register.Claim {
 						if asked.Add(1)%k.every == 0 {
@@ -69,6 +78,23 @@ func TestOFI(t *testing.T) {
 	require.Less(t, p.ab.data[0].traffic().SentBytes, uint64(2<<20+4096), "heads of 4 KiB messages would be more")
 	p.close(t)
 }
+
+// TestOFIMessages: where one side does not use the provider's remote memory access, all bytes go in messages.
+func TestOFIMessages(t *testing.T) {
+	for i, name := range []string{"sender", "receiver"} {
+		t.Run(name, func(t *testing.T) {
+			nodes := []transport.Config{ofiNode(t, providers[0]), ofiNode(t, providers[0])}
+			nodes[i].OFI.Rails()[0].Messages = true
+			p := pairOf(t, 2, nodes[0], nodes[1])
+			p.transfer(t, 1<<20, 2, atOnce)
+			require.Greater(t, p.ab.data[0].traffic().SentBytes, uint64(2<<20+2<<20/slotted*frame.HeaderSize))
+			p.close(t)
+		})
+	}
+}
+
+// slotted is more than one message holds.
+const slotted = 16 << 10
 
 // TestOFIFallsBack: where the other side has no libfabric, or another provider, TCP carries the data. Both sides say so once; if
 // it must not, no wire is made.
@@ -183,7 +209,7 @@ func withOFI(t testing.TB, c transport.Config, provider string) transport.Config
 	infos, _, err := fabric.List(t.Context(), provider, "")
 	require.NoError(t, err)
 	for _, i := range infos {
-		if !i.Address.Is4() || !i.Address.IsLoopback() {
+		if !i.Address.Is4() || !i.Address.IsLoopback() && i.Core() != "verbs" { // no RDMA device is there
 			continue
 		}
 		d, err := fabric.Open(i)

@@ -65,11 +65,12 @@ func FromEnv(log *slog.Logger, several bool, wanted string, local func() (func(n
 	when, err1 := env.OFI.Get()
 	provider, err2 := env.OFIProvider.Get()
 	domain, err3 := env.OFIDomain.Get()
-	if err := errors.Join(err1, err2, err3); err != nil {
+	rma, err4 := env.OFIRMA.Get()
+	if err := errors.Join(err1, err2, err3, err4); err != nil {
 		return nil, nil, err
 	}
 	of, ok := option(wanted)
-	config := Config{Provider: provider, Domain: domain, Prefer: preferred, Keep: keep, Log: log}
+	config := Config{Provider: provider, Domain: domain, Prefer: preferred, Messages: rma == "off", Keep: keep, Log: log}
 	if of != "" {
 		config.Provider = of
 	}

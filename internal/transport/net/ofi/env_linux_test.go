@@ -25,9 +25,9 @@ func TestFromEnv(t *testing.T) {
 	have(t)
 	devices := fstest.MapFS{"sys/class/cxi/cxi0/device": &fstest.MapFile{}}
 	for _, k := range []struct {
-		name, when, provider, domain, require, wanted string
-		devices, single                               bool
-		rails, absent, err, warns                     string
+		name, when, provider, domain, rma, require, wanted string
+		devices, single                                    bool
+		rails, absent, err, warns                          string
 	}{
 		{name: "auto", absent: "UBCOLL_OFI=auto, and this host has no fabric that needs libfabric"},
 		{name: "auto, with devices", devices: true, absent: `unknown provider "cxi"`, warns: `unknown provider \"cxi\"`},
@@ -42,6 +42,8 @@ func TestFromEnv(t *testing.T) {
 		{name: "on, another provider", when: "on", provider: "udp", rails: "udp lo"},
 		{name: "on, no such provider", when: "on", provider: "tpc", err: `UBCOLL_OFI=on: libfabric: unknown provider "tpc"`},
 		{name: "on, no such domain", when: "on", domain: "ol", err: `UBCOLL_OFI=on: libfabric: unknown domain "ol"`},
+		{name: "on, without RMA", when: "on", rma: "off", rails: "tcp lo"},
+		{name: "on, with RMA", when: "on", rma: "auto", rails: "tcp lo"},
 		{name: "off", when: "off", provider: "tcp", devices: true, absent: "UBCOLL_OFI=off"},
 		{name: "option", wanted: "ofi", rails: "tcp lo"},
 		{name: "option, provider by variable", wanted: "ofi", provider: "udp", rails: "udp lo"},
@@ -56,9 +58,11 @@ func TestFromEnv(t *testing.T) {
 		{name: "verbs required, and on", when: "on", require: "verbs", err: "UBCOLL_OFI=on, and UBCOLL_REQUIRE lists verbs"},
 		{name: "verbs required, and the option", wanted: "ofi:tcp", require: "verbs", err: "Options.Net is ofi:tcp, and UBCOLL_REQUIRE lists verbs"},
 		{name: "malformed", when: "maybe", single: true, err: `UBCOLL_OFI="maybe"`},
+		{name: "malformed", rma: "on", single: true, err: `UBCOLL_OFI_RMA="on"`},
 	} {
 		t.Run(k.name, func(t *testing.T) {
-			for name, value := range map[string]string{"OFI": k.when, "OFI_PROVIDER": k.provider, "OFI_DOMAIN": k.domain, "REQUIRE": k.require} {
+			for name, value := range map[string]string{"OFI": k.when, "OFI_PROVIDER": k.provider, "OFI_DOMAIN": k.domain,
+				"OFI_RMA": k.rma, "REQUIRE": k.require} {
 				t.Setenv("UBCOLL_"+name, value)
 			}
 			here := fstest.MapFS{}
@@ -80,6 +84,7 @@ func TestFromEnv(t *testing.T) {
 				require.NoError(t, err)
 				require.NoError(t, absent)
 				require.Equal(t, []string{k.rails}, names(b))
+				require.Equal(t, k.rma == "off", b.Rails()[0].Messages)
 			}
 			require.Equal(t, k.rails != "", b != nil)
 			require.NoError(t, b.Close())

@@ -28,6 +28,7 @@ import (
 type Rail struct {
 	Domain   *fabric.Domain
 	Endpoint *fabric.Endpoint
+	Messages bool // no bytes go straight to memory, though the provider may be able to
 }
 
 // Backend implements [register.Backend].

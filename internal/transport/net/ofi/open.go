@@ -35,7 +35,8 @@ type Config struct {
 	Prefer []string
 	// Local reports whether an address of this host is in use. Domains of IP networks whose address is not are left out. nil:
 	// all addresses are.
-	Local func(netip.Addr) bool
+	Local    func(netip.Addr) bool
+	Messages bool // [Rail.Messages]
 	// Keep, if not nil, is called for memory that a provider has failed to deregister: see [New].
 	Keep func(register.Memory)
 	Log  *slog.Logger // or nil; told of each provider that is passed over because it fails
@@ -137,7 +138,7 @@ func (c *Config) open(ways []*fabric.Info) (*Backend, error) {
 		if err != nil {
 			return nil, errors.Join(fmt.Errorf("open %v: %w", &i.Description, err), b.Close())
 		}
-		b.rails = append(b.rails, Rail{Domain: d})
+		b.rails = append(b.rails, Rail{Domain: d, Messages: c.Messages})
 	}
 	return b, nil
 }

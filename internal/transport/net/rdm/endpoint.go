@@ -107,7 +107,7 @@ func (r *Rail) make() (*Endpoint, error) {
 	e := &Endpoint{rail: r, conns: map[uint32]*Conn{}}
 	d := r.on.Domain.Describe()
 	e.any = !d.MRMode.Has(fabric.MRLocal)
-	e.rma = d.Caps.Has(fabric.RMA) && d.MaxMessage >= frame.MaxPayload
+	e.rma = !r.on.Messages && d.Caps.Has(fabric.RMA) && d.MaxMessage >= frame.MaxPayload
 	// ofi_rxm has a connection to each peer, which ends with the first operation that fails: no message passes by a write.
 	e.ordered = d.SendsLast && strings.HasSuffix(d.Provider, ";ofi_rxm")
 	if d.MaxMessage < slotBytes {
