@@ -211,17 +211,18 @@ int uof_end_close(uof_end *e) {
 	return 0;
 }
 
-static int open_queue(uof_domain *domain, uint32_t slots, uof_end *e) {
+static int open_queue(uof_domain *domain, uint32_t slots, int waits, uof_end *e) {
 	// Twice as many: what peers write with data completes here, too. A queue that is full holds back the provider.
 	uof_cq_attr attr = {.size = 2 * (size_t)slots, .format = UOF_CQ_FORMAT_DATA, .wait_obj = UOF_WAIT_FD};
 	e->fd = -1;
-	if (domain->ops->cq_open(domain, &attr, &e->cq, 0) == 0)
+	if (waits && domain->ops->cq_open(domain, &attr, &e->cq, 0) == 0)
 		return e->cq->fid.ops->control(&e->cq->fid, UOF_GETWAIT, &e->fd) ? (e->fd = -1, 0) : 0;
 	attr.wait_obj = UOF_WAIT_NONE;
 	return error(domain->ops->cq_open(domain, &attr, &e->cq, 0));
 }
 
-int uof_endpoint(uof_fabric *fabric, uof_domain *domain, uof_info *info, uint32_t slots, uint64_t key, uof_end **end, const char **call) {
+int uof_endpoint(uof_fabric *fabric, uof_domain *domain, uof_info *info, uint32_t slots, int waits, uint64_t key, uof_end **end,
+	const char **call) {
 	*call = "fi_endpoint";
 	uof_end *e = calloc(1, sizeof *e);
 	if (!e || !(e->slots = calloc(slots, sizeof *e->slots))) {
@@ -235,7 +236,7 @@ int uof_endpoint(uof_fabric *fabric, uof_domain *domain, uof_info *info, uint32_
 	guard(&g);
 	uof_av_attr attr = {.type = info->domain_attr->av_type ? info->domain_attr->av_type : UOF_AV_TABLE};
 	*call = "fi_cq_open";
-	int r = open_queue(domain, slots, e);
+	int r = open_queue(domain, slots, waits, e);
 	if (!r)
 		*call = "fi_av_open", r = error(domain->ops->av_open(domain, &attr, &e->av, 0));
 	if (!r)

@@ -50,7 +50,7 @@ int uof_register(uof_domain *domain, uof_end *bind, uintptr_t address, size_t le
 	uof_mr **mr);
 
 // slots: how many operations may be under way; key: for the endpoint's own registration; call: which call has failed.
-int uof_endpoint(uof_fabric *fabric, uof_domain *domain, uof_info *info, uint32_t slots, uint64_t key, uof_end **end,
+int uof_endpoint(uof_fabric *fabric, uof_domain *domain, uof_info *info, uint32_t slots, int waits, uint64_t key, uof_end **end,
 	const char **call);
 int uof_end_close(uof_end *end);
 int uof_end_fd(uof_end *end); // -1: there is none

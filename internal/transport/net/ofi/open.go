@@ -124,6 +124,8 @@ func (c *Config) useless(i *fabric.Info) string {
 		return "its link is down"
 	case i.MRMode.Has(fabric.MREndpoint): // an endpoint with registrations does not close, and a broken path must be closed
 		return "its registrations belong to endpoints, which this version does not serve yet"
+	case c.Provider == "" && strings.HasSuffix(i.Provider, ";ofi_rxd"):
+		return "it may lose and mix up bytes (" + i.Core() + " before libfabric 2.4): only if it is named"
 	case i.Address.IsValid() && c.Local != nil && !c.Local(i.Address):
 		return "it is on no interface in use (" + env.Net.Name + ")"
 	}

@@ -371,3 +371,34 @@ func TestEndpointCloses(t *testing.T) {
 		})
 	}
 }
+
+// TestMessageAfterEnd: a message that has come when its endpoint closes, since another connection ends, can still be read.
+func TestMessageAfterEnd(t *testing.T) {
+	each(t, func(t *testing.T, i *fabric.Info) {
+		here, there := newHost(t, i), newHost(t, i)
+		a, b := pair(t, here, there)
+		other, far := pair(t, here, there)
+		s := &sink{}
+		for _, c := range []*Conn{a, b, other, far} {
+			c.Begin(s, func() bool { return false })
+		}
+		far.Put(frame.Header{Kind: frame.Revoke, Comm: 1, Seq: 7}, nil, nil)
+		testkit.Eventually(t, func() bool {
+			far.end.poll(true)
+			other.end.poll(true)
+			other.mu.Lock()
+			defer other.mu.Unlock()
+			return other.in[other.handled%credits].bytes > 0
+		})
+		a.Doubt()
+		a.Close()
+		_, err := other.Receive()
+		require.ErrorIs(t, err, fault.ErrPeerLost)
+		require.Len(t, s.told, 1)
+		require.EqualValues(t, 7, s.told[0].Seq)
+		other.Close()
+		require.False(t, here.rail.current.unused, "the receives' memory is left")
+		b.Close()
+		far.Close()
+	})
+}

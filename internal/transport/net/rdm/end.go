@@ -100,6 +100,7 @@ func (c *Conn) Close() {
 		e.rail.fail(e.again(c.used))
 	}
 	c.used = nil
+	e.free()
 	e.rail.fail(c.out.close())
 }
 

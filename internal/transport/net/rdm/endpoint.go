@@ -148,6 +148,7 @@ type Endpoint struct {
 	made   int      // receives
 	idle   []uint32 // of these, that could not be posted yet
 	closed error
+	unused bool // closed, and slots are still there
 }
 
 // slots is memory of some messages, side by side.
@@ -360,13 +361,25 @@ func (e *Endpoint) close(why error) {
 	e.polling.Lock()
 	defer e.polling.Unlock()
 	err := e.end.Close()
-	if err == nil {
-		err = e.slots.close()
-	}
 	e.rail.fail(err)
 	e.mu.Lock()
-	defer e.mu.Unlock()
+	e.unused = err == nil
 	for _, c := range e.conns {
 		c.fail(why, true)
+	}
+	e.mu.Unlock()
+	e.free()
+}
+
+// free frees the receives' memory once the endpoint is closed and no connection is left that may be reading a message there.
+func (e *Endpoint) free() {
+	e.mu.Lock()
+	now := e.unused && len(e.conns) == 0
+	if now {
+		e.unused = false
+	}
+	e.mu.Unlock()
+	if now {
+		e.rail.fail(e.slots.close())
 	}
 }
