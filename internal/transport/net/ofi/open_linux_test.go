@@ -67,14 +67,18 @@ func TestChoose(t *testing.T) {
 			way("verbs;ofi_rxm", "a", "10.0.0.2", false)}, local("10.0.0.1"), nil, [][]string{{"verbs;ofi_rxm a (10.0.0.1)"}}},
 		{"four at most", []*fabric.Info{way("efa", "5", "", false), way("efa", "4", "", false), way("efa", "3", "", false), way("efa", "2", "", false),
 			way("efa", "1", "", false)}, nil, nil, [][]string{{"efa 1", "efa 2", "efa 3", "efa 4"}}},
-		{"providers as listed", []*fabric.Info{way("net", "a", "", false), way("udp;ofi_rxd", "a", "", false), way("net", "b", "", false)}, nil, nil,
-			[][]string{{"net a", "net b"}, {"udp;ofi_rxd a"}}},
-		{"providers as preferred", []*fabric.Info{way("net", "a", "", false), way("udp;ofi_rxd", "a", "", false), way("efa", "a", "", false)}, nil,
-			[]string{"efa", "udp"}, [][]string{{"efa a"}, {"udp;ofi_rxd a"}, {"net a"}}},
+		{"providers as listed", []*fabric.Info{way("net", "a", "", false), way("sockets", "a", "", false), way("net", "b", "", false)}, nil, nil,
+			[][]string{{"net a", "net b"}, {"sockets a"}}},
+		{"providers as preferred", []*fabric.Info{way("net", "a", "", false), way("sockets", "a", "", false), way("efa", "a", "", false)}, nil,
+			[]string{"efa", "sockets"}, [][]string{{"efa a"}, {"sockets a"}, {"net a"}}},
+		{"one that mixes up bytes", []*fabric.Info{way("udp;ofi_rxd", "a", "", false), way("net", "a", "", false)}, nil, nil,
+			[][]string{nil, {"net a"}}},
 	} {
 		config := ofi.Config{Local: c.local, Prefer: c.prefer}
 		require.Equal(t, c.want, config.Choose(c.infos), c.name)
 	}
+	named := ofi.Config{Provider: "udp"}
+	require.Equal(t, [][]string{{"udp;ofi_rxd a"}}, named.Choose([]*fabric.Info{way("udp;ofi_rxd", "a", "", false)}))
 }
 
 // TestOpen: the backend's own domain registers memory, and closes with it.
