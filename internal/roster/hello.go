@@ -15,7 +15,7 @@ import (
 )
 
 // Version must change whenever ranks built before and after a change could not work together.
-const Version = 23
+const Version = 24
 
 var order = binary.LittleEndian
 
