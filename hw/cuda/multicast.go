@@ -145,17 +145,25 @@ func (c *Context) newMulticast(devices, n int) (*Multicast, error) {
 	return &Multicast{c: c, devices: devices, size: n, grain: least}, nil
 }
 
-// open returns why m's calls are refused, or nil. The caller holds mu.
-func (m *Multicast) open() error {
-	if m.c.handle() == 0 {
-		return fmt.Errorf("multicast object: used after it was closed: %w", fault.ErrClosed)
+// usable returns why m's calls are refused, or nil. The caller holds mu.
+func (m *Multicast) usable() error {
+	if err := m.open(); err != nil {
+		return err
 	}
 	return multicastError()
 }
 
-// joined is open for calls that need the device in the team.
+// open is usable for calls that take something back, which nothing forbids. The caller holds mu.
+func (m *Multicast) open() error {
+	if m.c.handle() == 0 {
+		return fmt.Errorf("multicast object: used after it was closed: %w", fault.ErrClosed)
+	}
+	return nil
+}
+
+// joined is usable for calls that need the device in the team.
 func (m *Multicast) joined() error {
-	err := m.open()
+	err := m.usable()
 	if err == nil && !m.added {
 		err = fmt.Errorf("multicast object: %v was not added: %w", m.c.device, fault.ErrArgument)
 	}
@@ -175,7 +183,7 @@ func (m *Multicast) failed(what string, r C.ubc_result) error {
 func (m *Multicast) Export() (fd int, err error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if err := m.open(); err != nil {
+	if err := m.usable(); err != nil {
 		return -1, err
 	}
 	r := C.ubc_export(C.uintptr_t(m.c.h), C.uint64_t(m.h))
@@ -192,7 +200,7 @@ func (m *Multicast) Export() (fd int, err error) {
 func (m *Multicast) AddDevice() error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if err := m.open(); err != nil {
+	if err := m.usable(); err != nil {
 		return err
 	}
 	if m.added {
@@ -253,7 +261,7 @@ func (m *Multicast) bind(at, from, n int, call func() C.ubc_result) error {
 func (m *Multicast) Unbind(at, n int) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if err := m.joined(); err != nil {
+	if err := m.open(); err != nil {
 		return err
 	}
 	i := slices.Index(m.bound, extent{at, n})
