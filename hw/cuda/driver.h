@@ -180,8 +180,7 @@ enum {
 #define UBC_PARAM_SIZE ((void *)2)
 
 // Every call: its name and parameters. Handles (CUcontext, CUstream, ...) and CUdeviceptr are uintptr_t here. All calls
-// return CUresult, an int. Those about multicast objects are in
-// multicast.h.
+// return CUresult, an int. Those about multicast objects are in multicast.h.
 #define UBC_CALLS(X) \
 	X(cuInit, (unsigned flags)) \
 	X(cuDriverGetVersion, (int *version)) \

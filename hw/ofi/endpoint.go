@@ -173,8 +173,7 @@ func (e *Endpoint) Post(work []Work) (int, error) {
 	e.domain.enter()
 	defer e.domain.leave()
 	for i := range work { // a call each: the runtime gives a processor away whose call lasts 20 us, although nobody needs it
-		var posted C.int
-		switch code := C.uof_post(e.end, (*C.uof_work)(unsafe.Pointer(&work[i])), 1, &posted); code {
+		switch code := C.uof_post(e.end, (*C.uof_work)(unsafe.Pointer(&work[i]))); code {
 		case 0:
 		case C.int(syscall.EAGAIN):
 			return i, ErrAgain

@@ -337,23 +337,17 @@ static ssize_t post(uof_end *e, const uof_work *w, slot *s) {
 	return e->ep->atomic->compwritemsg(e->ep, &m, &compare, &from, 1, &result, &desc, 1, UOF_COMPLETION);
 }
 
-int uof_post(uof_end *e, const uof_work *work, int n, int *posted) {
-	for (*posted = 0; *posted < n; ++*posted) {
-		const uof_work *w = &work[*posted];
-		slot *s = 0;
-		if (!(w->flags & UOF_FLAG_INLINE)) {
-			if (!(s = take(e)))
-				return EAGAIN;
-			s->id = w->id, s->op = w->op;
-		}
-		ssize_t r = post(e, w, s);
-		if (r) {
-			if (s)
-				give(e, s);
-			return (int)-r;
-		}
+int uof_post(uof_end *e, const uof_work *w) {
+	slot *s = 0;
+	if (!(w->flags & UOF_FLAG_INLINE)) {
+		if (!(s = take(e)))
+			return EAGAIN;
+		s->id = w->id, s->op = w->op;
 	}
-	return 0;
+	ssize_t r = post(e, w, s);
+	if (r && s)
+		give(e, s);
+	return error(r);
 }
 
 // finish fills in what is known of the operation whose context came back.

@@ -59,7 +59,7 @@ int uof_name(uof_end *end, void *name, size_t *length);
 int uof_insert(uof_end *end, const void *address, uof_addr *peer);
 int uof_remove(uof_end *end, uof_addr peer);
 int uof_atomics(uof_end *end);
-int uof_post(uof_end *end, const uof_work *work, int n, int *posted);
+int uof_post(uof_end *end, const uof_work *work); // one operation
 int uof_poll(uof_end *end, uof_done *done, int max, int tries, int *n);
 
 #endif
