@@ -38,6 +38,8 @@ type DeviceTransport interface {
 	// Missing returns a peer, by its DevicePeer.Number, that has not imported this rank's extent, and why; -1 and "" if
 	// all peers that use a device have imported it. It costs a few loads and takes no lock.
 	Missing(extent uint32) (peer int, why string)
+	// Lend lets peers have duplicates of a descriptor of this rank, by its number, until end. The caller keeps it.
+	Lend(fd int) (number uint64, end func(), err error)
 	// Opened is how many times extents of peers were mapped here.
 	Opened() uint64
 }
@@ -56,6 +58,9 @@ type DevicePeer interface {
 	Hold(ctx context.Context, extent uint32, offset uint64, n int) (cuda.Addr, error)
 	// Unhold ends one Hold. Kernels that use the memory must have ended.
 	Unhold(extent uint32) error
+	// Borrow returns a duplicate of a descriptor that the peer lends under that number; the caller closes it. It may wait
+	// for the peer's process until ctx ends.
+	Borrow(ctx context.Context, number uint64) (fd int, err error)
 	// Row is this rank's table of the peer's extents for kernels, in device memory: u64 [MaxExtents], the local address
 	// of each extent, or 0 if it is not imported. Row is 0 if one of the two ranks uses no device.
 	Row() cuda.Addr

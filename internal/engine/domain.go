@@ -23,6 +23,7 @@ import (
 	"github.com/ubcoll/ubcoll/internal/team"
 	"github.com/ubcoll/ubcoll/internal/transport/net/mr"
 	"github.com/ubcoll/ubcoll/internal/transport/net/ofi"
+	"github.com/ubcoll/ubcoll/internal/transport/nvls"
 	"github.com/ubcoll/ubcoll/register"
 )
 
@@ -37,6 +38,8 @@ type Domain struct {
 	hosts   []string       // by rank of the job: the name of its host; likewise nil
 	nics    *mr.Backend    // registers memory with RDMA devices; nil unless the environment asks for it
 	ofi     *ofi.Backend   // registers memory with libfabric's domains instead; nil unless the environment asks for it
+
+	NVLS *nvls.Backend // binds memory of devices to multicast objects; nil unless the environment asks for it
 
 	id       roster.Identity // identifies this rank in handles
 	copiers  copiers
@@ -102,6 +105,10 @@ func newDomain(r *roster.Roster, log *slog.Logger, o *Options, goHeap bool, p *P
 	pinned, err2 := env.MaxPinned.Get()
 	config := register.Config{MaxRegions: regions, MaxBytes: int64(pinned), Pin: o.Pin,
 		Locker: &locker{heap: h, log: log, pin: o.Pin}, Backends: []register.Backend{d.IPC}, OnError: d.cacheFailed}
+	if on, err := env.NVLS.Get(); err == nil && on == "on" {
+		d.NVLS = nvls.New(h)
+		config.Backends = append(config.Backends, d.NVLS)
+	}
 	net, none, err := d.openNet(p, len(r.Hosts) > 1, o.Net)
 	if net != nil {
 		config.Backends = append(config.Backends, net)
@@ -406,7 +413,7 @@ func (d *Domain) drop(allocs []*mem.Allocation, peers []team.Reader, lift func()
 	if d.network != nil {
 		errs = append(errs, d.network.Close())
 	}
-	errs = append(errs, d.Cache.End(), d.nics.Close(), d.ofi.Close(), d.IPC.Close(), d.Heap.Close())
+	errs = append(errs, d.Cache.End(), d.nics.Close(), d.ofi.Close(), d.NVLS.Close(), d.IPC.Close(), d.Heap.Close())
 	if d.device != nil {
 		errs = append(errs, d.device.Close())
 	}

@@ -32,7 +32,8 @@ import (
 //
 //	server: 32 bytes of challenge
 //	client: 32 bytes HMAC-SHA256(secret, challenge + request), 24 bytes of request: descriptor, inode and size of a
-//	        memory file; or number and version of an extent, and 0; or all ones, for a pidfd of the server
+//	        memory file; or number and version of an extent, and 0; or the number of a loan, 0, and the highest bit; or
+//	        all ones, for a pidfd of the server
 //	server: 1 byte 1 with the descriptor attached, or 1 byte 0
 var requestTimeout = 10 * time.Second // a variable for tests
 
@@ -46,6 +47,8 @@ type server struct {
 
 	mu    sync.Mutex
 	conns map[*net.UnixConn]bool // connections being served; nil after close
+	loans map[uint64]int         // descriptors, by number
+	last  uint64                 // loan's number
 }
 
 // serve starts the service. It returns nil if that fails; then peers can use only /proc.
@@ -163,6 +166,11 @@ func exportRequest(extent uint32, version uint64) fdRequest {
 	return fdRequest{uint64(extent), version, 0}
 }
 
+// loan is the last word of a request for a lent descriptor.
+const loan = 1 << 63
+
+func loanRequest(number uint64) fdRequest { return fdRequest{number, 0, loan} }
+
 // processRequest asks for a pidfd of the server's process, for clients that cannot open one.
 var processRequest = fdRequest{math.MaxUint64, math.MaxUint64, math.MaxUint64}
 
@@ -170,8 +178,11 @@ func (r fdRequest) String() string {
 	if r == processRequest {
 		return "a descriptor of its process"
 	}
-	if r[2] == 0 {
+	switch r[2] {
+	case 0:
 		return fmt.Sprintf("extent %d", r[0])
+	case loan:
+		return fmt.Sprintf("descriptor number %d of those lent", r[0])
 	}
 	return fmt.Sprintf("descriptor %d", r[0])
 }
@@ -189,6 +200,16 @@ func (s *server) find(req fdRequest) (fd int, owned bool, err error) {
 		fd, err := s.lend(uint32(req[0]), req[1])
 		return fd, true, err
 	}
+	if req[2] == loan {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		fd, ok := s.loans[req[0]]
+		if !ok {
+			return -1, false, os.ErrPermission
+		}
+		fd, err := dupFD(fd)
+		return fd, true, err
+	}
 	self, err := shm.Self()
 	if err != nil {
 		return -1, false, err
@@ -198,6 +219,38 @@ func (s *server) find(req fdRequest) (fd int, owned bool, err error) {
 		return -1, false, os.ErrPermission
 	}
 	return f.FD(), false, nil
+}
+
+// Lend implements engine.DeviceTransport.
+func (t *Transport) Lend(fd int) (number uint64, end func(), err error) {
+	s := t.server
+	if s == nil {
+		return 0, nil, fmt.Errorf("no socket to hand out descriptors: %w", fault.ErrNotSupported)
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.loans == nil {
+		s.loans = map[uint64]int{}
+	}
+	s.last++
+	number = s.last
+	s.loans[number] = fd
+	return number, func() {
+		s.mu.Lock()
+		delete(s.loans, number)
+		s.mu.Unlock()
+	}, nil
+}
+
+// Borrow implements engine.DevicePeer.
+func (p *peer) Borrow(ctx context.Context, number uint64) (fd int, err error) {
+	if p.card.Socket == "" {
+		return -1, fmt.Errorf("%v has no socket to hand out descriptors: %w", p.card.Process, fault.ErrNotSupported)
+	}
+	if fd, err = requestFD(ctx, p.card.Socket, p.t.secret, loanRequest(number)); err != nil {
+		return -1, p.lost(err)
+	}
+	return fd, nil
 }
 
 func sign(secret, challenge, request []byte) []byte {
