@@ -80,6 +80,7 @@ type Params struct {
 	DstWord   uint64
 	Stage     uint64 // separate staging memory and its word; 0 until peers have mapped it
 	StageWord uint64
+	Multi     uint64 // where the communicator's multicast object is mapped here; 0: none
 	Signature uint64
 	Count     uint64
 	Timeout   uint64 // nanoseconds

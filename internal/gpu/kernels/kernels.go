@@ -21,7 +21,7 @@ import (
 	"github.com/ubcoll/ubcoll/internal/reason"
 )
 
-// The kernels by name. OneShot, Packets, Lines, TwoShot, Group and Ring reduce, and have variants for the element
+// The kernels by name. OneShot, Packets, Lines, TwoShot, Group, Ring and NVLS reduce, and have variants for the element
 // types; see kernelType. The others move bytes.
 const (
 	OneShot     = "oneshot"      // ALL_REDUCE and REDUCE of data that fits a row: packets to ranks that get the result
@@ -36,6 +36,8 @@ const (
 	Broadcast   = "broadcast"    // BROADCAST of any size; ranks pass data on to each other
 	MoveV       = "move_v"       // ALL_GATHER_V, GATHER_V, SCATTER_V and ALL_TO_ALL_V, with VectorParams
 	Barrier     = "barrier"      // BARRIER; with a signature of kind 0, this rank's refusal of whatever its peers do
+	NVLS        = "nvls"         // ALL_REDUCE and REDUCE_SCATTER of any size, through a multicast object: see NVLSReduces
+	NVLSMove    = "nvls_move"    // ALL_GATHER and BROADCAST of any size, through a multicast object
 	Channel     = "channel"      // steps between two ranks, with ChannelParams
 	Messages    = "messages"     // sends and receives, with MailParams
 )
@@ -77,8 +79,45 @@ func kernelType(t dtype.Type) dtype.Type {
 	return t
 }
 
+// The reductions, as Params.Op numbers them.
+const (
+	opSum = 1
+	opMin = 3
+	opMax = 4
+	opAvg = 5
+)
+
+// NVLSReduces reports whether the kernel NVLS can reduce elements of type t by op (Params.Op): whether there is an
+// instruction for it, which src/nvls.h explains. A NaN among halves may or may not win in min and max.
+func NVLSReduces(t dtype.Type, op uint32) bool {
+	switch t {
+	case dtype.Float32:
+		return op == opSum || op == opAvg
+	case dtype.Float16, dtype.BFloat16, dtype.Int32, dtype.Uint32, dtype.Int64, dtype.Uint64:
+		return op == opSum || op == opMin || op == opMax
+	}
+	return false
+}
+
+// nvlsTypes are the types that have a kernel NVLS.
+var nvlsTypes = []dtype.Type{dtype.Float32, dtype.Float16, dtype.BFloat16, dtype.Uint32, dtype.Uint64}
+
+// nvls returns the module of a multicast kernel, and its name there.
+func nvls(name string, t dtype.Type, up int) (module, kernel string, err error) {
+	if up > Narrow {
+		return "", "", fmt.Errorf("no kernel %q for more than %d ranks: %w", name, Narrow, fault.ErrNotSupported)
+	}
+	if name == NVLS {
+		if !NVLSReduces(t, opSum) {
+			return "", "", fmt.Errorf("no kernel %q for elements of %v: %w", name, t, fault.ErrNotSupported)
+		}
+		name = fmt.Sprintf("%s_%v", name, kernelType(t))
+	}
+	return name, "ubc_" + name, nil
+}
+
 // entry returns a kernel's module, and its name there. up is the number of ranks that the variant is made for. There
-// are no Packets, Lines, MoveLines and Group for more than Narrow.
+// are no Packets, Lines, MoveLines, Group, NVLS and NVLSMove for more than Narrow.
 func entry(name string, t dtype.Type, up int) (module, kernel string, err error) {
 	switch name {
 	case OneShot, Packets, Lines, TwoShot, Group, Ring:
@@ -93,6 +132,8 @@ func entry(name string, t dtype.Type, up int) (module, kernel string, err error)
 			return fmt.Sprintf("%s_%v", name, t), fmt.Sprintf("ubc_%s_%v", name, t), nil
 		}
 		return fmt.Sprintf("reduce_%v_%d", t, up), fmt.Sprintf("ubc_%s_%v_%d", name, t, up), nil
+	case NVLS, NVLSMove:
+		return nvls(name, t, up)
 	case Channel: // it has two ranks, whatever the communicator has
 		return name, "ubc_" + name, nil
 	case Move, MovePackets, MoveLines, Barrier, Broadcast, MoveV, Messages:
@@ -151,6 +192,24 @@ func (s *Set) Load(ctx context.Context, ranks int, rings bool) error {
 		}
 	}
 	return s.load(ctx, all...)
+}
+
+// LoadNVLS loads the kernels NVLS and NVLSMove, which Load does not: few communicators have a multicast object. The
+// rest is as with Load.
+func (s *Set) LoadNVLS(ctx context.Context) error {
+	var all []wanted
+	for _, t := range nvlsTypes {
+		module, kernel, err := entry(NVLS, t, Narrow)
+		if err != nil {
+			return err
+		}
+		all = append(all, wanted{module, kernel})
+	}
+	module, kernel, err := entry(NVLSMove, dtype.Invalid, Narrow)
+	if err != nil {
+		return err
+	}
+	return s.load(ctx, append(all, wanted{module, kernel})...)
 }
 
 // wanted names a kernel and its module.

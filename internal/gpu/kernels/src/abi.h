@@ -165,6 +165,7 @@ typedef struct {
 	ubc_u64 src, dst;             // own buffers; 0: none
 	ubc_u64 src_word, dst_word;   // for the descriptor
 	ubc_u64 stage, stage_word;    // own separate staging memory and its word; 0 until peers have mapped it
+	ubc_u64 multi;                // where the multicast object is mapped here, 0: none; see nvls.h
 	ubc_u64 signature;
 	ubc_u64 count;   // elements, as in the signature: of one slice or of the whole, depending on the kind; of a group
 	                 // or a refusal the number of operations
