@@ -43,7 +43,7 @@ func TestABI(t *testing.T) {
 		"offsetof(ubc_params, ranks)": unsafe.Offsetof(p.Ranks), "offsetof(ubc_params, op)": unsafe.Offsetof(p.Op),
 		"offsetof(ubc_params, root)": unsafe.Offsetof(p.Root), "offsetof(ubc_params, size)": unsafe.Offsetof(p.Size),
 		"offsetof(ubc_params, push)": unsafe.Offsetof(p.Push), "offsetof(ubc_params, stage)": unsafe.Offsetof(p.Stage),
-		"offsetof(ubc_params, multi)": unsafe.Offsetof(p.Multi),
+		"offsetof(ubc_params, multi)":      unsafe.Offsetof(p.Multi),
 		"offsetof(ubc_params, stage_word)": unsafe.Offsetof(p.StageWord), "offsetof(ubc_params, row)": unsafe.Offsetof(p.Row),
 		"offsetof(ubc_params, little)": unsafe.Offsetof(p.Little), "offsetof(ubc_params, large)": unsafe.Offsetof(p.Large),
 		"offsetof(ubc_status, narrow)": unsafe.Offsetof(s.Narrow), "UBC_FIFO_SLOTS": fifoSlots, "UBC_FIFO_SLOT_BYTES": fifoBytes,
