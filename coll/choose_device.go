@@ -29,6 +29,29 @@ func chooseKernel(t *tuning.GPU, asked string, w *team.Work, n, data int) team.K
 	return team.Kernel{Name: cudakernels.Move, Blocks: bulkBlocks(t, bytes*n), Algorithm: "push", DirectAccess: true}
 }
 
+// chooseMulticast chooses the kernel that does w through a multicast object, in a team that has one. Like chooseKernel it is
+// a function of what the ranks agree on.
+func chooseMulticast(t *tuning.GPU, asked string, w *team.Work, n int) (k team.Kernel, ok bool) {
+	name, total := cudakernels.NVLSMove, w.Count*w.Type.Size()
+	switch w.Kind {
+	case team.KindAllReduce:
+		name = cudakernels.NVLS
+	case team.KindReduceScatter:
+		name, total = cudakernels.NVLS, total*n
+	case team.KindAllGather:
+		total *= n
+	case team.KindBroadcast:
+	default:
+		return k, false
+	}
+	if asked != "" || total < t.NVLSFrom || total == 0 ||
+		name == cudakernels.NVLS && !cudakernels.NVLSReduces(w.Type, uint32(w.Red)) {
+		return k, false
+	}
+	return team.Kernel{Name: name, Blocks: min(bulkBlocks(t, total), t.NVLSBlocksMax), Algorithm: "nvls", DirectAccess: true,
+		Multicast: true}, true
+}
+
 // countsBlocks is how many blocks an operation with vectors of counts has. Ranks whose counts do not match may come to
 // different numbers; that is safe because no block waits for the block with its number.
 func countsBlocks(t *tuning.GPU, w *team.Work, n, data int) int {

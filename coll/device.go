@@ -37,8 +37,14 @@ func placeOnDevice(v *inside.View, w *team.Work) bool {
 	if _, none := v.Comm.GPU(); none != nil || v.SpansHosts() {
 		return false
 	}
-	w.Kernel = chooseKernel(&v.Comm.Team().Tuning().GPU, onHost(v.Comm.Options().Algorithm), w, v.Comm.Size(),
-		gpu.DeviceOf(v.Comm).Layout.Data())
+	d, t, asked := gpu.DeviceOf(v.Comm), &v.Comm.Team().Tuning().GPU, onHost(v.Comm.Options().Algorithm)
+	if d.Multicasts() {
+		var ok bool
+		if w.Kernel, ok = chooseMulticast(t, asked, w, v.Comm.Size()); ok {
+			return true
+		}
+	}
+	w.Kernel = chooseKernel(t, asked, w, v.Comm.Size(), d.Layout.Data())
 	return true
 }
 

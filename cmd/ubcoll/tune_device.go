@@ -93,7 +93,7 @@ func questions(n int, lines bool) []question {
 func (q *question) forced(t tuning.GPU, i int) tuning.GPU {
 	t.OneShotPair, t.OneShotFew, t.OneShotMany, t.TwoShotPackets = 0, 0, 0, 0
 	t.LinesPair, t.LinesMany, t.MoveLines, t.MovePackets, t.PassOnBeyond = 0, 0, 0, 0, 0
-	t.PushFrom, t.PushScatterFrom, t.RingFrom = never, never, never
+	t.PushFrom, t.PushScatterFrom, t.RingFrom, t.NVLSFrom = never, never, never, never
 	sizes := t.Sizes()
 	for name, n := range q.fixed {
 		*sizes[name] = n

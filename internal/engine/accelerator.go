@@ -34,6 +34,9 @@ type Accelerator interface {
 	Card(ctx context.Context) (DeviceCard, error)
 	// Meet connects to the others' sides; cards are in the team's order. It returns why devices cannot be used, or "".
 	Meet(ctx context.Context, cards []DeviceCard) string
+	// JoinMulticast returns operations of the communicator, once it is complete, by which its ranks set multicast up, as far
+	// as they can; none if nobody asks for it. All ranks return as many.
+	JoinMulticast(ctx context.Context) []*Gathering
 
 	// Perform runs w, the communicator's own Work, and waits. It is called in the communicator's turn.
 	Perform(ctx context.Context, w *team.Work) error
@@ -140,6 +143,17 @@ func (c *Comm) agreeOnDevice(whys []string) error {
 			c.gpuWhy = noDevices(why)
 		}
 		return c.dropDevice()
+	}
+	return nil
+}
+
+// joinMulticast sets multicast up. Collective; it is a new communicator's first call.
+func (c *Comm) joinMulticast(ctx context.Context) error {
+	if c.device == nil {
+		return nil
+	}
+	if steps := c.device.JoinMulticast(ctx); len(steps) > 0 {
+		return c.Gather(ctx, steps...)
 	}
 	return nil
 }

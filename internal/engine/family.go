@@ -55,6 +55,9 @@ func (s *splitting) steps(ctx context.Context) []*Gathering {
 func (s *splitting) run(ctx context.Context, steps []*Gathering) (*Comm, error) {
 	start := time.Now()
 	err := s.parent.Gather(ctx, steps...)
+	if err == nil && s.child != nil {
+		err = s.child.joinMulticast(Context(ctx))
+	}
 	if err != nil && s.child != nil {
 		s.child.ignoreNetwork()
 		s.child.leave(s.reason(err))

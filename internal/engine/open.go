@@ -81,6 +81,9 @@ func Open(ctx context.Context, b bootstrap.Bootstrap, o Options, bad error, prov
 	if err == nil && len(r.Hosts) > 1 {
 		err = j.c.several(ctx, r)
 	}
+	if err == nil {
+		err = j.c.joinMulticast(ctx)
+	}
 	if err != nil {
 		name = r.Hostnames()[rank]
 		e := fail("attach", reason.Blamed(err, -1), r.Explain(err))

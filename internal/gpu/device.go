@@ -27,6 +27,7 @@ type Device struct {
 	Area   *mem.Allocation
 	page   *page // the status page
 
+	multi   multicast
 	staging Extra
 	making  sync.WaitGroup // goroutines that make extras
 	noExtra sync.Once      // logs that an Extra could not be made
@@ -302,7 +303,7 @@ func (d *Device) Close() error {
 	d.graphs = nil
 	d.mu.Unlock()
 	d.making.Wait()
-	errs := []error{d.kept.Close()}
+	errs := []error{d.kept.Close(), d.closeMulticast(d.c.Broken() != nil)}
 	for g := range graphs {
 		errs = append(errs, g.release())
 	}

@@ -14,7 +14,6 @@ import (
 	"github.com/ubcoll/ubcoll/internal/engine"
 	"github.com/ubcoll/ubcoll/internal/env"
 	"github.com/ubcoll/ubcoll/internal/gpu/kernels"
-	"github.com/ubcoll/ubcoll/internal/mem"
 	"github.com/ubcoll/ubcoll/internal/plural"
 	"github.com/ubcoll/ubcoll/internal/reason"
 	"github.com/ubcoll/ubcoll/internal/team"
@@ -212,7 +211,7 @@ func (accelerators) New(c *engine.Comm, visible []json.RawMessage) (engine.Accel
 	if err != nil {
 		return nil, fmt.Errorf("rank %d could not use cuda:%d%s: %w", c.Rank(), mine, g.sharing(), err)
 	}
-	if err := g.bindable(c.Domain().Heap, t.Size()); err != nil {
+	if err := g.bindable(c.Domain(), t.Size()); err != nil {
 		c.Log().Warn("ubcoll: memory of Alloc on devices is not rounded to what multicast takes, though UBCOLL_NVLS=on", "rank", c.Rank(),
 			"error", err)
 	}
@@ -261,24 +260,35 @@ func (d *Domain) use(dom *engine.Domain, i, peers, area int) error {
 	return dom.Exports.UseDevice(d.Context, choresOf{d.shared}, peers)
 }
 
-// bindable has the heap round device memory to what can be bound to a multicast object of that many ranks, if UBCOLL_NVLS
-// asks for it.
-func (d *Domain) bindable(h *mem.Heap, ranks int) error {
-	if on, err := env.NVLS.Get(); err != nil || on != "on" { // Open reports a malformed value
+// bindable has the heap round device memory to what can be bound to a multicast object of that many ranks, and the cache
+// take it, if UBCOLL_NVLS asks for it.
+func (d *Domain) bindable(dom *engine.Domain, ranks int) error {
+	if dom.NVLS == nil {
 		return nil
 	}
+	least, err := d.multicastUnit(ranks)
+	if err == nil {
+		err = dom.Heap.RoundDevice(least)
+	}
+	if err != nil {
+		dom.NVLS.Refuse(err)
+		return err
+	}
+	dom.NVLS.Use(d.Context, least)
+	return nil
+}
+
+// multicastUnit is the granularity of multicast objects.
+func (d *Domain) multicastUnit(ranks int) (int, error) {
 	if d.Sharers > 1 {
-		return fmt.Errorf("ranks share %v, which can be in a multicast object once: %w", d.Context.Device(), fault.ErrNotSupported)
+		return 0, fmt.Errorf("ranks share %v, which can be in a multicast object once: %w", d.Context.Device(), fault.ErrNotSupported)
 	}
 	grain, err := d.Context.Granularity()
 	if err != nil {
-		return err
+		return 0, err
 	}
 	least, _, err := d.Context.MulticastGranularity(ranks, grain)
-	if err != nil {
-		return err
-	}
-	return h.RoundDevice(least)
+	return least, err
 }
 
 // quiesce waits until all work that communicators of the domain have queued has ended. Kernels end by themselves, at

@@ -121,7 +121,7 @@ func export(dom *engine.Domain, a *mem.Allocation) (extent uint32, offset uint64
 func (d *Device) makeStaging(w *team.Work, wait bool) (pending bool) {
 	staged := func(v *team.Vec, b *team.Buf) bool { return v.Bytes() > 0 && b.Claim == nil && !b.NotImported }
 	switch {
-	case !w.Kernel.DirectAccess || d.c.Team().Size() == 1 || max(w.Src.Bytes(), w.Dst.Bytes()) <= stagedLeast*d.Layout.Little:
+	case !w.Kernel.DirectAccess || w.Kernel.Multicast || d.c.Team().Size() == 1 || max(w.Src.Bytes(), w.Dst.Bytes()) <= stagedLeast*d.Layout.Little:
 		return false
 	case w.Kernel.Push, w.Kernel.Name == kernels.Ring:
 	case staged(&w.Src, &w.SrcBuf), staged(&w.Dst, &w.DstBuf):

@@ -68,10 +68,13 @@ func (d *Device) imported(ctx context.Context, works []team.Work) error {
 			continue
 		}
 		err := d.UntilImported(ctx, start, func() (pending bool, err error) {
+			if w.Kernel.Multicast {
+				d.nextCall(i + 1)
+			}
 			if err := d.acquire(&w, false); err != nil {
 				return false, err
 			}
-			pending = d.makeStaging(&w, false) || w.SrcBuf.NotImported || w.DstBuf.NotImported
+			pending = d.makeStaging(&w, false) || w.SrcBuf.NotImported || w.DstBuf.NotImported || d.multi.pending
 			w.Release()
 			w.SrcBuf, w.DstBuf = team.Buf{}, team.Buf{}
 			return pending, nil
@@ -114,6 +117,7 @@ func (d *Device) capture(ctx context.Context, works []team.Work, part GraphPart)
 		return nil, err
 	}
 	defer s.Driver.Close()
+	d.multi.call = 0 // whatever can be bound is
 	g := &Graph{d: d, part: part}
 	if part != nil {
 		defer func() {

@@ -179,6 +179,9 @@ func (d *Device) queue(ctx context.Context, s *Stream, w *team.Work) (refusal, e
 		bad = d.retain(w)
 	}
 	if bad == nil {
+		if w.Kernel.Multicast && !captured {
+			d.nextCall(0)
+		}
 		bad = d.prepare(w, !captured)
 	}
 	algorithm := w.Kernel.Algorithm
@@ -393,6 +396,9 @@ func (d *Device) fill(p *kernels.Params, w *team.Work) {
 	if at, extent, offset, ok := d.staging.Ready(); ok {
 		p.Stage, p.StageWord = at, kernels.Word(extent, offset)
 	}
+	if w.Kernel.Multicast {
+		p.Multi, p.Stage, p.StageWord = d.multi.object.Address(), uint64(d.multi.stage.Base()), 0
+	}
 	p.Signature, p.Count = w.Signature(), uint64(w.Count)
 	p.Factor, p.Op, p.Root, p.Size = w.Factor, uint32(w.Red), uint32(w.Root), uint32(w.Type.Size())
 	if w.Kernel.Push {
@@ -448,6 +454,9 @@ func (d *Device) enqueue(s *Stream, captured bool) error {
 
 // acquire finds the registrations of w's buffers, if its kernel uses them.
 func (d *Device) acquire(w *team.Work, wait bool) error {
+	if w.Kernel.Multicast {
+		return d.acquireMulticast(w, wait)
+	}
 	if !w.Kernel.DirectAccess {
 		w.SrcBuf.Why, w.DstBuf.Why = "small enough to travel with its flags", "its own rank alone writes it"
 		return nil

@@ -33,6 +33,7 @@ const (
 	KindSend // messages have no signature: for OpInfo
 	KindRecv
 	KindMessages // several messages, of a group or a graph
+	KindOpen     // a part of Open that is an operation of the new communicator
 	numKinds
 
 	// KindGroup is several all-reduces of a group that one kernel of a device runs; its signature is GroupSignature's.
@@ -41,7 +42,7 @@ const (
 
 var kindNames = [numKinds]string{"refused", "all_reduce", "barrier", "reduce_scatter", "reduce", "all_gather",
 	"broadcast", "gather", "scatter", "all_to_all", "all_gather_v", "gather_v", "scatter_v", "all_to_all_v", "split", "dup",
-	"register_window", "capture", "send", "recv", "messages"}
+	"register_window", "capture", "send", "recv", "messages", "open"}
 
 // String is the operation's name: "all_reduce".
 func (o OpKind) String() string {

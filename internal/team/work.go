@@ -281,6 +281,7 @@ type Kernel struct {
 	Push         bool // reductions: always through the receivers' staging memory
 	DirectAccess bool // peers may access the buffers in place, if they are registered
 	Counts       bool // it takes Work.Counts
+	Multicast    bool // it uses the communicator's multicast object
 }
 
 // CountsBlocks is Kernel.Blocks of an operation with counts where no rank knows the total.

@@ -98,6 +98,8 @@ type GPU struct {
 	// PassOnBeyond: the root of a broadcast sends up to this much more than one copy by itself; if it would have to
 	// send more, the ranks pass data on.
 	PassOnBeyond int
+	// NVLSFrom: from this size of the whole data, operations use the communicator's multicast object, if it has one.
+	NVLSFrom int
 
 	// PacketBlockBytes: what one block sends as packets at a time. Kernels that send more have as many blocks as that
 	// takes, at least PacketBlocksMin and at most PacketBlocksMax; more do not help.
@@ -106,6 +108,8 @@ type GPU struct {
 	LineBlockBytes int
 	// BulkBlockBytes: bytes for each block of the other kernels, which have at most BulkBlocksMax blocks.
 	BulkBlockBytes, BulkBlocksMax int
+	// NVLSBlocksMax: how many blocks of kernels that use a multicast object keep its links busy.
+	NVLSBlocksMax int
 }
 
 // WithoutLines returns t for links that do not carry lines. Packets and bulk then serve more sizes, unless t was
@@ -120,18 +124,20 @@ func (t GPU) WithoutLines() GPU {
 }
 
 // DefaultGPU was measured on H200s linked by NVSwitch (docs/benchmarks). Estimated are: the sizes for more than 4
-// ranks, LinesMany, and PassOnBeyond, which is a few microseconds of the root's link.
+// ranks, LinesMany, and PassOnBeyond, which is a few microseconds of the root's link. NVLSFrom and NVLSBlocksMax are from
+// what others have measured; nothing of ours has run on multicast objects.
 func DefaultGPU() GPU {
 	return GPU{
 		OneShotPair: 128 << 10, OneShotFew: 128 << 10, OneShotMany: 32 << 10, TwoShotPackets: 256 << 10,
 		LinesPair: 8 << 20, LinesMany: 4 << 20, MoveLines: 2 << 20,
 		PushFrom: 8 << 20, PushScatterFrom: 256 << 20, PushWideFrom: 32 << 20, PushBlocks: 64, RingFrom: 64 << 20,
-		MovePackets: 32 << 10, PassOnBeyond: 2 << 20,
+		MovePackets: 32 << 10, PassOnBeyond: 2 << 20, NVLSFrom: 256 << 10,
 		PacketBlockBytes: 4 << 10, // a packet of 8 bytes for each of 512 threads
 		PacketBlocksMin:  16,      // one block took twice as long with more than one packet per thread
 		PacketBlocksMax:  64,
 		LineBlockBytes:   4 << 10,
 		BulkBlockBytes:   16 << 10, BulkBlocksMax: 128,
+		NVLSBlocksMax: 32,
 	}
 }
 
@@ -197,5 +203,5 @@ func (t *GPU) Sizes() map[string]*int {
 		"two_shot_packets": &t.TwoShotPackets, "lines_pair": &t.LinesPair, "lines_many": &t.LinesMany,
 		"move_lines": &t.MoveLines, "push_from": &t.PushFrom, "push_scatter_from": &t.PushScatterFrom,
 		"push_wide_from": &t.PushWideFrom, "ring_from": &t.RingFrom, "move_packets": &t.MovePackets,
-		"pass_on_beyond": &t.PassOnBeyond}
+		"pass_on_beyond": &t.PassOnBeyond, "nvls_from": &t.NVLSFrom}
 }
