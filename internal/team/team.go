@@ -25,7 +25,6 @@ type Team struct {
 	comm       Comm
 	Timeout    atomic.Int64 // how long a wait for peers may last, in nanoseconds
 	tuning     tuning.Table
-	algorithm  string          // the one that Options asks for, or ""
 	Area       *mem.Allocation // this rank's control area, staging memory, and its attachments' memory
 	whole      int             // bytes of each rank's area
 	populate   bool            // touch areas' pages when they are mapped
@@ -46,11 +45,12 @@ type Team struct {
 	dsts    []unsafe.Pointer
 	scratch []unsafe.Pointer
 
-	mine  int    // this rank's group
-	names []int  // by the team's ranks: their ranks in the communicator
-	all   int    // the size of the communicator
-	Hosts Hosts  // the communicator's other hosts, nil if there are none
-	Parts uint64 // how many of the Seq exchanges were no operations
+	algorithm string // the one that Options asks for, or ""
+	mine      int    // this rank's group
+	names     []int  // by the team's ranks: their ranks in the communicator
+	all       int    // the size of the communicator
+	Hosts     Hosts  // the communicator's other hosts, nil if there are none
+	Parts     uint64 // how many of the Seq exchanges were no operations
 
 	publishing  sync.Mutex   // held by PublishLost
 	ReportAfter atomic.Int64 // how long a wait lasts, in nanoseconds, before it logs once who is missing

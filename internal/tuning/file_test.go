@@ -114,7 +114,7 @@ func TestSizes(t *testing.T) {
 		}
 	}
 	require.Len(t, table.sizes(), 5)
-	require.Len(t, table.GPU.Sizes(), 13)
+	require.Len(t, table.GPU.Sizes(), 14)
 	require.Len(t, table.Messages.sizes(), 4)
 	require.Len(t, table.Hosts.numbers(), 8)
 }
