@@ -9,6 +9,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 
@@ -25,6 +26,9 @@ func modules() map[string][]string {
 		"broadcast": {"ubc_broadcast"}, "channel": {"ubc_channel"}, "messages": {"ubc_messages"},
 		"wide_move":   {"ubc_wide_move", "ubc_wide_move_packets", "ubc_wide_barrier"},
 		"wide_move_v": {"ubc_wide_move_v"}, "wide_broadcast": {"ubc_wide_broadcast"}, "wide_messages": {"ubc_wide_messages"}}
+	for name, kernel := range nvlsModules() {
+		m[name] = []string{kernel}
+	}
 	for _, t := range dtype.All() {
 		if t != kernelType(t) {
 			continue // another type's kernels reduce it
@@ -40,6 +44,15 @@ func modules() map[string][]string {
 				m[module] = append(m[module], fmt.Sprintf("ubc_%s_%v_%d", k, t, ranks))
 			}
 		}
+	}
+	return m
+}
+
+// nvlsModules returns the modules that LoadNVLS loads, each with its kernel.
+func nvlsModules() map[string]string {
+	m := map[string]string{"nvls_move": "ubc_nvls_move"}
+	for _, t := range nvlsTypes {
+		m[fmt.Sprintf("nvls_%v", t)] = fmt.Sprintf("ubc_nvls_%v", t)
 	}
 	return m
 }
@@ -62,18 +75,18 @@ func TestPTX(t *testing.T) {
 			require.NoError(t, err)
 			header := regexp.MustCompile(`(?m)^// sources: (.*)\n// sha256: (.*)$`).FindStringSubmatch(text)
 			require.NotNil(t, header)
-			flags[regexp.MustCompile(` -D\w+(=\w+)?`).ReplaceAllString(
+			flags[regexp.MustCompile(`( -D\w+(=\w+)?|=sm_[89]0|\+ptx8[12])`).ReplaceAllString(
 				regexp.MustCompile(`(?s)^.*?// flags: [^\n]*`).FindString(text), "")] = true
-			h := sha256.New()
-			for _, f := range strings.Fields(header[1]) {
-				source, err := os.ReadFile(filepath.Join("src", f))
-				require.NoError(t, err)
-				h.Write(source)
-			}
-			require.Equal(t, hex.EncodeToString(h.Sum(nil)), header[2], "run scripts/kernels")
+			upToDate(t, header)
 
-			require.Regexp(t, `(?m)^\.version (7\.[0-9]+|8\.[01])$`, text)
-			require.Regexp(t, `(?m)^\.target sm_80$`, text)
+			if nvlsModules()[name] == "" {
+				require.Regexp(t, `(?m)^\.version (7\.[0-9]+|8\.[01])$`, text)
+				require.Regexp(t, `(?m)^\.target sm_80$`, text)
+			} else { // multimem needs 8.1 and sm_90, .acc::f32 needs 8.2
+				require.Equal(t, strings.Contains(text, ".acc::f32"), strings.Contains(text, "\n.version 8.2\n"))
+				require.Regexp(t, `(?m)^\.version 8\.[12]$`, text)
+				require.Regexp(t, `(?m)^\.target sm_90$`, text)
+			}
 			early := assembly(text, true)
 			require.Equal(t, text, assembly(text, false))
 			require.Regexp(t, `(?m)^\.target sm_90$`, early)
@@ -93,6 +106,59 @@ func TestPTX(t *testing.T) {
 	}
 	require.Len(t, flags, 1, "built by one compiler, alike: run scripts/kernels")
 	require.Less(t, total, int64(5<<19), "bytes of PTX in every program")
+}
+
+// upToDate compares the hash in a module's header, its sources and their hash, with the files.
+func upToDate(t *testing.T, header []string) {
+	h := sha256.New()
+	for _, f := range strings.Fields(header[1]) {
+		source, err := os.ReadFile(filepath.Join("src", f))
+		require.NoError(t, err)
+		h.Write(source)
+	}
+	require.Equal(t, hex.EncodeToString(h.Sum(nil)), header[2], "run scripts/kernels")
+}
+
+// TestMultimem looks for the instructions in the modules for multicast: those that a type has, and no others. Nothing
+// else may use any, and the stand-ins for them are of the same sources.
+func TestMultimem(t *testing.T) {
+	const load, store = "multimem.ld_reduce.relaxed.sys.global.", "multimem.st.relaxed.sys.global.v4.f32"
+	integers := func(bits string) []string {
+		return []string{load + "add.u" + bits, load + "min.u" + bits, load + "max.u" + bits, load + "min.s" + bits,
+			load + "max.s" + bits, store}
+	}
+	halves := func(typ string) []string {
+		return []string{load + "add.acc::f32.v4." + typ, load + "min.v4." + typ, load + "max.v4." + typ, store}
+	}
+	want := map[string][]string{"nvls_move": {store}, "nvls_float32": {load + "add.v4.f32", store},
+		"nvls_float16": halves("f16x2"), "nvls_bfloat16": halves("bf16x2"), "nvls_uint32": integers("32"),
+		"nvls_uint64": integers("64")}
+	instruction := regexp.MustCompile(`(?m)^multimem\S+`)
+	for name := range modules() {
+		text, err := decompress(ptx, file(name))
+		require.NoError(t, err)
+		found := instruction.FindAllString(text, -1)
+		slices.Sort(found)
+		require.ElementsMatch(t, want[name], slices.Compact(found), name)
+		if want[name] == nil {
+			continue
+		}
+		// Between accesses by different addresses: at the beginning, after the descriptors, before signals, and after waits.
+		require.GreaterOrEqual(t, strings.Count(text, "fence.proxy.alias;"), 4, name)
+		text = standIn(t, name)
+		require.Empty(t, instruction.FindAllString(text, -1))
+		require.Contains(t, text, ".visible .entry ubc_stand_in_"+strings.TrimPrefix(name, "nvls_")+"(")
+		require.Regexp(t, `(?m)^\.target sm_80$`, text)
+		upToDate(t, regexp.MustCompile(`(?m)^// sources: (.*)\n// sha256: (.*)$`).FindStringSubmatch(text))
+	}
+	require.Len(t, want, len(nvlsModules()))
+}
+
+// standIn returns the PTX of the stand-in for a module for multicast.
+func standIn(t *testing.T, module string) string {
+	text, err := decompress(os.DirFS("testdata"), strings.Replace(module, "nvls", "stand_in", 1)+".ptx.gz")
+	require.NoError(t, err)
+	return text
 }
 
 // TestRebuild builds some PTX again if that compiler is installed: the kernels that move data, one module for each
@@ -119,7 +185,7 @@ func TestRebuild(t *testing.T) {
 		t.Skipf("built with clang %s, not with %s", builder[1], strings.SplitN(string(version), "\n", 2)[0])
 	}
 	dir := t.TempDir()
-	names := []string{"move", "move_v", "broadcast", "wide_move", "wide_move_v"}
+	names := []string{"move", "move_v", "broadcast", "wide_move", "wide_move_v", "nvls_move", "nvls_float16"}
 	for _, module := range []string{"reduce_%v_2", "reduce_%v_4", "reduce_%v_8", "group_%v", "ring_%v", "wide_%v"} {
 		names = append(names, fmt.Sprintf(module, kernelType(dtype.Int8+dtype.Type(rand.IntN(int(dtype.Float64))))))
 	}

@@ -15,6 +15,8 @@ void *emu_shared(int id, size_t bytes); // the block's shared object of that num
 // the values have whatever type the caller means.
 void emu_multimem_st(void *p, const void *value, size_t n);
 void emu_multimem_ld_reduce(const void *p, void *value, size_t n, void (*combine)(void *sum, const void *x));
+// The same with a sum of any type and size: take is called with what each device has, in turn.
+void emu_multimem_ld_each(const void *p, size_t n, void *sum, void (*take)(void *sum, const void *x));
 }
 
 // A kernel for emu_run, and its result.

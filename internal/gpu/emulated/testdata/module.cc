@@ -7,8 +7,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-// The kernels for up to 8 ranks, and for more; null if they are not linked in.
-extern "C" __attribute__((weak)) const emulated_kernel ubc_emulated[], ubc_wide_emulated[];
+// The kernels for up to 8 ranks, for more, and the stand-ins for those with multicast; null if they are not linked in.
+extern "C" __attribute__((weak)) const emulated_kernel ubc_emulated[], ubc_wide_emulated[], ubc_stand_in_emulated[];
 
 // A library belongs to no context. A device has it after the first function of it was obtained there.
 struct library {
@@ -120,6 +120,8 @@ int cuKernelGetFunction(uintptr_t *handle, uintptr_t of) {
 	bool many = wide(k.name.c_str());
 	function f = {d, of, look(many ? ubc_wide_emulated : ubc_emulated, k.name.c_str()), many ? 96 : 64, shared_default,
 		libraries[k.in].entries[k.name]};
+	if (!f.k)
+		f.k = look(ubc_stand_in_emulated, k.name.c_str());
 	if (!f.k)
 		f.k = look(test_kernels, k.name.c_str()), f.threads = 1024;
 	if (!f.k) {
@@ -260,7 +262,8 @@ static void run(device *d, const emulated_kernel *k, const std::vector<char> &pa
 	unsigned resident, room r) {
 	if (d->error)
 		return;
-	if ((look(ubc_emulated, k->name) == k || look(ubc_wide_emulated, k->name) == k) && !check(d, k, params)) {
+	bool own = look(ubc_emulated, k->name) == k || look(ubc_wide_emulated, k->name) == k || look(ubc_stand_in_emulated, k->name) == k;
+	if (own && !check(d, k, params)) {
 		d->error = ILLEGAL_ADDRESS;
 		return;
 	}

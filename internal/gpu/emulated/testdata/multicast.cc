@@ -410,6 +410,16 @@ void emu_multimem_ld_reduce(const void *p, void *value, size_t n, void (*combine
 	}
 }
 
+void emu_multimem_ld_each(const void *p, size_t n, void *sum, void (*take)(void *sum, const void *x)) {
+	void *to[most_devices];
+	int count = behind(p, n, to);
+	for (int i = 0; i < count; i++) {
+		alignas(16) char x[16];
+		copy_words(x, to[i], n);
+		take(sum, x);
+	}
+}
+
 // UBCOLL_EMULATE_COUNT names a file that gets the numbers of live objects as a call begins.
 void count_objects(void) {
 	const char *name = getenv("UBCOLL_EMULATE_COUNT");

@@ -4,6 +4,7 @@
 #include "group.h"
 #include "messages.h"
 #include "move.h"
+#include "nvls.h"
 #include "reduce.h"
 #include "ring.h"
 #include "move_v.h"
@@ -21,6 +22,9 @@ UBC_MESSAGES_KERNELS
 UBC_TYPES(UBC_RANKS)
 UBC_TYPES(UBC_RING_KERNELS)
 UBC_TYPES(UBC_GROUP_KERNEL)
+#define UBC_NVLS_TYPES(X) X(uint32) X(uint64) X(float16) X(bfloat16) X(float32)
+UBC_NVLS_TYPES(UBC_NVLS_KERNEL)
+UBC_NVLS_MOVE_KERNEL
 
 #define UBC_ENTRIES_OF(T, R)                       \
 	{"ubc_oneshot_" #T "_" #R, ubc_oneshot_##T##_##R}, \
@@ -29,6 +33,8 @@ UBC_TYPES(UBC_GROUP_KERNEL)
 	{"ubc_twoshot_" #T "_" #R, ubc_twoshot_##T##_##R},
 #define UBC_ENTRIES(T) UBC_ENTRIES_OF(T, 2) UBC_ENTRIES_OF(T, 4) UBC_ENTRIES_OF(T, 8) {"ubc_ring_" #T, ubc_ring_##T}, \
 	{"ubc_group_" #T, (void (*)(const ubc_params *))ubc_group_##T},
+
+#define UBC_NVLS_ENTRY(T) {"ubc_nvls_" #T, ubc_nvls_##T},
 
 struct ubc_entry {
 	const char *name;
@@ -46,7 +52,9 @@ const ubc_entry ubc_emulated[] = {
 	{"ubc_move_v", (void (*)(const ubc_params *))ubc_move_v}, // this and the next two have other parameters
 	{"ubc_channel", (void (*)(const ubc_params *))ubc_channel},
 	{"ubc_messages", (void (*)(const ubc_params *))ubc_messages},
+	{"ubc_nvls_move", ubc_nvls_move},
 	UBC_TYPES(UBC_ENTRIES)
+	UBC_NVLS_TYPES(UBC_NVLS_ENTRY)
 	{nullptr, nullptr},
 };
 }
