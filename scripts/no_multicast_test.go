@@ -93,9 +93,12 @@ func TestNoMulticastInPrograms(t *testing.T) {
 	require.Equal(t, want, build("nvls", "test", "-c", "-vet=off", "-tags", "nvls", "./hw/cuda"))
 }
 
-// Nothing in the project permits multicast on a real driver: one function of the tests does on the emulated one.
+// Nothing in the project permits multicast on a real driver: one function of the tests does on the emulated one, and one of
+// the commands where the user's flag or file says so. No script, configuration or test says so, but of the tests that of the
+// flag over the emulated driver, and that of builds without multicast, which refuse.
 func TestMulticastStaysOff(t *testing.T) {
-	own := regexp.MustCompile(`Setenv\([^\n]*NVLS|"UBCOLL_NVLS=o` + `n"`)
+	own := regexp.MustCompile(`Setenv\([^\n]*NVLS|"UBCOLL_NVLS=o` + `n"|"-{1,2}nvls(=|", ")o` + `n"|nvls *= *\\?['"]o` + `n`)
+	flag := regexp.MustCompile(`-nvls[= ]+["']?o` + `n|nvls *= *\[?[^\n]*["']o` + `n`)
 	var found []string
 	require.NoError(t, filepath.WalkDir("..", func(path string, d fs.DirEntry, err error) error {
 		if err != nil {
@@ -121,11 +124,12 @@ func TestMulticastStaysOff(t *testing.T) {
 		}
 		switch top {
 		case "scripts", ".ci", "configs", "tools", "examples", "Makefile":
-			if strings.Contains(string(b), "UBCOLL_"+"NVLS") {
+			if strings.Contains(string(b), "UBCOLL_"+"NVLS") || flag.Match(b) {
 				found = append(found, name)
 			}
 		}
 		return nil
 	}))
-	require.Equal(t, []string{"internal/gpu/emulated/primary.go"}, found)
+	require.Equal(t, []string{"cmd/ubcoll/nvls_test.go", "cmd/ubcoll/nvls_without_test.go", "internal/experiment/nvls.go",
+		"internal/gpu/emulated/primary.go"}, found)
 }

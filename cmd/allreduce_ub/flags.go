@@ -79,7 +79,8 @@ func configure(args []string, help io.Writer) (*experiment.Experiment, error) {
 		{env.NetTimeout.IsSet(), env.NetTimeout.Name, "options.net_timeout"},
 		{env.Register.IsSet(), env.Register.Name, "allreduce.registration"}, {env.Pin.IsSet(), env.Pin.Name, "options.pin"},
 		// Devices that the file requires stay required: the variable says whether ranks may share them.
-		{env.CUDA.IsSet() && e.Options.Devices != ubcoll.DevicesRequired, env.CUDA.Name, "options.devices"}} {
+		{env.CUDA.IsSet() && e.Options.Devices != ubcoll.DevicesRequired, env.CUDA.Name, "options.devices"},
+		{env.NVLS.IsSet(), env.NVLS.Name, "options.nvls"}} {
 		if _, flagged := given[v.key]; v.is && !flagged && *config != "" {
 			_ = e.Set(v.key, os.Getenv(v.name)) // Open reports malformed values
 		}

@@ -33,6 +33,10 @@ func main() {
 		fmt.Fprintf(os.Stderr, "%v\nallreduce_ub: -h lists the flags\n", err)
 		os.Exit(exitUsage)
 	}
+	if err := experiment.SetNVLS(e.Options.NVLS); err != nil {
+		fmt.Fprintf(os.Stderr, "allreduce_ub: nvls = %q: %v\n", e.Options.NVLS, err)
+		os.Exit(ubcoll.ExitCode(err))
+	}
 	o := ubcoll.Options{Timeout: time.Duration(e.Options.Timeout), NetTimeout: time.Duration(e.Options.NetTimeout),
 		Register: e.AllReduce.Registration, Algorithm: ubcoll.Algorithm(e.Options.Algorithm), Pin: e.Options.Pin, Net: ubcoll.Net(e.Options.Net),
 		Devices: e.Options.Devices}

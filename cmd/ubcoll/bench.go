@@ -31,6 +31,9 @@ func bench(args []string, out io.Writer) error {
 	if err != nil {
 		return err
 	}
+	if err := permitNVLS("bench", o.nvls); err != nil {
+		return err
+	}
 	p := measure.Program{Version: version(), Args: os.Args, Threads: threads}
 	ubcoll.Main(o.job, func(ctx context.Context, c *ubcoll.Comm) error {
 		if err := measure.Required(c); err != nil {

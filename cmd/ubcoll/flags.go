@@ -24,7 +24,8 @@ type options struct {
 	every   bool             // the user asks for all operations: those that cannot be measured are left out
 	config  measure.Config   // flags are applied to this one
 	job     ubcoll.Options
-	threads int // 0 = not given
+	threads int    // 0 = not given
+	nvls    string // "" = not given
 	output  string
 	add     bool // append to output
 }
@@ -57,6 +58,7 @@ var flags = []struct {
 		setDevice},
 	{"", "devices", "auto: ranks use GPUs if each has one of its own; share: they may share them; required; off (auto)",
 		func(o *options, value string) error { return o.job.Devices.UnmarshalText([]byte(value)) }},
+	{"", "nvls", nvlsHelp + " (off)", setNVLS},
 	{"G", "cudagraph", "launches of a graph that holds the timed calls, a quarter of them from 64M on; 0 = no graph (0)",
 		number(func(o *options) *int { return &o.config.Graphs })},
 	{"R", "local_register", "buffers: 0 not registered (on the host Go slices), 1 registered, 3 of Alloc, which the library registers or not (1)",
@@ -93,7 +95,7 @@ var benchGroups = []flagGroup{
 		"t nthreads", "R local_register", "J output_file output"}},
 	{"Sizes and data", []string{"i stepbytes", "also", "r root", "seed"}},
 	{"Calls", []string{"w warmup_iters", "G cudagraph", "m agg_iters", "W window-size", "N run_cycles", "loop", "overlap", "algorithm",
-		"devices"}},
+		"devices", "nvls"}},
 	{"Checks and limits", []string{"c check", "min-busbw", "T timeout"}},
 	{"Statistics and output", []string{"a average", "K per_iter_skip", "I per_iter_timing", "S report_timestamps", "explain", "paths", "append"}},
 }
@@ -406,6 +408,21 @@ func setMinBusBW(o *options, value string) error {
 
 func setAlgorithm(o *options, value string) error {
 	o.job.Algorithm = ubcoll.Algorithm(value)
+	return nil
+}
+
+func setNVLS(o *options, value string) error {
+	o.nvls = value
+	return experiment.IsNVLS(value)
+}
+
+const nvlsHelp = "on: multicast objects may be made on GPUs, as with UBCOLL_NVLS=on, in builds that have them; off. Never on a host that others use without its operator's leave"
+
+// permitNVLS does what a command's -nvls says. The caller then opens the communicator.
+func permitNVLS(command, value string) error {
+	if err := experiment.SetNVLS(value); err != nil {
+		return exitError{fmt.Errorf("%s: -nvls %s: %w", command, value, err), exitSupport}
+	}
 	return nil
 }
 

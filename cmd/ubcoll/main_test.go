@@ -231,16 +231,17 @@ func TestVerifyArguments(t *testing.T) {
 		{"all -b 1K -t 3", nil},
 		{"all_reduce,all -b 1K -t 3", nil},
 	} {
-		v, job, threads, err := parseVerify(strings.Fields(c.args), io.Discard)
+		v, job, own, err := parseVerify(strings.Fields(c.args), io.Discard)
 		require.NoError(t, err, c.args)
 		require.Equal(t, c.ops, v.Ops, c.args)
 		require.Equal(t, ubcoll.Options{Timeout: time.Minute, Register: ubcoll.RegisterExplicit}, job)
 		if c.args != "" {
-			require.Equal(t, []int{1 << 10, 3}, []int{v.MinBytes, threads}, c.args)
+			require.Equal(t, []int{1 << 10, 3}, []int{v.MinBytes, own.threads}, c.args)
 		}
 	}
-	_, job, _, err := parseVerify([]string{"-devices", "share", "-T", "9s"}, io.Discard)
+	_, job, own, err := parseVerify([]string{"-devices", "share", "-T", "9s", "-nvls", "off"}, io.Discard)
 	require.NoError(t, err)
+	require.Equal(t, ofProcess{nvls: "off"}, own)
 	require.Equal(t, ubcoll.Options{Timeout: 9 * time.Second, Register: ubcoll.RegisterExplicit, Devices: ubcoll.DevicesShare}, job)
 }
 
@@ -425,7 +426,7 @@ func TestInfo(t *testing.T) {
 func TestParse(t *testing.T) {
 	o, err := parse(strings.Fields("reduce -b 8 --maxbytes 1G -i 3 -f 2 -n 7 -w 0 -m 2 -W 7 -N 0 -c 3 -o max -d half -r -1 -R 0 "+
 		"-a 1 -I 1 -K 4 -S 1 -t 3 -T 90 --output a.csv --paths 1 --min-busbw 2.5 --algorithm ring --seed 9 -g 1 -z 0 "+
-		"-device host -append --also 1K,12 --devices share --explain"),
+		"-device host -append --also 1K,12 --devices share --explain --nvls off"),
 		io.Discard)
 	require.NoError(t, err)
 	require.True(t, o.add)
@@ -437,6 +438,7 @@ func TestParse(t *testing.T) {
 	require.Equal(t, ubcoll.Options{Timeout: 90 * time.Second, Algorithm: "ring", Register: ubcoll.RegisterExplicit,
 		Devices: ubcoll.DevicesShare}, o.job)
 	require.Equal(t, 3, o.threads)
+	require.Equal(t, "off", o.nvls)
 	require.Equal(t, "a.csv", o.output)
 
 	o, err = parse(strings.Fields("all_reduce -d half,int8,half"), io.Discard)

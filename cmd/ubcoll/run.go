@@ -41,6 +41,7 @@ var sweepFlags = []struct{ name, key, help string }{
 	{"min-time", "run.min_time", "how long those of a point take at least, as 50ms; less makes fewer calls"},
 	{"max-time", "run.max_time", "how long all calls of a point take at most, as 2s; 0 = no limit"},
 	{"devices", "run.devices", "auto, share, required, off: whether ranks use GPUs, and may share them"},
+	{"nvls", "run.nvls", "off, on: whether multicast objects may be made on GPUs, as UBCOLL_NVLS says; never on a host that others use without its operator's leave"},
 	{"timeout", "run.timeout", "longest wait inside one operation, as 90s"},
 }
 
@@ -49,7 +50,7 @@ var runGroups = []flagGroup{
 	{"The ten that matter first", []string{"o", "n dry-run", "quick", "operation", "bytes", "type", "ranks", "device", "registration",
 		"repeats"}},
 	{"Other lists", []string{"reduction", "algorithm", "graph", "in-place", "net"}},
-	{"How each point is measured", []string{"iterations", "min-time", "max-time", "seed", "devices", "timeout"}},
+	{"How each point is measured", []string{"iterations", "min-time", "max-time", "seed", "devices", "nvls", "timeout"}},
 	{"The run", []string{"t", "force"}},
 }
 
@@ -95,6 +96,9 @@ func runSweep(args []string, out io.Writer) error {
 	}
 	if o.dry {
 		return dryRun(&o.job, threads, out)
+	}
+	if err := permitNVLS("run", o.job.Spec.Run.NVLS); err != nil {
+		return err
 	}
 	o.job.Program = measure.Program{Version: version(), Args: os.Args, Threads: threads}
 	options := ubcoll.Options{Timeout: time.Duration(o.job.Spec.Run.Timeout), NetTimeout: time.Duration(o.job.Spec.Run.NetTimeout),

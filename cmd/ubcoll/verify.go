@@ -16,11 +16,14 @@ import (
 
 // verify is the command verify. It does not return if verification fails: ubcoll.Main ends the job.
 func verify(args []string, out io.Writer) error {
-	v, o, threads, err := parseVerify(args, out)
+	v, o, own, err := parseVerify(args, out)
 	if err != nil {
 		return err
 	}
-	if _, err := ranksHere(threads); err != nil {
+	if _, err := ranksHere(own.threads); err != nil {
+		return err
+	}
+	if err := permitNVLS("verify", own.nvls); err != nil {
 		return err
 	}
 	ubcoll.Main(o, func(ctx context.Context, c *ubcoll.Comm) error {
@@ -36,23 +39,30 @@ func verify(args []string, out io.Writer) error {
 	return nil
 }
 
+// ofProcess is what flags of verify say of this process.
+type ofProcess struct {
+	threads int    // 0 if no flag gives it
+	nvls    string // likewise ""
+}
+
 // parseVerify parses "[OP ...] [flags]"; flags may also come before operations. The error names every fault. If the user
-// asks for help, parseVerify writes the usage to help and returns flag.ErrHelp. threads is 0 if no flag gives it.
-func parseVerify(args []string, help io.Writer) (v measure.Verification, o ubcoll.Options, threads int, err error) {
+// asks for help, parseVerify writes the usage to help and returns flag.ErrHelp.
+func parseVerify(args []string, help io.Writer) (v measure.Verification, o ubcoll.Options, own ofProcess, err error) {
 	o.Register = ubcoll.RegisterExplicit
 	fs := newFlags("verify")
 	fs.StringVar(&v.Device, "device", measure.Auto, "auto: GPUs where all ranks have one; host; cuda")
 	fs.TextVar(&o.Devices, "devices", o.Devices, "auto: ranks use GPUs if each has one of its own; share: they may share them; required; off")
+	fs.Func("nvls", nvlsHelp, func(value string) error { own.nvls = value; return experiment.IsNVLS(value) })
 	least := fs.String("b", "8", "the smallest `size` of a rank's larger buffer, in bytes")
 	most := fs.String("e", "40M", "the largest `size`; from 40M on, sums only")
 	types := fs.String("d", "all", "element `types`: int8 ... uint64, half, bfloat16, float, double, bool, several with commas, or all")
 	fs.Uint64Var(&v.Seed, "seed", 1, "of the data, below 2^32")
-	fs.IntVar(&threads, "t", 0,
+	fs.IntVar(&own.threads, "t", 0,
 		"goroutine ranks of each process, or of the only one (1 under a launcher, else NTHREADS, or 2)")
 	fs.DurationVar(&o.Timeout, "T", time.Minute, "longest wait inside one operation")
 	ops, err := parseMixed(fs, args, verifyUsage(), help)
 	if err != nil {
-		return v, o, 0, err
+		return v, o, own, err
 	}
 	if named, every := operations(ops, nil); len(ops) > 0 && !every {
 		v.Ops = named
@@ -85,9 +95,9 @@ func parseVerify(args []string, help io.Writer) (v measure.Verification, o ubcol
 		bad(fmt.Errorf("-T %v: want more than 0", o.Timeout))
 	}
 	if err := errors.Join(faults...); err != nil {
-		return v, o, 0, usageError("verify: %w", err)
+		return v, o, own, usageError("verify: %w", err)
 	}
-	return v, o, threads, nil
+	return v, o, own, nil
 }
 
 func verifyUsage() string {

@@ -18,6 +18,8 @@ static struct {
 	} while (0)
 
 int ubc_multicast_load(const char **missing, int *emulated) {
+	if (!ubc_library)
+		return 0;
 	*emulated = dlsym(ubc_library, UBC_EMULATED_DRIVER) != 0;
 #define LOAD(name, params) \
 	if (!(*(void **)&multicast.name = dlsym(ubc_library, #name))) { \

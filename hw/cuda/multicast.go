@@ -27,15 +27,15 @@ type multicastState struct {
 }
 
 var multicastDriver = sync.OnceValue(func() multicastState {
-	if s := driver(); s.err != nil {
-		return multicastState{err: s.err}
-	}
+	s := driver()
 	var missing *C.char
 	var emulated C.int
-	switch C.ubc_multicast_load(&missing, &emulated) {
-	case -1:
+	switch loaded := C.ubc_multicast_load(&missing, &emulated); {
+	case loaded < 0: // whatever the machine has
 		return multicastState{err: ErrBuiltWithout}
-	case 0:
+	case s.err != nil:
+		return multicastState{err: s.err}
+	case loaded == 0:
 		return multicastState{err: fmt.Errorf("the CUDA driver is too old for multicast: %s has no %s: %w", library,
 			C.GoString(missing), hw.ErrNotSupported)}
 	}

@@ -66,6 +66,7 @@ type Settings struct {
 	Average      string `json:"average"`      // how the ranks' times became one: "rank0", "avg", "min", "max"
 	Level        string `json:"instructions"`
 	Algorithm    string `json:"requested_algorithm"` // of all-reduces; "" = the library chose
+	NVLS         string `json:"nvls,omitempty"`      // "on" if multicast objects might be made
 }
 
 // RankInfo describes one rank.

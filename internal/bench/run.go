@@ -123,11 +123,20 @@ func newReport(c *ubcoll.Comm, cfg *Config, p Program) *Report {
 		Aggregate: cfg.Aggregate, Graphs: cfg.Graphs, Checks: cfg.Checks, Algorithm: (*inside.Comm)(c).View().Options().Algorithm,
 		Registration: []string{"none", "local", "", "none"}[cfg.Buffers],
 		Protocol:     "each", Average: []string{"rank0", "avg", "min", "max"}[cfg.Average], Level: cpu.Level()}
+	if nvls() {
+		s.NVLS = "on"
+	}
 	if operationOf(cfg.Op).window {
 		s.Window = cfg.Window
 	}
 	return &Report{Schema: SchemaVersion, Version: p.Version, Args: p.Args, Env: Environment(), Config: s,
 		Start: time.Now().UTC(), Results: []Row{}, Errors: []string{}}
+}
+
+// nvls reports whether multicast objects may be made on GPUs.
+func nvls() bool {
+	v, err := env.NVLS.Get()
+	return err == nil && v == "on" // Open reports a malformed value
 }
 
 // Environment returns the project's variables that were set when this program started, without secrets: programs set

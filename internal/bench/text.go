@@ -71,6 +71,9 @@ func (t *text) header(r *Report) {
 	if t.later {
 		return
 	}
+	if r.Config.NVLS != "" {
+		t.printf("# NVLS: %s\n", r.Config.NVLS)
+	}
 	t.printf("#\n# Using devices\n")
 	for _, i := range r.Ranks {
 		t.printf("#  Rank %2d Group %2d Pid %6d on %10s device %2d [%s] %s\n", i.Rank, 0, i.PID, i.Hostname,

@@ -117,8 +117,12 @@ func Verify(ctx context.Context, c *ubcoll.Comm, v Verification, out io.Writer) 
 	for _, path := range slices.Sorted(maps.Keys(r.paths)) {
 		fmt.Fprintf(out, "# %11s: %s\n", plural.Count(r.paths[path], "call"), path)
 	}
+	on := kindOf(dev)
+	if nvls() {
+		on += ", NVLS on"
+	}
 	_, err = fmt.Fprintf(out, "verify: %s on %s: %s of %s on %s, %d to %d bytes, seed "+
-		"%d, %.1f s: %s with wrong elements: %s\n", plural.Count(c.Size(), "rank"), kindOf(dev), plural.Count(r.calls, "call"),
+		"%d, %.1f s: %s with wrong elements: %s\n", plural.Count(c.Size(), "rank"), on, plural.Count(r.calls, "call"),
 		plural.Count(len(r.ops), "operation"), plural.Count(len(v.types()), "type"), v.MinBytes, v.MaxBytes, v.Seed,
 		time.Since(r.start).Seconds(), plural.Count(r.failed, "call"), verdict(r.failed == 0))
 	if r.failed > 0 {

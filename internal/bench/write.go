@@ -236,6 +236,7 @@ var columns = []struct {
 	{"compute_us", ofOverlap(func(o *Overlap) any { return o.Compute })},
 	{"pure_comm_us", ofOverlap(func(o *Overlap) any { return o.Comm })},
 	{"overlap_percent", ofOverlap(func(o *Overlap) any { return o.Percent })},
+	{"nvls", func(r *Report, _ *Row, _ *Result) any { return r.Config.NVLS }},
 }
 
 // ofSpread returns the value of a column that is empty unless calls were timed one by one.

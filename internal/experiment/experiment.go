@@ -60,6 +60,7 @@ type Options struct {
 
 	Devices ubcoll.DevicePolicy `toml:"devices"` // whether ranks use GPUs, and may share them
 	Net     string              `toml:"net"`     // what carries data between hosts: "", tcp, verbs, ofi, ofi:PROVIDER
+	NVLS    string              `toml:"nvls"`    // whether multicast objects may be made on GPUs: off, on; "": UBCOLL_NVLS says
 }
 
 // The values that strings may have. The first of each is the default.
@@ -221,6 +222,9 @@ func (e *Experiment) Validate() error {
 	}
 	if _, err := e.Options.Devices.MarshalText(); err != nil {
 		bad("options.devices", "%v", err)
+	}
+	if e.Options.NVLS != "" {
+		oneOf("options.nvls", e.Options.NVLS, NVLS)
 	}
 	if e.Options.Timeout < 0 {
 		bad("options.timeout", "must be 0 (the library's default) or longer, not %v", e.Options.Timeout)

@@ -47,9 +47,10 @@ algorithm = "ring"
 pin = "required"
 devices = "share"
 net = "tcp"
+nvls = "off"
 `, func(e *Experiment) {
 			*e = Experiment{Title: "all", Job: Job{Ranks: 4}, Options: Options{Duration(90 * time.Second),
-				Duration(9 * time.Second), "ring", register.PinRequired, ubcoll.DevicesShare, "tcp"},
+				Duration(9 * time.Second), "ring", register.PinRequired, ubcoll.DevicesShare, "tcp", "off"},
 				AllReduce: AllReduce{Elements: size(1024), Type: dtype.Float16, Op: "max", Iterations: 3, InPlace: true,
 					Registration: register.Off, Device: "host"}}
 		}},
@@ -107,7 +108,7 @@ x.toml:14: allreduce.timeout: unknown key: did you mean options.timeout?
 x.toml:16: options.timeout: invalid duration "10" (as in 90s, 10m, 1h30m)
 x.toml:17: options.pin: unknown pinning "requird" (one of auto, required): did you mean required?: invalid argument
 x.toml:18: options.devices: unknown device policy "shred" (one of auto, off, required, share): did you mean share?: invalid argument
-x.toml:19: options.colour: unknown key (known here: timeout, net_timeout, algorithm, pin, devices, net)
+x.toml:19: options.colour: unknown key (known here: timeout, net_timeout, algorithm, pin, devices, net, nvls)
 x.toml:20: extra: unknown key (known here: title, job, allreduce, options)`},
 		{"too long", "[options]\ntimeout = '9999999h30m'\n", `x.toml:2: options.timeout: duration "9999999h30m": too long, 2562047h at most`},
 		{"another's name", "[allreduce]\nop = 'mean'",
@@ -263,10 +264,10 @@ func TestCount(t *testing.T) {
 	e.AllReduce.Bytes, e.AllReduce.Elements = nil, size(3)
 	require.Equal(t, 3, e.AllReduce.Count())
 	e.AllReduce.Type, e.AllReduce.Registration = 0, 7
-	e.Options.Pin, e.Options.Devices = 7, 7
+	e.Options.Pin, e.Options.Devices, e.Options.NVLS = 7, 7, "yes"
 	require.EqualError(t, e.Validate(), "allreduce.type: missing\n"+
 		"allreduce.registration: registration policy 7 is unknown: invalid argument\noptions.pin: pinning 7 is unknown: invalid argument\n"+
-		"options.devices: device policy 7 is unknown: invalid argument")
+		"options.devices: device policy 7 is unknown: invalid argument\noptions.nvls: unknown value \"yes\" (one of off, on)")
 }
 
 func TestSize(t *testing.T) {

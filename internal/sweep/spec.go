@@ -57,6 +57,7 @@ type Run struct {
 	Timeout    experiment.Duration `toml:"timeout"`     // 0: the library's default
 	NetTimeout experiment.Duration `toml:"net_timeout"` // how long another host may be silent; 0: the same
 	Devices    ubcoll.DevicePolicy `toml:"devices"`     // of the job: whether its ranks use GPUs, and may share them
+	NVLS       string              `toml:"nvls"`        // likewise: whether multicast objects may be made on GPUs: off, on
 }
 
 // The values of Axes.Registration.
@@ -86,7 +87,8 @@ func Default() *Spec {
 			Type: []dtype.Type{dtype.Float32}, Reduction: []string{"sum"}, Variant: []string{all}, Algorithm: []string{auto},
 			Registration: []string{explicit}, Device: []string{bench.Host}, Graph: []int{0}, Ranks: []int{0}, InPlace: []bool{false},
 			Net: []string{auto}},
-		Run: Run{Repeats: 1, Seed: 1, Warmup: d.Warmup, MinTime: experiment.Duration(d.MinTime), Checks: d.Checks},
+		Run: Run{Repeats: 1, Seed: 1, Warmup: d.Warmup, MinTime: experiment.Duration(d.MinTime), Checks: d.Checks,
+			NVLS: experiment.NVLS[0]},
 	}
 }
 
@@ -154,8 +156,8 @@ func Parse(name string, data []byte) (*Spec, error) {
 	return s, nil
 }
 
-// FromEnvironment replaces values of s by UBCOLL_ALGO, UBCOLL_REGISTER, UBCOLL_TIMEOUT and UBCOLL_CUDA, as far as they are
-// set. Devices that s requires stay required: UBCOLL_CUDA then says whether ranks may share them.
+// FromEnvironment replaces values of s by UBCOLL_ALGO, UBCOLL_REGISTER, UBCOLL_TIMEOUT, UBCOLL_CUDA and UBCOLL_NVLS, as
+// far as they are set. Devices that s requires stay required: UBCOLL_CUDA then says whether ranks may share them.
 func (s *Spec) FromEnvironment() error {
 	var errs []error
 	set := func(is bool, key, value string, err error) {
@@ -176,6 +178,8 @@ func (s *Spec) FromEnvironment() error {
 	set(env.NetTimeout.IsSet(), "run.net_timeout", n.String(), err)
 	c, err := env.CUDA.Get()
 	set(env.CUDA.IsSet() && s.Run.Devices != ubcoll.DevicesRequired, "run.devices", c, err)
+	v, err := env.NVLS.Get()
+	set(env.NVLS.IsSet(), "run.nvls", v, err)
 	return errors.Join(errs...)
 }
 
@@ -231,6 +235,7 @@ func (s *Spec) Validate() error {
 	bad(err != nil, "run.net_timeout", "%v", err)
 	_, err = r.Devices.MarshalText()
 	bad(err != nil, "run.devices", "%v", err)
+	oneOf("run.nvls", []string{r.NVLS}, experiment.NVLS)
 	if n := s.product(); n > maxPoints || n*float64(r.Repeats) > 10*maxPoints {
 		bad(true, "sweep", "the lists have %.3g combinations, and %.3g with repeats, more than %d and %d", n, n*float64(r.Repeats),
 			maxPoints, 10*maxPoints)

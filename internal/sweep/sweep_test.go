@@ -45,7 +45,7 @@ x.toml:11: sweep.ranks: must be 0 (all) or more, not -2
 x.toml:12: sweep.in_place: must be true or false, not a string
 x.toml:13: sweep.variant: unknown value "putt" (one of all, get, packet, put): did you mean put?
 x.toml:15: run.repeats: must be 1 to 10000, not 0
-x.toml:16: run.colour: unknown key (known here: repeats, seed, iterations, warmup, min_time, max_time, checks, loop, churn, root, timeout, net_timeout, devices)`},
+x.toml:16: run.colour: unknown key (known here: repeats, seed, iterations, warmup, min_time, max_time, checks, loop, churn, root, timeout, net_timeout, devices, nvls)`},
 		{"no such network", "[sweep]\nnet = ['tcp', 'ib']", `x.toml:2: sweep.net: unknown value "ib" (one of auto, tcp, verbs, ofi)`},
 		{"no such provider", "[sweep]\nnet = ['tcp', 'ofi:']", `x.toml:2: sweep.net: unknown value "ofi:" (one of auto, tcp, verbs, ofi): did you mean ofi?`},
 		{"range down", "[sweep]\nbytes = '64..8'", "x.toml:2: sweep.bytes: 64..8 goes down: want the smaller size first"},
@@ -240,6 +240,7 @@ func TestFromEnvironment(t *testing.T) {
 		require.NoError(t, s.FromEnvironment())
 		require.Equal(t, k.want, s.Run.Devices, k)
 	}
+	require.Equal(t, "off", s.Run.NVLS)
 	t.Setenv("UBCOLL_ALGO", "rung")
 	require.ErrorContains(t, s.FromEnvironment(), `UBCOLL_ALGO="rung"`)
 }
