@@ -263,11 +263,16 @@ func (d *Device) acquireMulticast(w *team.Work, wait bool) error {
 	call := m.call
 	m.call, m.pending = 0, false
 	var at [2]nvls.Place
+	own := ownAlone(w.Kind)
 	for i, v := range []*team.Vec{&w.Src, &w.Dst} {
 		b := []*team.Buf{&w.SrcBuf, &w.DstBuf}[i]
-		if own := ownAlone(w.Kind); own[i] {
+		if own[i] {
 			b.Why = "its own rank alone uses it"
 			continue
+		}
+		root := w.Kind == team.KindBroadcast && w.Dst.Bytes() == 0 // what it sends to all ranks, it also stores to its own memory
+		if root {
+			v, b = &w.Src, &w.SrcBuf
 		}
 		if err := d.c.Acquire(v, b, w.Graph); err != nil {
 			return err
@@ -287,6 +292,10 @@ func (d *Device) acquireMulticast(w *team.Work, wait bool) error {
 			continue
 		}
 		b.At = mem.Location{Offset: at[i].At}
+		if root {
+			w.DstBuf = w.SrcBuf
+			w.DstBuf.Shared = true
+		}
 	}
 	if call != 0 && d.c.Team().Rank() == 0 {
 		m.write(call, at)
