@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"math/rand/v2"
 	"os"
 	"strings"
@@ -85,7 +86,7 @@ func TestMulticastDevices(t *testing.T) {
 					for range trials {
 						k := newTrial(same, n, most)
 						if k.data.Type != dtype.Bool && same.IntN(3) == 0 {
-							k.data.Type, k.kind = dtype.Float16, "all_reduce"
+							k.data.Type, k.kind, k.count = dtype.Float16, "all_reduce", min(k.count, most/4)
 						}
 						if alike := same.IntN(2) == 0; !alike {
 							k.shift = own.IntN(8)
@@ -255,6 +256,285 @@ func TestMulticastAsymmetric(t *testing.T) {
 	}
 }
 
-func bytesOf(x []float32) []byte { return unsafe.Slice((*byte)(unsafe.Pointer(&x[0])), 4*len(x)) }
+// TestMulticastSetup makes each call of the driver fail in turn while communicators are made, bind and close. Whatever
+// fails, all ranks have multicast or none has, results are right, and nothing is left of objects, mappings and references.
+func TestMulticastSetup(t *testing.T) {
+	emulated.NVLS(t)
+	for _, n := range []int{2, 3, 8} {
+		if n > 2 && testing.Short() {
+			continue
+		}
+		for _, call := range []string{"cuMulticastGetGranularity", "cuMulticastCreate", "cuMulticastAddDevice", "cuMulticastBindAddr",
+			"cuMulticastUnbind", "cuMemExportToShareableHandle", "cuMemImportFromShareableHandle", "cuMemRetainAllocationHandle",
+			"cuMemGetInfo_v2"} {
+			t.Run(fmt.Sprintf("%d ranks/%s", n, call), func(t *testing.T) {
+				if n == 8 && call != "cuMulticastBindAddr" && call != "cuMulticastAddDevice" {
+					t.Skip("fewer ranks do the same")
+				}
+				multicastFailures(t, n, call)
+			})
+		}
+	}
+}
 
-var _ = []any{graph.Capture, slog.LevelWarn, os.Getenv, dtype.Int8}
+func multicastFailures(t *testing.T, n int, call string) {
+	before := map[string]int{}
+	all := make([]int, 6*n)
+	for k := range all {
+		all[k] = k + 1
+	}
+	for _, k := range append([]int{0}, testkit.Sample(4, all)...) {
+		t.Setenv("UBCOLL_EMULATE_FAIL", "")
+		have := make([]bool, n)
+		fail := fmt.Sprintf("%s:%d=801", call, k)
+		if k > 0 {
+			t.Setenv("UBCOLL_EMULATE_FAIL", fail)
+		}
+		t.Setenv("UBCOLL_CUDA", "auto")
+		logger, _ := testkit.Logs(slog.LevelError)
+		err := ubcoll.Local(t.Context(), n, ubcoll.Options{Timeout: testkit.Limit, Logger: logger}, func(ctx context.Context, c *ubcoll.Comm) error {
+			dev, err := c.GPU()
+			if err != nil {
+				return nil // TestDeviceSetup's
+			}
+			byMulticast(c)
+			host := make([]float32, 5000)
+			for i := range host {
+				host[i] = float32(c.Rank())
+			}
+			a, err1 := ubcoll.Alloc[float32](c, dev, len(host))
+			b, err2 := ubcoll.Alloc[float32](c, dev, len(host))
+			if err1 != nil || err2 != nil {
+				return testkit.ErrOf(0, coll.Barrier(ctx, c)) // the others' end
+			}
+			for range 2 {
+				if err := errors.Join(a.CopyFrom(ctx, host), coll.AllReduce(ctx, c, b.Vec(), a.Vec(), ubcoll.Sum),
+					gputest.All(ctx, c, b, float32(n*(n-1)/2))); err != nil {
+					return err
+				}
+			}
+			have[c.Rank()] = c.LastOp().Algorithm == "nvls"
+			err = errors.Join(a.Free(), b.Free(), coll.Barrier(ctx, c))
+			if errors.Is(err, ubcoll.ErrNotSupported) { // the failure is the one of a call that gives back
+				return nil
+			}
+			return err
+		})
+		t.Setenv("UBCOLL_EMULATE_FAIL", "")
+		now := emulated.CountOf(t)
+		if k == 0 {
+			require.NoError(t, err)
+			require.True(t, have[0])
+			require.Zero(t, now["multicast"])
+			require.Zero(t, now["bound"])
+			before = now
+			continue
+		}
+		for r := range have {
+			require.Equal(t, have[0], have[r], "%s: %v", fail, err)
+		}
+		require.Equal(t, before, now, "%s: %v", fail, err)
+	}
+}
+
+// TestMulticastOrder: memory leaves NVLS before IPC, also if NVLS fails, and both tell.
+func TestMulticastOrder(t *testing.T) {
+	emulated.NVLS(t)
+	for _, fail := range []string{"", "cuMulticastUnbind:1=801", "cuMemRelease:1=801"} {
+		t.Run(fail, func(t *testing.T) {
+			before := emulated.CountOf(t)
+			t.Cleanup(func() { require.Equal(t, before, emulated.CountOf(t)) })
+			multicast(t, 2, ubcoll.Options{}, func(ctx context.Context, c *ubcoll.Comm, dev ubcoll.Device) error {
+				a, err := gputest.Floats(ctx, c, dev, 5000, 1)
+				if err != nil {
+					return err
+				}
+				r, err := c.RegisterBuffer(a.Vec())
+				if err != nil {
+					return err
+				}
+				if err := errors.Join(coll.AllReduce(ctx, c, a.Vec(), a.Vec(), ubcoll.Sum), used(c, true, true)); err != nil {
+					return err
+				}
+				text := c.Explain(a.Vec())
+				if !strings.Contains(text, "NVLS complete: bound at 0x") || !strings.Contains(text, "IPC complete") {
+					return errors.New(text)
+				}
+				s := c.Stats().Cache
+				if s.NVLS.Complete != 1 || s.IPC.Complete != 1 {
+					return fmt.Errorf("%+v", s)
+				}
+				if err := coll.Barrier(ctx, c); err != nil {
+					return err
+				}
+				if c.Rank() == 0 {
+					os.Setenv("UBCOLL_EMULATE_FAIL", fail)
+				}
+				if err := coll.Barrier(ctx, c); err != nil {
+					return err
+				}
+				if c.Rank() == 1 {
+					return coll.Barrier(ctx, c)
+				}
+				err = r.Close()
+				os.Setenv("UBCOLL_EMULATE_FAIL", "")
+				if (err != nil) != (fail != "") || err != nil && !strings.Contains(err.Error(), "NVLS could not deregister") {
+					return fmt.Errorf("with %q: %w", fail, err)
+				}
+				s = c.Stats().Cache
+				if s.NVLS.Complete != 0 || s.IPC.Complete != 0 || (s.NVLS.Failures == 1) != (fail != "") {
+					return fmt.Errorf("%+v", s)
+				}
+				return errors.Join(coll.Barrier(ctx, c))
+			})
+		})
+	}
+}
+
+// TestMulticastGraphs replays captured operations that nobody has run before, and others beside them, on a communicator
+// and on its duplicate.
+func TestMulticastGraphs(t *testing.T) {
+	const n, count = 3, 5000
+	for _, queued := range []bool{false, true} {
+		t.Run(fmt.Sprint("queued=", queued), func(t *testing.T) {
+			multicast(t, n, ubcoll.Options{}, func(ctx context.Context, parent *ubcoll.Comm, dev ubcoll.Device) error {
+				c, err := parent.Dup(ctx)
+				if err != nil {
+					return err
+				}
+				defer c.Close()
+				byMulticast(c)
+				a, err1 := gputest.Floats(ctx, c, dev, count, 1)
+				b, err2 := gputest.Floats(ctx, c, dev, count, 0)
+				if err := errors.Join(err1, err2); err != nil {
+					return err
+				}
+				view, sync, end, err := gputest.View(ctx, c, dev, queued)
+				if err != nil {
+					return err
+				}
+				defer end()
+				g, err := graph.Capture(ctx, view, func(c *ubcoll.Comm) error {
+					return errors.Join(coll.AllReduce(ctx, c, b.Vec(), a.Vec(), ubcoll.Sum), coll.AllReduce(ctx, c, a.Vec(), b.Vec(), ubcoll.Avg))
+				})
+				if err != nil {
+					return err
+				}
+				want := float32(1)
+				for range 5 {
+					if err := errors.Join(g.Launch(ctx), sync(), coll.AllReduce(ctx, parent, a.Vec(), a.Vec(), ubcoll.Sum), used(parent, true, true)); err != nil {
+						return err
+					}
+					want *= n * n
+				}
+				return errors.Join(used(c, true, true), gputest.All(ctx, c, a, want), g.Close(), a.Free(), b.Free())
+			})
+		})
+	}
+}
+
+// TestMulticastAgain frees and makes buffers, alike and not, on all ranks and on some.
+func TestMulticastAgain(t *testing.T) {
+	const n, count = 3, 5000
+	multicast(t, n, ubcoll.Options{}, func(ctx context.Context, c *ubcoll.Comm, dev ubcoll.Device) error {
+		var all [4]*ubcoll.Buffer[float32]
+		direct := 0
+		for k := range 60 {
+			i := k / 3 % len(all)
+			if k%20 >= 10 { // this rank uses others than its peers
+				i = (i + c.Rank()) % len(all)
+			}
+			if all[i] == nil {
+				var err error
+				if all[i], err = ubcoll.Alloc[float32](c, dev, count); err != nil {
+					return err
+				}
+			}
+			host := make([]float32, count)
+			for j := range host {
+				host[j] = float32(c.Rank() + j%7 + k)
+			}
+			x := all[i]
+			if err := errors.Join(x.CopyFrom(ctx, host), coll.AllReduce(ctx, c, x.Vec(), x.Vec(), ubcoll.Sum), x.CopyTo(ctx, host)); err != nil {
+				return err
+			}
+			for j, y := range host {
+				if y != float32(3+3*(j%7)+3*k) {
+					return fmt.Errorf("rank %d, operation %d: element %d is %v", c.Rank(), k, j, y)
+				}
+			}
+			if c.LastOp().Src.Direct {
+				direct++
+			}
+			if k%7 == 6 && (k%2 == 0 || c.Rank() == 1) {
+				if err := x.Free(); err != nil {
+					return err
+				}
+				all[i] = nil
+			}
+		}
+		if direct < 20 {
+			return fmt.Errorf("rank %d: in place %d times of 60", c.Rank(), direct)
+		}
+		return nil
+	})
+}
+
+// TestMulticastCost counts what 64 MiB cost a rank: one binding, and a reference that keeps the memory; a hit costs nothing
+// more.
+func TestMulticastCost(t *testing.T) {
+	const n = 2
+	multicast(t, n, ubcoll.Options{}, func(ctx context.Context, c *ubcoll.Comm, dev ubcoll.Device) error {
+		var counts [4]map[string]int
+		count := func(i int) error {
+			if err := coll.Barrier(ctx, c); err != nil {
+				return err
+			}
+			if c.Rank() == 0 {
+				counts[i] = emulated.CountOf(t)
+			}
+			return coll.Barrier(ctx, c)
+		}
+		a, err := ubcoll.Alloc[float32](c, dev, 16<<20)
+		if err != nil {
+			return err
+		}
+		if err := count(0); err != nil {
+			return err
+		}
+		r, err := c.RegisterBuffer(a.Vec())
+		if err != nil {
+			return err
+		}
+		part := a.Vec().Slice(5000, 10000)
+		for i := range 2 {
+			for range 1 + 9*i {
+				if err := errors.Join(coll.AllReduce(ctx, c, part, part, ubcoll.Sum), used(c, true, true)); err != nil {
+					return err
+				}
+			}
+			if err := count(1 + i); err != nil {
+				return err
+			}
+		}
+		if err := errors.Join(r.Close(), count(3)); err != nil {
+			return err
+		}
+		if c.Rank() != 0 {
+			return nil
+		}
+		first := counts[1]
+		if first["bound"] != counts[0]["bound"]+n || first["multicast"] != counts[0]["multicast"] {
+			return fmt.Errorf("after the first use: %v, before: %v", first, counts[0])
+		}
+		if !maps.Equal(first, counts[2]) {
+			return fmt.Errorf("after more uses: %v, before: %v", counts[2], first)
+		}
+		if counts[3]["bound"] != counts[0]["bound"] {
+			return fmt.Errorf("in the end: %v, at first: %v", counts[3], counts[0])
+		}
+		return nil
+	})
+}
+
+func bytesOf(x []float32) []byte { return unsafe.Slice((*byte)(unsafe.Pointer(&x[0])), 4*len(x)) }

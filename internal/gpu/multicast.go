@@ -116,12 +116,20 @@ func (d *Device) JoinMulticast(ctx context.Context) []*engine.Gathering {
 
 // multicastLimits tells what this rank's device asks of an object.
 func (d *Device) multicastLimits(_ context.Context, card *multicastCard) error {
+	unit, err := d.c.Domain().NVLS.Unit()
+	if err != nil {
+		return err
+	}
 	_, total, err := d.Domain.Context.Available()
 	if err != nil {
 		return err
 	}
 	card.Bytes = total
 	card.Grain, _, err = d.Domain.Context.MulticastGranularity(d.c.Size(), total)
+	if err == nil && card.Grain > unit {
+		err = fmt.Errorf("the granularity for %d devices is %d bytes, more than the %d that memory is rounded to: %w", d.c.Size(),
+			card.Grain, unit, fault.ErrNotSupported)
+	}
 	return err
 }
 
@@ -213,7 +221,7 @@ func (d *Device) endJoining([]multicastCard) {
 	}
 	if m.on = m.why == ""; !m.on {
 		errs = append(errs, d.closeMulticast(false))
-		if d.c.Rank() == 0 {
+		if _, err := d.c.Domain().NVLS.Unit(); err == nil && d.c.Rank() == 0 { // else the log has it already
 			d.c.Log().Warn("ubcoll: no multicast, though UBCOLL_NVLS=on", "error", m.why)
 		}
 	}

@@ -57,6 +57,13 @@ func (b *Backend) Refuse(why error) {
 	b.none = why
 }
 
+// Unit is the granularity that Use was told, or why no memory can be bound.
+func (b *Backend) Unit() (int, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return int(b.grain), b.none
+}
+
 // extentKey identifies an allocation of the driver.
 type extentKey struct {
 	base cuda.Addr
@@ -76,7 +83,7 @@ type place struct {
 	object   *Object
 	extent   *extent // nil: staging memory
 	from     uintptr
-	at, n    int
+	at, n    int             // n is 0 once nothing is bound there any more
 	memory   cuda.Allocation // a reference, which keeps the memory alive
 	captured bool            // graphs may use it at any time
 }
@@ -182,6 +189,9 @@ func (r *Region) String() string {
 	defer r.b.mu.Unlock()
 	var all []string
 	for _, p := range r.x.places {
+		if p.n == 0 {
+			continue
+		}
 		all = append(all, fmt.Sprintf("bound at %#x of the multicast object of %s", p.at, p.object.name))
 	}
 	if r.why != "" || len(all) == 0 {

@@ -161,7 +161,7 @@ func (r *Region) done(err error) {
 // find returns the place of x. The caller holds the backend's mutex, as do those of the functions below.
 func (o *Object) find(x *extent) *place {
 	for _, p := range x.places {
-		if p.object == o {
+		if p.object == o && p.n > 0 {
 			return p
 		}
 	}
@@ -185,9 +185,15 @@ func (o *Object) bind(x *extent, at int, from uintptr, n int) (*place, error) {
 	return p, nil
 }
 
-// unbind undoes bind. After an error the memory is still bound.
+// unbind undoes bind. What fails is tried again the next time.
 func (o *Object) unbind(p *place) error {
-	if err := o.m.Unbind(p.at, p.n); err != nil {
+	if p.n > 0 {
+		if err := o.m.Unbind(p.at, p.n); err != nil {
+			return err
+		}
+		p.n = 0
+	}
+	if err := o.b.ctx.Release(p.memory); err != nil {
 		return err
 	}
 	same := func(q *place) bool { return q == p }
@@ -195,7 +201,7 @@ func (o *Object) unbind(p *place) error {
 	if p.extent != nil {
 		p.extent.places = slices.DeleteFunc(p.extent.places, same)
 	}
-	return o.b.ctx.Release(p.memory)
+	return nil
 }
 
 // Close ends this rank's part. Its kernels have ended, and those of its peers that used its memory with them.
