@@ -45,6 +45,7 @@ func examine(args []string, out io.Writer) error {
 		findings = append(findings, doctor.Finding{Check: "job", Status: doctor.Fail, Reason: err.Error(),
 			Cure: "see mpi above; docs/clusters.md says how ranks are started"})
 	}
+	findings = append(findings, doctor.NVLink(nvlink(m))...)
 	groups, err := asks(m, findings)
 	if err != nil {
 		return fmt.Errorf("doctor: %w", err)

@@ -13,6 +13,7 @@ import (
 	"github.com/ubcoll/ubcoll/hw"
 	"github.com/ubcoll/ubcoll/hw/cpu"
 	"github.com/ubcoll/ubcoll/hw/cuda"
+	"github.com/ubcoll/ubcoll/hw/nvml"
 	"github.com/ubcoll/ubcoll/hw/shm"
 	"github.com/ubcoll/ubcoll/hw/verbs"
 	"github.com/ubcoll/ubcoll/internal/env"
@@ -67,6 +68,7 @@ func info(args []string, out io.Writer) error {
 // facts returns the lines that info prints. Collective over m's job.
 func facts(withEnv bool, m meeting) (lines []pair, err error) {
 	held, why := holders(m)
+	shared := nvlink(m)
 	line := func(name, format string, args ...any) {
 		lines = append(lines, pair{name, fmt.Sprintf(format, args...)})
 	}
@@ -109,6 +111,10 @@ func facts(withEnv bool, m meeting) (lines []pair, err error) {
 	}
 	if err := devices(line, held, why); err != nil {
 		return nil, err
+	}
+	for _, text := range shared {
+		what, rest, _ := strings.Cut(text, " fabric ")
+		line(what, "fabric %s", rest)
 	}
 	rdma(line)
 	libfabric(line)
@@ -156,6 +162,9 @@ func devices(line func(name, format string, args ...any), held [][]int, unused e
 			if c.has {
 				can = append(can, c.name)
 			}
+		}
+		if f, ok := nvml.FabricOf(d.PCI); ok {
+			can = append(can, fmt.Sprintf("NVLink fabric (%v)", f))
 		}
 		for _, peer := range all {
 			if peer.Device == d.Device {
