@@ -57,8 +57,8 @@ UBC_FN void ubc_alias_fence() {}
 UBC_FN bool ubc_multi_find(
 	const ubc_params &p, ubc_u32 e, const ubc_u64 *words, ubc_u32 side, ubc_u64 stride, ubc_u64 *found, ubc_multi &m, bool &ok) {
 	m = {found, p.ranks};
-	bool direct = ok;
-	for (ubc_u32 r = 0; ok && r < p.ranks; r++)
+	bool direct = true;
+	for (ubc_u32 r = 0; r < p.ranks; r++)
 		direct = direct && (words[2 * r + side] & UBC_DIRECT) != 0 && ubc_multi_aligned(words[2 * r + side], stride);
 	if (direct)
 		for (ubc_u32 r = UBC_THREAD; r < p.ranks; r += UBC_THREADS)
@@ -71,10 +71,10 @@ UBC_FN bool ubc_multi_find(
 UBC_FN ubc_u64 ubc_multi_staging(
 	const ubc_params &p, ubc_u32 e, const ubc_u64 *words, ubc_u64 *found, ubc_multi &m, ubc_u64 &own, bool &ok) {
 	m = {found, p.ranks};
-	bool large = ok && ubc_announced(p, words);
+	bool large = ubc_announced(p, words);
 	ubc_u64 little = UBC_AREA_PACKETS + 2ull * (p.ranks - 1) * p.row;
 	own = large ? p.stage : p.area[0] + little;
-	for (ubc_u32 r = UBC_THREAD; ok && r < p.ranks; r += UBC_THREADS)
+	for (ubc_u32 r = UBC_THREAD; r < p.ranks; r += UBC_THREADS)
 		found[r] = r == p.rank ? own : large ? ubc_find(p, e, r, words[2 * p.ranks + r], true, ok)
 											 : ubc_area(p, ubc_distance(p, r)) + little;
 	return large ? p.large : p.little;
@@ -100,8 +100,8 @@ UBC_FN void ubc_multi_store(const ubc_multi &m, ubc_u64 at, const ubc_quad &v) {
 #else
 
 UBC_FN bool ubc_multi_find(
-	const ubc_params &p, ubc_u32, const ubc_u64 *words, ubc_u32 side, ubc_u64 stride, ubc_u64 *, ubc_multi &m, bool &ok) {
-	bool direct = ok && (words[side] & UBC_DIRECT) != 0 && ubc_multi_aligned(words[side], stride);
+	const ubc_params &p, ubc_u32, const ubc_u64 *words, ubc_u32 side, ubc_u64 stride, ubc_u64 *, ubc_multi &m, bool &) {
+	bool direct = (words[side] & UBC_DIRECT) != 0 && ubc_multi_aligned(words[side], stride);
 	for (ubc_u32 r = 1; direct && r < p.ranks; r++)
 		direct = words[2 * r + side] == words[side];
 	m = {direct ? p.multi + UBC_OFFSET(words[side]) : 0};

@@ -29,10 +29,10 @@ struct ubc_nvls_plan {
 enum { UBC_NVLS_TAIL = 128 }; // bytes at the end of each staging buffer
 
 // ubc_nvls_divide divides a staging buffer into slots, and the longest of the slices into rounds.
-UBC_FN void ubc_nvls_divide(ubc_nvls_plan &w, ubc_u32 slots, ubc_u64 longest, bool whole, bool ok) {
+UBC_FN void ubc_nvls_divide(ubc_nvls_plan &w, ubc_u32 slots, ubc_u64 longest, bool whole) {
 	w.slot = (w.buffer - UBC_NVLS_TAIL) / slots / 128 * 128;
 	w.window = whole ? longest : w.slot;
-	w.rounds = ok && longest > 0 ? (ubc_u32)((longest + w.window - 1) / w.window) : 0;
+	w.rounds = (ubc_u32)((longest + w.window - 1) / w.window);
 }
 
 // ubc_nvls_slot returns the offset of a slot in staging memory. ubc_nvls_tail returns that of the last bytes of the data,
@@ -138,13 +138,15 @@ template <class E> UBC_FN void ubc_do_nvls(const ubc_params &p) {
 		s.longest = o.bytes;
 	}
 	bool alone = once || s.scatter;
-	ubc_nvls_plan w;
-	w.pull = !once && ubc_multi_find(p, o.e, words, 0, s.stride, found, w.src, ok);
-	w.push = !alone && ubc_multi_find(p, o.e, words, 1, s.stride, found + R, w.dst, ok);
-	w.buffer = ubc_multi_staging(p, o.e, words, found + 2 * R, w.stage, w.own, ok);
-	ok = ubc_sync_and(ok);
 	ubc_u32 slots = once ? 1 : o.n, mine = once ? 0 : p.rank, tail = (ubc_u32)(o.bytes & 15);
-	ubc_nvls_divide(w, slots, s.longest, w.pull && (w.push || alone), ok);
+	ubc_nvls_plan w = {};
+	if (ok && s.longest > 0) {
+		w.pull = !once && ubc_multi_find(p, o.e, words, 0, s.stride, found, w.src, ok);
+		w.push = !alone && ubc_multi_find(p, o.e, words, 1, s.stride, found + R, w.dst, ok);
+		w.buffer = ubc_multi_staging(p, o.e, words, found + 2 * R, w.stage, w.own, ok);
+		ok = ubc_sync_and(ok);
+		ubc_nvls_divide(w, slots, s.longest, w.pull && (w.push || alone));
+	}
 	// As in ubc_twoshot. No rank ends before the others have done with its buffers.
 	bool after = w.pull || !alone;
 	for (ubc_u32 i = w.pull ? 1 : 0; ok && w.rounds > 0 && i < w.rounds + (after ? 2 : 1); i++) {
@@ -214,13 +216,14 @@ UBC_FN void ubc_do_nvls_move(const ubc_params &p) {
 	bool ok = ubc_entry_barrier(p, e, words), gather = UBC_KIND(p.signature) == UBC_ALL_GATHER;
 	ubc_alias_fence();
 	ubc_u64 bytes = p.count * p.size, stride = gather ? bytes : 0;
-	ubc_nvls_plan w;
-	w.pull = false;
-	w.push = ubc_multi_find(p, e, words, 1, stride, found, w.dst, ok);
-	w.buffer = ubc_multi_staging(p, e, words, found + R, w.stage, w.own, ok);
-	ok = ubc_sync_and(ok);
 	ubc_u32 slots = gather ? p.ranks : 1, mine = gather ? p.rank : 0;
-	ubc_nvls_divide(w, slots, bytes, w.push, ok);
+	ubc_nvls_plan w = {};
+	if (ok && bytes > 0) {
+		w.push = ubc_multi_find(p, e, words, 1, stride, found, w.dst, ok);
+		w.buffer = ubc_multi_staging(p, e, words, found + R, w.stage, w.own, ok);
+		ok = ubc_sync_and(ok);
+		ubc_nvls_divide(w, slots, bytes, w.push);
+	}
 	bool sends = gather || p.rank == p.root, receives = gather || p.rank != p.root;
 	for (ubc_u32 i = 0; ok && w.rounds > 0 && i <= w.rounds; i++) { // reading is one round behind writing
 		if (i < w.rounds) {

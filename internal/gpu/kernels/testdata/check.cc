@@ -1,5 +1,6 @@
 // Runs random operations of the kernels against a separately written reference: check SEED RANKS data OPERATIONS SECONDS, or
-// check SEED RANKS errors ROUNDS SECONDS. Prints errors and fails. After so many seconds it prints its state and fails; 0 is
+// check SEED RANKS errors ROUNDS SECONDS. With "multicast" instead of "data", all of them are by multicast or by a stand-in
+// for that. Prints errors and fails. After so many seconds it prints its state and fails; 0 is
 // no limit.
 #include "operations.h"
 
@@ -265,7 +266,7 @@ static void errors(unsigned long rounds) {
 		reset();
 		operation o = random(0);
 		while (o.count == 0 || (o.kind != UBC_ALL_REDUCE && o.kind != UBC_ALL_GATHER) ||
-			o.name.find("packets") != std::string::npos || o.name.find("oneshot") != std::string::npos || by_lines(o))
+			by_multicast(o) || stands_in(o) || o.name.find("packets") != std::string::npos || o.name.find("oneshot") != std::string::npos || by_lines(o))
 			for (rank &r : ranks) {
 				r.used = 0;
 				if (&r == &ranks.back())
@@ -301,6 +302,8 @@ int main(int argc, char **argv) {
 	alarm((unsigned)atoi(argv[5]));
 	S.random.seed(strtoull(argv[1], nullptr, 0));
 	N = (unsigned)atoi(argv[2]);
+	if (strcmp(argv[3], "multicast") == 0)
+		multicast = 100;
 	if (strcmp(argv[3], "errors") == 0)
 		errors(strtoul(argv[4], nullptr, 0));
 	else

@@ -15,10 +15,14 @@ extern "C" const struct entry {
 	const char *name;
 	kernel *f;
 } KERNELS[];
+extern "C" __attribute__((weak)) const struct entry ubc_stand_in_emulated[];
 
 static kernel *find(const std::string &name) {
 	std::string own = UBC_MANY ? "ubc_wide" + name.substr(3) : name;
 	for (const entry *e = KERNELS; e->name; e++)
+		if (own == e->name)
+			return e->f;
+	for (const entry *e = ubc_stand_in_emulated; e && e->name; e++)
 		if (own == e->name)
 			return e->f;
 	FAIL("no kernel %s", name.c_str());
@@ -135,11 +139,31 @@ static std::string pick(std::initializer_list<const char *> names) {
 }
 static bool by_lines(const operation &o) { return o.name.find("lines") != std::string::npos; }
 
+static bool by_multicast(const operation &o) { return o.name.find("_nvls_") != std::string::npos; }
+
+static bool stands_in(const operation &o) { return o.name.find("_stand_in_") != std::string::npos; }
+
+// multicasts reports whether the kernels for multicast, and their stand-ins, do such an operation.
+static bool multicasts(int kind, int type, int op) {
+	if (kind == UBC_ALL_GATHER || kind == UBC_BROADCAST)
+		return true;
+	if (UBC_MANY || (kind != UBC_ALL_REDUCE && kind != UBC_REDUCE_SCATTER))
+		return false;
+	if (type == FLOAT32)
+		return op == UBC_SUM || op == UBC_AVG;
+	return type != FLOAT64 && type != BOOL && sizes[type] >= (isFloat(type) ? 2 : 4) &&
+		(op == UBC_SUM || op == UBC_MIN || op == UBC_MAX);
+}
+
+static unsigned multicast = UBC_MANY ? 0 : 25; // percent of the operations that can be done so
+
 static operation random(int only) {
 	operation o;
-	o.kind = 1 + (int)below(13);
-	o.type = only ? only : 1 + (int)below(TYPES - 1);
-	o.op = !reduction(o.kind) ? 0 : o.type == BOOL ? UBC_MIN + (int)below(2) : 1 + (int)below(6);
+	do {
+		o.kind = 1 + (int)below(13);
+		o.type = only ? only : 1 + (int)below(TYPES - 1);
+		o.op = !reduction(o.kind) ? 0 : o.type == BOOL ? UBC_MIN + (int)below(2) : 1 + (int)below(6);
+	} while (multicast == 100 && !multicasts(o.kind, o.type, o.op));
 	switch (o.kind) {
 	case UBC_REDUCE:
 	case UBC_BROADCAST:
@@ -176,7 +200,10 @@ static operation random(int only) {
 		o.name = vectors(o.kind) ? "ubc_move_v" : pick({"ubc_move", "ubc_move_packets", "ubc_move_lines"});
 	}
 	std::string elements = types[o.type == BOOL ? UINT8 : o.type + (o.type < UINT64 && o.type % 2)]; // like the host
-	if (o.name == "ubc_ring_") {
+	if (multicasts(o.kind, o.type, o.op) && chance(multicast)) {
+		o.name = chance(50) ? "ubc_stand_in_" : "ubc_nvls_";
+		o.name += reduction(o.kind) ? elements : "move";
+	} else if (o.name == "ubc_ring_") {
 		o.name += elements;
 	} else if (reduction(o.kind)) {
 		// Kernels for more ranks than necessary work, too.
@@ -192,13 +219,38 @@ static operation random(int only) {
 		o.staging[r] = o.staging[r] || (some && chance(50));
 	o.sig = signature(o.kind, o.type, o.op, o.root, o.count);
 	bool allDirect = chance(40), placed = chance(35);
+	// For multicast all buffers are mostly at the same place in the heaps.
+	bool alike = by_multicast(o) && chance(80);
+	bool sides[2] = {chance(60), chance(60)}; // of which all are direct
+	size_t from = 0, odd[2] = {below(16 / sizes[o.type]) * sizes[o.type], below(16 / sizes[o.type]) * sizes[o.type]};
+	for (size_t &x : odd)
+		x = chance(25) ? x : 0;
+	for (unsigned r = 0; alike && r < N; r++)
+		from = std::max(from, ranks[r].used);
 	for (unsigned r = 0; r < N; r++) {
+		if (alike)
+			ranks[r].used = from;
 		size_t size = sizes[o.type], s = sourceLen(o, r) * size, d = destinationLen(o, r) * size, at = r * o.count * size;
 		if (vectors(o.kind))
 			at = before(o, s > d, r, r) * size;
+		if (o.kind == UBC_BROADCAST && (by_multicast(o) || stands_in(o)) && (int)r == o.root)
+			d = s; // it may get the data, too
 		buffer src, dst;
 		bool inPlace = placed && s > 0 && d > 0 && o.kind != UBC_ALL_TO_ALL && o.kind != UBC_ALL_TO_ALL_V;
-		if (inPlace && s > d) {
+		if (alike) { // of the same sizes, also where a rank has no such buffer
+			size_t most = sizes[o.type] * o.count * (o.kind == UBC_REDUCE_SCATTER || o.kind == UBC_ALL_GATHER ? N : 1);
+			src = allocate(ranks[r], most, (unsigned)size, odd[0]);
+			dst = placed ? src : allocate(ranks[r], most, (unsigned)size, odd[1]);
+			if (placed && o.kind == UBC_REDUCE_SCATTER)
+				dst.p += at;
+			if (placed && o.kind == UBC_ALL_GATHER)
+				src.p += at;
+			src.n = s, dst.n = d;
+			src.direct = src.direct || sides[0];
+			dst.direct = placed ? src.direct : dst.direct || sides[1];
+			if (o.kind == UBC_BROADCAST && (int)r != o.root)
+				src = allocate(ranks[r], 0, 1);
+		} else if (inPlace && s > d) {
 			src = allocate(ranks[r], s, (unsigned)size);
 			dst = src;
 			dst.p += at;
@@ -303,6 +355,11 @@ static ubc_vector_params params(operation &o, unsigned r) {
 	p.little = LITTLE;
 	p.large = LARGE;
 	p.stage = (uint64_t)ranks[r].stage;
+	if (by_multicast(o)) {
+		p.multi = (uint64_t)object;
+		p.src_word = place(ranks[r], o.src[r]);
+		p.dst_word = place(ranks[r], o.dst[r]);
+	}
 	if (o.staging[r])
 		p.stage_word = UBC_DIRECT | (uint64_t)(ranks[r].extent + BATCH) << 48;
 	if (by_lines(o)) {

@@ -99,10 +99,12 @@ struct buffer {
 	bool direct = false;
 };
 
-// allocate returns n bytes with guards around them, at a random multiple of size.
-static buffer allocate(rank &r, size_t n, unsigned size) {
+// allocate returns n bytes with guards around them, at a random multiple of size, or `odd` bytes behind a multiple of 16.
+static buffer allocate(rank &r, size_t n, unsigned size, size_t odd = (size_t)-1) {
 	buffer b;
-	size_t at = (r.used + 15) / 16 * 16 + GUARD + (chance(50) ? 0 : below(16 / size) * size);
+	if (odd == (size_t)-1)
+		odd = chance(50) ? 0 : below(16 / size) * size;
+	size_t at = (r.used + 15) / 16 * 16 + GUARD + odd;
 	r.used = at + n + GUARD;
 	if (r.used > HEAP)
 		FAIL("the heap is too small");
@@ -115,6 +117,45 @@ static buffer allocate(rank &r, size_t n, unsigned size) {
 
 static uint64_t word(rank &r, const buffer &b) {
 	return b.direct ? UBC_DIRECT | (uint64_t)(r.extent + r.next) << 48 | (uint64_t)(b.p - r.heap) : 0;
+}
+
+// The multicast object's addresses, where nothing is mapped: the ranks' staging memory, and their heaps behind it.
+static char *const object = (char *)(1ull << 60);
+
+static uint64_t place(rank &r, const buffer &b) {
+	return b.direct ? UBC_DIRECT | (4ull * LARGE + (uint64_t)(b.p - r.heap)) : 0;
+}
+
+// reached returns the memory of rank r at a multicast address.
+static char *reached(const rank &r, const void *p, size_t n) {
+	size_t at = (const char *)p - object;
+	if ((n != 4 && n != 8 && n != 16) || at % n)
+		FAIL("%zu bytes at multicast address %p", n, p);
+	if (at < 4 * LARGE)
+		return r.stage + at;
+	if (at >= 4 * (size_t)LARGE + HEAP)
+		FAIL("%p is no multicast address", p);
+	return r.heap + (at - 4 * LARGE);
+}
+
+extern "C" {
+// Stores to the ranks in turn, with pauses between.
+void emu_multimem_st(void *p, const void *value, size_t n) {
+	unsigned first = below(N);
+	for (unsigned i = 0; i < N; i++) {
+		memcpy(reached(ranks[(first + i) % N], p, n), value, n);
+		if (chance(20))
+			emu_yield();
+	}
+}
+
+void emu_multimem_ld_each(const void *p, size_t n, void *sum, void (*take)(void *sum, const void *x)) {
+	for (const rank &r : ranks) {
+		take(sum, reached(r, p, n));
+		if (chance(20))
+			emu_yield();
+	}
+}
 }
 
 static uint64_t value(int t) {
