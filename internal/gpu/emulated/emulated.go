@@ -28,7 +28,7 @@
 // granularity, one piece at each offset; only devices of the object get access. Where the documentation says "undefined",
 // calls fail here: to unbind other numbers than were bound, to free memory or release the last reference to the object
 // while something is bound, to add a device twice. Copies and fills to a multicast address store to the memory of all
-// devices; kernels store and reduce by emu_multimem_st and emu_multimem_ld_reduce (testdata/fiber.h), and fault by plain
+// devices; kernels store and reduce by the functions emu_multimem_... (testdata/fiber.h), and fault by plain
 // loads and stores there, or where not every device has memory bound. Copies from a multicast address fault.
 //
 // It can show that the logic of the kernels, and of everything above them, is right in whatever order threads and ranks

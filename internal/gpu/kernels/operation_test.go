@@ -42,7 +42,8 @@ type operation struct {
 	t                    dtype.Type
 	count                int
 	push, inPlace        bool
-	blocks, threads, odd int // odd: the rank that runs another operation; -1: none
+	alike                bool // all buffers are direct, and at the same places
+	blocks, threads, odd int  // odd: the rank that runs another operation; -1: none
 
 	counts [][]int // from each rank to each, for operations with counts
 	from   int     // the rank from which the odd rank expects another count; -1: it has another signature

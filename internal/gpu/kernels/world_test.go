@@ -46,6 +46,15 @@ type member struct {
 	srcOff, dstOff        int
 	srcDirect, dstDirect  bool
 	factor                float64
+	own, multi            cuda.Addr // if multi is not 0: memory that is bound to an object, which is mapped there
+}
+
+// word returns a buffer's word: by its offset in an extent, or in a multicast object.
+func (m *member) word(base cuda.Addr, extent uint32, offset int) uint64 {
+	if m.multi != 0 {
+		return Word(0, int(base-m.own)+offset)
+	}
+	return Word(extent, offset)
 }
 
 func newWorld(t *testing.T, n int) *world {
@@ -165,6 +174,9 @@ func (w *world) prepare(o operation, r int) {
 		m.srcOff += size * w.rand.IntN(16/size)
 		m.dstOff += size * w.rand.IntN(16/size)
 	}
+	if o.alike {
+		m.srcDirect, m.dstDirect, m.srcOff, m.dstOff = true, true, guard, guard
+	}
 	m.factor = float64(w.rand.IntN(64))/4 - 8
 	require.NoError(w.t, m.stream.Fill(m.dst, poison, 2*guard+max(src, dst)*size+16))
 	if o.inPlace && src > 0 && dst > 0 {
@@ -194,6 +206,9 @@ func (w *world) launch(o operation, r int) {
 	if w.rand.IntN(4) > 0 {
 		p.Stage, p.StageWord = uint64(m.staging), Word(extentOf+2, 0)
 	}
+	if m.multi != 0 {
+		p.Stage, p.StageWord, p.Multi = uint64(m.staging), 0, uint64(m.multi)
+	}
 	for q := range n {
 		d := (q - r + n) % n
 		if n > Narrow && d > 0 {
@@ -217,10 +232,10 @@ func (w *world) launch(o operation, r int) {
 	}
 	p.Src, p.Dst = uint64(base)+uint64(m.srcOff), uint64(m.dst)+uint64(m.dstOff)
 	if m.srcDirect {
-		p.SrcWord = Word(extent, m.srcOff)
+		p.SrcWord = m.word(base, extent, m.srcOff)
 	}
 	if m.dstDirect {
-		p.DstWord = Word(extentOf+1, m.dstOff)
+		p.DstWord = m.word(m.dst, extentOf+1, m.dstOff)
 	}
 	if r == o.odd && o.from < 0 {
 		p.Signature++
@@ -247,6 +262,7 @@ func (w *world) run(o operation) {
 	for r := range w.ranks {
 		w.launch(o, r)
 	}
+	var first []byte
 	for r, m := range w.ranks {
 		require.NoError(w.t, m.stream.Sync(), "%v", o)
 		if o.odd >= 0 && o.from >= 0 {
@@ -273,6 +289,15 @@ func (w *world) run(o operation) {
 			}
 			i -= i % o.t.Size()
 			w.t.Fatalf("rank %d byte %d of %d: % x, want % x: %v", r, i, len(a), b[i:][:o.t.Size()], a[i:][:o.t.Size()], o)
+		}
+		if r == 0 {
+			first = inner
+		}
+		if o.kernel == NVLS && o.kind == allReduce {
+			require.Equal(w.t, first, inner, "rank %d has other bits: %v", r, o)
+		}
+		if o.kernel == NVLSMove && o.kind == broadcast && r == o.root {
+			continue // it may get the data, too
 		}
 		if !o.inPlace {
 			outer := append(bytes.Clone(got[:guard]), got[len(got)-guard:]...)

@@ -344,15 +344,17 @@ size_t piece(device *d, uintptr_t p, size_t n, void **to, int *count) {
 	return (unsigned)*count == t->wanted ? n : 0;
 }
 
-// What a thread remembers about the multicast address that it used last.
-static thread_local struct {
+// What a thread remembers about the multicast addresses that it used last: of a source, a destination, and staging memory.
+struct piece_at {
 	uintptr_t from, to;
 	device *d;
 	uint64_t changes, version;
 	team *t;
 	int count;
 	void *at[most_devices];
-} last;
+};
+static thread_local piece_at recent[4];
+static thread_local unsigned oldest;
 
 // behind finds the memory behind n bytes at p, and faults if there is none for every device.
 static int behind(const void *address, size_t n, void **to) {
@@ -363,7 +365,12 @@ static int behind(const void *address, size_t n, void **to) {
 		fprintf(stderr, "emulated GPU: %zu bytes at multicast address %p are not aligned\n", n, address);
 		__builtin_trap();
 	}
-	if (!(last.d == running && p >= last.from && p + n <= last.to && last.changes == multicast_changes && last.version == last.t->version)) {
+	piece_at *found = 0;
+	for (piece_at &x : recent)
+		if (x.d == running && p >= x.from && p + n <= x.to && x.changes == multicast_changes && x.version == x.t->version)
+			found = &x;
+	if (!found) {
+		piece_at &last = *(found = &recent[oldest++ % 4]);
 		std::unique_lock<std::mutex> locked(lock);
 		mapping *x = find_team(p);
 		last.to = 0;
@@ -379,9 +386,9 @@ static int behind(const void *address, size_t n, void **to) {
 		last.from = p / page * page, last.to = last.from + long_piece;
 		last.d = running, last.changes = multicast_changes, last.t = x->m->of, last.version = version;
 	}
-	for (int i = 0; i < last.count; i++)
-		to[i] = (char *)last.at[i] + (p - last.from);
-	return last.count;
+	for (int i = 0; i < found->count; i++)
+		to[i] = (char *)found->at[i] + (p - found->from);
+	return found->count;
 }
 
 // Words are whole, as on a device.
