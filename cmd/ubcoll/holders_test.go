@@ -89,7 +89,7 @@ func TestInfoMulticast(t *testing.T) {
 	built := cuda.HaveMulticast().Err == nil // the tests have tag nvls
 	info := "this GPU has multicast, this build has not\n"
 	if built {
-		info = "this GPU and this build have multicast, which no operation uses yet\n"
+		info = "this GPU and this build have multicast, which operations use (NVLS)\n"
 	}
 	for _, x := range []struct {
 		name, has    string

@@ -194,7 +194,7 @@ func multicast() string {
 	case err != nil:
 		return fmt.Sprintf("this GPU and this build have multicast: %v", err)
 	}
-	return "this GPU and this build have multicast, which no operation uses yet"
+	return "this GPU and this build have multicast, which operations use (NVLS)"
 }
 
 func or(s, empty string) string {
