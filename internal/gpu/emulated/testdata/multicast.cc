@@ -5,6 +5,7 @@
 #include "multicast.h"
 #include "fiber.h"
 #include <fcntl.h>
+#include <memory>
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -353,8 +354,11 @@ struct piece_at {
 	int count;
 	void *at[most_devices];
 };
-static thread_local piece_at recent[4];
-static thread_local unsigned oldest;
+struct pieces {
+	piece_at of[4];
+	unsigned oldest;
+};
+static thread_local std::unique_ptr<pieces> recent; // there is little room for thread-local memory
 
 // behind finds the memory behind n bytes at p, and faults if there is none for every device.
 static int behind(const void *address, size_t n, void **to) {
@@ -366,11 +370,13 @@ static int behind(const void *address, size_t n, void **to) {
 		__builtin_trap();
 	}
 	piece_at *found = 0;
-	for (piece_at &x : recent)
+	if (!recent)
+		recent.reset(new pieces());
+	for (piece_at &x : recent->of)
 		if (x.d == running && p >= x.from && p + n <= x.to && x.changes == multicast_changes && x.version == x.t->version)
 			found = &x;
 	if (!found) {
-		piece_at &last = *(found = &recent[oldest++ % 4]);
+		piece_at &last = *(found = &recent->of[recent->oldest++ % 4]);
 		std::unique_lock<std::mutex> locked(lock);
 		mapping *x = find_team(p);
 		last.to = 0;
