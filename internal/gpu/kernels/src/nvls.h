@@ -147,9 +147,9 @@ template <class E> UBC_FN void ubc_do_nvls(const ubc_params &p) {
 		ok = ubc_sync_and(ok);
 		ubc_nvls_divide(w, slots, s.longest, w.pull && (w.push || alone));
 	}
-	// As in ubc_twoshot. No rank ends before the others have done with its buffers.
-	bool after = w.pull || !alone;
-	for (ubc_u32 i = w.pull ? 1 : 0; ok && w.rounds > 0 && i < w.rounds + (after ? 2 : 1); i++) {
+	// As in ubc_twoshot. No rank ends before the others have done with its buffers and its staging memory, which it may
+	// unbind then.
+	for (ubc_u32 i = w.pull ? 1 : 0; ok && w.rounds > 0 && i < w.rounds + 2; i++) {
 		if (i < w.rounds && !w.pull) {
 			UBC_ROLLED
 			for (ubc_u32 q = 0; q < slots; q++)
@@ -174,7 +174,7 @@ template <class E> UBC_FN void ubc_do_nvls(const ubc_params &p) {
 					ubc_nvls_copy_tail(p, w, i - 2, begin, bytes);
 			}
 		}
-		if (i < w.rounds + (after ? 1 : 0))
+		if (i <= w.rounds)
 			ubc_multi_signal(p, o.e, i + 1);
 	}
 	ubc_finish(p, o.e);
