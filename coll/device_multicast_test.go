@@ -59,11 +59,12 @@ func TestMulticastDevices(t *testing.T) {
 	start := testkit.Seed(t)
 	ranks := []int{2, 3, 4, 8}
 	trials := 40
-	if testing.Short() {
-		ranks, trials = []int{3}, 20
+	modes := []mode{{queued: false}, {queued: true}, {policy: register.Explicit, some: true}, {policy: register.Off}}
+	if testing.Short() || testkit.Daily() {
+		ranks, modes, trials = []int{3}, testkit.Sample(2, modes), 20
 	}
 	for _, n := range ranks {
-		for _, w := range []mode{{queued: false}, {queued: true}, {policy: register.Explicit, some: true}, {policy: register.Off}} {
+		for _, w := range modes {
 			t.Run(fmt.Sprintf("ranks=%d/%v", n, w), func(t *testing.T) {
 				multicast(t, n, ubcoll.Options{Register: w.policy}, func(ctx context.Context, c *ubcoll.Comm, dev ubcoll.Device) error {
 					a, err1 := newMemory(c, dev, most)
@@ -188,7 +189,7 @@ func TestMulticastAsymmetric(t *testing.T) {
 	const n, count = 3, 40000
 	emulated.NVLS(t)
 	for mask := range 1 << (2 * n) {
-		if testing.Short() && mask%7 != 3 {
+		if (testing.Short() || testkit.Daily()) && mask%5 != 3 {
 			continue
 		}
 		t.Run(fmt.Sprintf("%06b", mask), func(t *testing.T) {
@@ -261,7 +262,7 @@ func TestMulticastAsymmetric(t *testing.T) {
 func TestMulticastSetup(t *testing.T) {
 	emulated.NVLS(t)
 	for _, n := range []int{2, 3, 8} {
-		if n > 2 && testing.Short() {
+		if n > 2 && (testing.Short() || testkit.Daily()) {
 			continue
 		}
 		for _, call := range []string{"cuMulticastGetGranularity", "cuMulticastCreate", "cuMulticastAddDevice", "cuMulticastBindAddr",

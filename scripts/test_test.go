@@ -74,7 +74,7 @@ func TestTest(t *testing.T) {
 	stages := []string{"setup openmpi", "setup mpich", "setup iproute2", "hosts", "rdma-vm", "setup libfabric", "setup strace", "setup chromium",
 		"setup zsh", "setup fish", "setup c++", "lint", "first-hour", "go build -tags invariants ./...",
 		tests + " -short -tags invariants ./hw . ./coll ./p2p", tests + " ./hw/cpu", tests + " ./internal/conform/job ./...",
-		tests + " -tags nvls ./hw/cuda ./internal/gpu/emulated ./internal/transport/nvls", tests + " -tags nvls -run Multicast|NVLS . ./cmd/ubcoll ./coll ./internal/gpu/kernels",
+		tests + " -tags nvls ./hw/cuda ./internal/gpu/emulated ./internal/transport/nvls", tests + " -tags nvls -run Multicast . ./cmd/ubcoll", tests + " -short -tags nvls -run Multicast|NVLS ./coll ./internal/gpu/kernels",
 		"go test -C cmd/ubcoll-plot ./...", race, "test-rdma"}
 	const fails = "--- FAIL: TestA (0.00s)\n    a_test.go:1: TEST_SEED=12\n    --- FAIL: TestA/sub (0.00s)\n--- FAIL: TestB (1.00s)\n" +
 		"    --- FAIL: TestB/sub (0.00s)\n        b_test.go:1: TEST_SEED=13\nFAIL\n" +
