@@ -207,7 +207,7 @@ func requireTaken(t *testing.T, out string) {
 			worked = append(worked, line[2])
 		}
 	}
-	require.Len(t, titles, 17, "%s", out)
+	require.Len(t, titles, 18, "%s", out)
 	require.Subset(t, worked, []string{"lint", "scripts/conform-a, mpicc.openmpi", "scripts/conform-a, mpicc.mpich", "both MPIs"}, "%s", out)
 	require.NotContains(t, worked, "scripts/conform-b, mpicc.mpich", "%s", out)
 }
