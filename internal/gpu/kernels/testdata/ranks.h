@@ -126,8 +126,13 @@ static uint64_t place(rank &r, const buffer &b) {
 	return b.direct ? UBC_DIRECT | (4ull * LARGE + (uint64_t)(b.p - r.heap)) : 0;
 }
 
-// reached returns the memory of rank r at a multicast address.
+// reached returns the memory of rank r at a multicast address. A rank may unbind its memory as soon as it has done the
+// operation.
 static char *reached(const rank &r, const void *p, size_t n) {
+	for (const rank &k : ranks)
+		if (&k.l == S.current->of && k.next < r.next)
+			FAIL("rank %d has done operation %u, and rank %d still uses its memory by multicast", (int)(&r - &ranks[0]), k.next,
+				(int)(&k - &ranks[0]));
 	size_t at = (const char *)p - object;
 	if ((n != 4 && n != 8 && n != 16) || at % n)
 		FAIL("%zu bytes at multicast address %p", n, p);
