@@ -538,4 +538,37 @@ func TestMulticastCost(t *testing.T) {
 	})
 }
 
+// TestMulticastCoarse has granularities that the sizes of nothing are multiples of.
+func TestMulticastCoarse(t *testing.T) {
+	t.Setenv("UBCOLL_EMULATE_MULTICAST_GRANULARITY", fmt.Sprint(8<<20))
+	multicast(t, 3, ubcoll.Options{}, func(ctx context.Context, c *ubcoll.Comm, dev ubcoll.Device) error {
+		if own := c.Stats().Memory.OwnBytes; own < 26<<20 { // 10 MiB, and 12 in whole units of 8
+			return fmt.Errorf("rank %d: %d bytes of the library's own", c.Rank(), own)
+		}
+		half, err := c.Split(ctx, min(c.Rank(), 1), 0)
+		if err != nil {
+			return err
+		}
+		byMulticast(half)
+		a, err1 := gputest.Floats(ctx, c, dev, 5000, 1)
+		b, err2 := gputest.Floats(ctx, c, dev, 5000, 1)
+		if err := errors.Join(err1, err2); err != nil {
+			return err
+		}
+		for k := range 3 {
+			x := []*ubcoll.Buffer[float32]{a, b}[k%2]
+			if err := errors.Join(coll.AllReduce(ctx, c, x.Vec(), x.Vec(), ubcoll.Sum), used(c, true, true),
+				coll.AllReduce(ctx, half, x.Vec(), x.Vec(), ubcoll.Avg)); err != nil {
+				return err
+			}
+			if half.Size() == 2 {
+				if err := used(half, true, true); err != nil {
+					return err
+				}
+			}
+		}
+		return errors.Join(gputest.All(ctx, c, a, 9), gputest.All(ctx, c, b, 3), half.Close())
+	})
+}
+
 func bytesOf(x []float32) []byte { return unsafe.Slice((*byte)(unsafe.Pointer(&x[0])), 4*len(x)) }

@@ -187,7 +187,7 @@ func (d *Device) addToMulticast(ctx context.Context, _ *multicastCard) (err erro
 			return err
 		}
 	}
-	if m.stage, err = c.Domain().Heap.AllocDevice(kernels.StagingBytes); err != nil {
+	if m.stage, err = c.Domain().Heap.AllocDeviceOwn(kernels.StagingBytes); err != nil {
 		return err
 	}
 	d.mu.Lock()

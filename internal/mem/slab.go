@@ -54,6 +54,22 @@ func (h *Heap) AllocDevicePart(n int) (*Allocation, error) {
 	})
 }
 
+// AllocDeviceOwn is AllocDevice for the library's own memory.
+func (h *Heap) AllocDeviceOwn(n int) (*Allocation, error) {
+	return h.allocDevice(n, func(a *Allocation) error {
+		s := &slab{whole: Allocation{Bytes: n, Dev: a.Dev}, parts: 1}
+		if err := h.placeDevice(&s.whole, int(h.device.unit.Load())); err != nil {
+			return err
+		}
+		s.used = s.whole.pages
+		a.Ptr, a.pages, a.slab = s.whole.Ptr, s.whole.pages, s
+		h.device.slicing.Lock()
+		h.device.slabs = append(h.device.slabs, s)
+		h.device.slicing.Unlock()
+		return nil
+	})
+}
+
 // slabOf returns a slab with room for n bytes. The caller holds slicing.
 func (h *Heap) slabOf(n int) (*slab, error) {
 	d := &h.device
