@@ -23,8 +23,9 @@
 // A multicast object is memory of several devices under one address, by which the NVLink switches copy what is stored and
 // add up what is loaded (NVLink SHARP, NVLS): see Multicast. On a host that several people use, making one can take all
 // GPUs down. So only builds with tag nvls (make build NVLS=1) contain the calls that make one, and these refuse with
-// hw.ErrNotSupported unless UBCOLL_NVLS is on and NCCL_NVLS_ENABLE is not 0, or the loaded driver is the emulated one of
-// this project's tests, which a symbol of its own tells. HaveMulticast says which.
+// hw.ErrNotSupported unless UBCOLL_NVLS is on and NCCL_NVLS_ENABLE is not 0, in the environment or the files where NCCL looks
+// for it (NCCL_CONF_FILE or ~/.nccl.conf, /etc/nccl.conf), or the loaded driver is the emulated one of this project's tests,
+// which a symbol of its own tells. HaveMulticast says which.
 //
 // Errors of the driver have type *Error. They wrap hw.ErrNotSupported if this device or driver cannot do the call,
 // fault.ErrLimit if memory ran out, and fault.ErrArgument and fault.ErrClosed for these causes. In builds without cgo
@@ -189,8 +190,8 @@ var ErrBuiltWithout = fmt.Errorf("this build has no multicast (make build NVLS=1
 	hw.ErrNotSupported)
 
 // multicastPermitted returns why multicast objects may not be made, or nil: ours is UBCOLL_NVLS, theirs
-// NCCL_NVLS_ENABLE, by which operators of a host forbid them.
-func multicastPermitted(emulated bool, ours, theirs string) error {
+// NCCL_NVLS_ENABLE, by which operators of a host forbid them, in their file or, if that is "", the environment.
+func multicastPermitted(emulated bool, ours, theirs, file string) error {
 	if emulated {
 		return nil
 	}
@@ -198,7 +199,11 @@ func multicastPermitted(emulated bool, ours, theirs string) error {
 		return fmt.Errorf("multicast is off unless UBCOLL_NVLS=on: %w", hw.ErrNotSupported)
 	}
 	if n, err := strconv.ParseInt(strings.TrimSpace(theirs), 0, 64); theirs != "" && (err != nil || n == 0) {
-		return fmt.Errorf("NCCL_NVLS_ENABLE=%s forbids multicast: %w", theirs, hw.ErrNotSupported)
+		where := ""
+		if file != "" {
+			where = " in " + file
+		}
+		return fmt.Errorf("NCCL_NVLS_ENABLE=%s%s forbids multicast: %w", theirs, where, hw.ErrNotSupported)
 	}
 	return nil
 }

@@ -21,3 +21,6 @@ func (m *Multicast) UnbindAny(at, n int) error {
 	m.bound = nil
 	return err
 }
+
+// NCCLSetting returns the value that NCCL would have for a variable, and the file it is from.
+var NCCLSetting = ncclSetting

@@ -10,7 +10,6 @@ import "C"
 import (
 	"errors"
 	"fmt"
-	"os"
 	"slices"
 	"sync"
 
@@ -55,7 +54,8 @@ func multicastError() error {
 	if err != nil {
 		return err
 	}
-	return multicastPermitted(m.emulated, on, os.Getenv("NCCL_NVLS_ENABLE"))
+	theirs, file := ncclSetting("NCCL_NVLS_ENABLE", ncclSystemFile)
+	return multicastPermitted(m.emulated, on, theirs, file)
 }
 
 // multicasts returns why the context cannot take part in multicast, or nil.

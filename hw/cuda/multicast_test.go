@@ -39,7 +39,7 @@ func TestMulticastPermitted(t *testing.T) {
 		{"no number", false, "on", "no", "NCCL_NVLS_ENABLE=no forbids multicast: not supported"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			err := cuda.MulticastPermitted(c.emulated, c.ours, c.theirs)
+			err := cuda.MulticastPermitted(c.emulated, c.ours, c.theirs, "")
 			if c.want == "" {
 				require.NoError(t, err)
 				return
@@ -48,6 +48,36 @@ func TestMulticastPermitted(t *testing.T) {
 			require.ErrorIs(t, err, hw.ErrNotSupported)
 		})
 	}
+}
+
+// NCCL's variables may stand in files.
+func TestNCCLSetting(t *testing.T) {
+	const name = "NCCL_NVLS_ENABLE"
+	dir := t.TempDir()
+	system, user, other := filepath.Join(dir, "nccl.conf"), filepath.Join(dir, ".nccl.conf"), filepath.Join(dir, "other")
+	t.Setenv("HOME", dir)
+	t.Setenv("NCCL_CONF_FILE", "")
+	t.Setenv(name, "")
+	require.NoError(t, os.Unsetenv(name))
+	is := func(value, file string) {
+		t.Helper()
+		v, f := cuda.NCCLSetting(name, system)
+		require.Equal(t, []string{value, file}, []string{v, f})
+	}
+	write := func(file, text string) { require.NoError(t, os.WriteFile(file, []byte(text), 0o600)) }
+	is("", "")
+	write(system, "# NCCL_NVLS_ENABLE=5\nNCCL_DEBUG=INFO\n NCCL_NVLS_ENABLE = 0 \nNCCL_NVLS_ENABLE=1")
+	is("0", system)
+	write(user, "NCCL_NVLS_ENABLED=3\nNCCL_NVLS_ENABLE=2\n")
+	is("2", user)
+	t.Setenv("NCCL_CONF_FILE", other)
+	is("0", system)
+	write(other, "NCCL_NVLS_ENABLE=")
+	is("", other)
+	t.Setenv(name, "1")
+	is("1", "")
+	require.EqualError(t, cuda.MulticastPermitted(false, "on", "0", "/etc/nccl.conf"),
+		"NCCL_NVLS_ENABLE=0 in /etc/nccl.conf forbids multicast: not supported")
 }
 
 // The names of the calls stand where builds without tag nvls do not look: on a host that several use, an object can take
