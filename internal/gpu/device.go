@@ -113,7 +113,7 @@ var (
 func newDevice(c *engine.Comm, g *Domain, l kernels.Layout) *Device {
 	return &Device{c: c, Domain: g, Layout: l, graphs: map[*Graph]bool{},
 		stop:      make(chan struct{}),
-		functions: map[kernelKey]loaded{}}
+		functions: map[kernelKey]loaded{}, multi: multicast{fd: -1}}
 }
 
 // Part implements Accelerator.

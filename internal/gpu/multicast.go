@@ -77,7 +77,6 @@ func (d *Device) JoinMulticast(ctx context.Context) []*engine.Gathering {
 	if !d.wantsMulticast() {
 		return nil
 	}
-	d.multi.fd = -1
 	step := func(do func(ctx context.Context, card *multicastCard) error, met func(cards []multicastCard)) *engine.Gathering {
 		return &engine.Gathering{Kind: team.KindOpen, HostOnly: true,
 			Before: func() ([]byte, error) {
@@ -210,22 +209,28 @@ func (d *Device) bindStaging(context.Context, *multicastCard) error {
 // endJoining says whether operations use multicast. Without it, everything is given back.
 func (d *Device) endJoining([]multicastCard) {
 	m := &d.multi
-	var errs []error
-	if m.lent != nil {
-		m.lent()
-		m.lent = nil
-	}
-	if m.fd >= 0 {
-		errs = append(errs, closeDescriptor(m.fd))
-		m.fd = -1
-	}
+	err := m.endLoan()
 	if m.on = m.why == ""; !m.on {
-		errs = append(errs, d.closeMulticast(false))
+		err = errors.Join(err, d.closeMulticast(false))
 		if _, err := d.c.Domain().NVLS.Unit(); err == nil && d.c.Rank() == 0 { // else the log has it already
 			d.c.Log().Warn("ubcoll: no multicast, though UBCOLL_NVLS=on", "error", m.why)
 		}
 	}
-	d.c.Domain().Failed(errors.Join(errs...))
+	d.c.Domain().Failed(err)
+}
+
+// endLoan closes the descriptor that the others import.
+func (m *multicast) endLoan() error {
+	if m.lent != nil {
+		m.lent()
+		m.lent = nil
+	}
+	if m.fd < 0 {
+		return nil
+	}
+	fd := m.fd
+	m.fd = -1
+	return closeDescriptor(fd)
 }
 
 // closeMulticast gives everything back but the staging memory. Peers' kernels that lag may still use what this rank has
@@ -233,15 +238,7 @@ func (d *Device) endJoining([]multicastCard) {
 func (d *Device) closeMulticast(lag bool) error {
 	m := &d.multi
 	m.on = false
-	var errs []error
-	if m.lent != nil { // the setup has failed
-		m.lent()
-		m.lent = nil
-	}
-	if m.fd > 0 {
-		errs = append(errs, closeDescriptor(m.fd))
-		m.fd = -1
-	}
+	errs := []error{m.endLoan()} // it is still there if a rank was lost meanwhile
 	if m.made != nil {
 		errs = append(errs, m.made.Close())
 		m.made = nil
