@@ -571,4 +571,76 @@ func TestMulticastCoarse(t *testing.T) {
 	})
 }
 
+// TestMulticastRude ends communicators, frees buffers and aborts while operations by multicast are queued. Nothing hangs,
+// and nothing is left.
+func TestMulticastRude(t *testing.T) {
+	emulated.NVLS(t)
+	seed := testkit.Seed(t)
+	for _, how := range []string{"close", "free", "abort", "close the stream"} {
+		t.Run(how, func(t *testing.T) {
+			before := emulated.CountOf(t)
+			t.Setenv("UBCOLL_CUDA", "auto")
+			const n = 3
+			times := 4
+			if testing.Short() || how[0] == 'c' { // to wait for what is queued takes three seconds
+				times = 1
+			}
+			for k := range times {
+				err := ubcoll.Local(t.Context(), n, ubcoll.Options{Timeout: testkit.Limit}, func(ctx context.Context, c *ubcoll.Comm) error {
+					dev, err := c.GPU()
+					if err != nil {
+						return err
+					}
+					d, err := c.Dup(ctx)
+					if err != nil {
+						return err
+					}
+					byMulticast(d)
+					var all [3]*ubcoll.Buffer[float32]
+					for i := range all {
+						if all[i], err = gputest.Floats(ctx, c, dev, 5000, 1); err != nil {
+							return err
+						}
+					}
+					s, err := ubcoll.NewStream(dev)
+					if err != nil {
+						return err
+					}
+					one := rand.New(rand.NewPCG(seed, uint64(k))).IntN(n) == c.Rank()
+					for i := range 12 {
+						x := all[i%len(all)]
+						if err = coll.AllReduce(ctx, d.On(s), x.Vec(), x.Vec(), ubcoll.Avg); err != nil {
+							break
+						}
+						if i != 7 || !one {
+							continue
+						}
+						switch how {
+						case "close":
+							err = d.Close()
+						case "free":
+							err = errors.Join(all[0].Free(), all[1].Free(), all[2].Free())
+						case "abort":
+							d.Abort(errors.New("of this test"))
+						case "close the stream":
+							err = s.Close()
+						}
+						if err != nil {
+							break
+						}
+					}
+					late := errors.Join(err, s.Sync(ctx), s.Close(), d.Close())
+					for _, x := range all {
+						late = errors.Join(late, x.Free())
+					}
+					t.Log(c.Rank(), late)
+					return nil
+				})
+				t.Log(err)
+				require.Equal(t, before, emulated.CountOf(t))
+			}
+		})
+	}
+}
+
 func bytesOf(x []float32) []byte { return unsafe.Slice((*byte)(unsafe.Pointer(&x[0])), 4*len(x)) }
