@@ -293,6 +293,7 @@ func (d *Device) Close() error {
 	if s := d.last.Load(); s != nil {
 		s.Quiet()
 	}
+	d.c.Team().PublishIdle()
 	d.Domain.Remove(d.own)
 	for _, s := range d.Domain.all() {
 		s.Leave(d)
@@ -303,7 +304,7 @@ func (d *Device) Close() error {
 	d.graphs = nil
 	d.mu.Unlock()
 	d.making.Wait()
-	errs := []error{d.kept.Close(), d.closeMulticast(d.c.Broken() != nil)}
+	errs := []error{d.kept.Close(), d.closeMulticast()}
 	for g := range graphs {
 		errs = append(errs, g.release())
 	}

@@ -211,7 +211,7 @@ func (d *Device) endJoining([]multicastCard) {
 	m := &d.multi
 	err := m.endLoan()
 	if m.on = m.why == ""; !m.on {
-		err = errors.Join(err, d.closeMulticast(false))
+		err = errors.Join(err, d.closeMulticast())
 		if _, err := d.c.Domain().NVLS.Unit(); err == nil && d.c.Rank() == 0 { // else the log has it already
 			d.c.Log().Warn("ubcoll: no multicast, though UBCOLL_NVLS=on", "error", m.why)
 		}
@@ -233,9 +233,9 @@ func (m *multicast) endLoan() error {
 	return closeDescriptor(fd)
 }
 
-// closeMulticast gives everything back but the staging memory. Peers' kernels that lag may still use what this rank has
-// bound: then the object stays until the domain's end.
-func (d *Device) closeMulticast(lag bool) error {
+// closeMulticast gives everything back but the staging memory. If the communicator has broken, peers' kernels may still use
+// what this rank has bound: then the object stays until they have ended, or the domain ends.
+func (d *Device) closeMulticast() error {
 	m := &d.multi
 	m.on = false
 	errs := []error{m.endLoan()} // it is still there if a rank was lost meanwhile
@@ -243,8 +243,12 @@ func (d *Device) closeMulticast(lag bool) error {
 		errs = append(errs, m.made.Close())
 		m.made = nil
 	}
-	if m.object != nil && !lag {
-		errs = append(errs, m.object.Close())
+	if m.object != nil {
+		var lagging func() bool
+		if d.c.Broken() != nil {
+			lagging = d.c.Team().Lagging
+		}
+		errs = append(errs, m.object.Close(lagging))
 		m.object = nil
 	}
 	return errors.Join(errs...)

@@ -148,6 +148,9 @@ func (d *Device) watchdog() {
 		}
 		if d.c.Broken() != nil {
 			d.Abort()
+			if !d.Busy() {
+				d.c.Team().PublishIdle()
+			}
 			continue // what is queued later must end as well
 		}
 		for _, k := range d.clients {

@@ -13,7 +13,7 @@ import (
 // its own rank writes it, so every shared cache line has one writer.
 
 const (
-	areaMagic   = 0x75622d6172656106 // "ub-area", layout 6
+	areaMagic   = 0x75622d6172656107 // "ub-area", layout 7
 	areaBytes   = 4096               // the area itself; the rank's eager slots and staging memory follow
 	TextBytes   = 480                // the most bytes of a text in an area
 	PayloadSize = 48                 // bytes of data that travel in a descriptor's first line
@@ -82,7 +82,9 @@ type Area struct {
 	// queued is how many collectives the rank has queued on its device: see divergence.go. Each launch writes it, and
 	// reads the two words above in the peers' areas.
 	queued atomic.Uint64
-	_      [120]byte
+	// idle is 1 once the rank has left the communicator, or it has broken, and its kernels there have ended for good.
+	idle atomic.Uint64
+	_    [112]byte
 
 	// waits says what the rank waits for, if that takes long: see report.go.
 	waits atomic.Uint64

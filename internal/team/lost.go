@@ -134,6 +134,19 @@ func (t *Team) Readers() (all []Reader) {
 	return all
 }
 
+// PublishIdle publishes that this rank's kernels in the communicator have ended for good.
+func (t *Team) PublishIdle() { t.Me.idle.Store(1) }
+
+// Lagging reports whether kernels of a peer that lives may still run.
+func (t *Team) Lagging() bool {
+	for r := range t.Peers {
+		if p := &t.Peers[r]; r != t.rank && p.Area != nil && p.Mem.Live(p.At) && p.Area.idle.Load() == 0 && !p.Mem.Dead() {
+			return true
+		}
+	}
+	return false
+}
+
 // ClosedPeer returns the team's rank of a peer that has closed its communicator, or -1.
 func (t *Team) ClosedPeer() int {
 	for r := range t.Peers {

@@ -16,6 +16,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"time"
 
 	"github.com/ubcoll/ubcoll/fault"
 	"github.com/ubcoll/ubcoll/hw"
@@ -170,7 +171,9 @@ func (b *Backend) Deregister(_ register.Memory, handle any) error {
 	}
 	var errs []error
 	for _, p := range slices.Clone(x.places) {
-		errs = append(errs, p.object.unbind(p))
+		if !p.object.used() {
+			errs = append(errs, p.object.unbind(p))
+		}
 	}
 	return errors.Join(errs...)
 }
@@ -200,16 +203,32 @@ func (r *Region) String() string {
 	return strings.Join(all, "; ")
 }
 
-// Close ends all objects that are left: those of communicators that had broken. No kernel uses them any more.
-func (b *Backend) Close() error {
+// Close ends all objects that are left: those of communicators that had broken. It waits, for limit at most, until no
+// kernel of a peer uses them; look is called meanwhile, and notices dead peers. What is still used then stays.
+func (b *Backend) Close(limit time.Duration, look func()) error {
 	if b == nil {
 		return nil
 	}
+	var errs []error
+	for end := time.Now().Add(limit); b.used(); time.Sleep(time.Millisecond) {
+		if look(); time.Now().After(end) {
+			errs = append(errs, fmt.Errorf("kernels of peers may still use a multicast object, which stays: %w", fault.ErrTimeout))
+			break
+		}
+	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	var errs []error
 	for _, o := range slices.Clone(b.objects) {
-		errs = append(errs, o.end())
+		if !o.used() {
+			errs = append(errs, o.end())
+		}
 	}
 	return errors.Join(errs...)
+}
+
+// used reports whether kernels of peers may use an object.
+func (b *Backend) used() bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return slices.ContainsFunc(b.objects, (*Object).used)
 }

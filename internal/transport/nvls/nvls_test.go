@@ -6,6 +6,7 @@ import (
 	"math"
 	"os"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -46,7 +47,7 @@ func newScene(t *testing.T, size int) *scene {
 	require.NoError(t, m.AddDevice())
 	s.o = s.b.Adopt(m, size, "this test")
 	t.Cleanup(func() {
-		require.NoError(t, s.b.Close())
+		require.NoError(t, s.b.Close(0, nil))
 		require.NoError(t, s.heap.Close())
 	})
 	return s
@@ -84,7 +85,7 @@ func TestLead(t *testing.T) {
 	require.NoError(t, s.b.Deregister(am, a))
 	require.NoError(t, s.o.Lead(c), "in the gap")
 	require.NoError(t, s.b.Deregister(bm, b))
-	require.NoError(t, s.o.Close())
+	require.NoError(t, s.o.Close(nil))
 }
 
 func (s *scene) staging() uintptr {
@@ -179,7 +180,24 @@ func TestRegister(t *testing.T) {
 	s.b.Refuse(fault.ErrNotSupported)
 	_, err = s.b.Register(m)
 	require.ErrorIs(t, err, fault.ErrNotSupported)
-	require.NoError(t, (*Backend)(nil).Close())
+	require.NoError(t, (*Backend)(nil).Close(0, nil))
+}
+
+// An object that peers' kernels use stays, and so does what is bound to it.
+func TestLagging(t *testing.T) {
+	s := newScene(t, 4*unit)
+	a, m, _ := s.register(unit)
+	require.NoError(t, s.o.Lead(a))
+	lags := true
+	require.NoError(t, s.o.Close(func() bool { return lags }))
+	require.NoError(t, s.b.Deregister(m, a))
+	require.Len(t, s.o.places, 1)
+	looks := 0
+	require.ErrorIs(t, s.b.Close(0, func() { looks++ }), fault.ErrTimeout)
+	require.Positive(t, looks)
+	require.Len(t, s.b.objects, 1)
+	require.NoError(t, s.b.Close(time.Minute, func() { lags = false }))
+	require.Empty(t, s.b.objects)
 }
 
 // After a failure memory stays bound, and so alive, until the object ends, whatever its owner does.

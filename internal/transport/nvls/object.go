@@ -19,6 +19,7 @@ type Object struct {
 	size    int
 	address cuda.Addr // where it is mapped
 	places  []*place  // in order
+	lagging func() bool
 }
 
 // Adopt makes m, an object of n bytes, the backend's. name says whose it is, for people.
@@ -204,12 +205,20 @@ func (o *Object) unbind(p *place) error {
 	return nil
 }
 
-// Close ends this rank's part. Its kernels have ended, and those of its peers that used its memory with them.
-func (o *Object) Close() error {
+// Close ends this rank's part, whose kernels have ended. If lagging is not nil, it says whether kernels of peers may still
+// use what this rank has bound; while they may, the object stays until Backend.Close.
+func (o *Object) Close(lagging func() bool) error {
 	o.b.mu.Lock()
 	defer o.b.mu.Unlock()
+	o.lagging = lagging
+	if o.used() {
+		return nil
+	}
 	return o.end()
 }
+
+// used reports whether kernels of peers may use an object that this rank has closed.
+func (o *Object) used() bool { return o.lagging != nil && o.lagging() }
 
 // end unmaps the object, unbinds all, and gives the reference back. What fails stays, and a later end tries it again.
 func (o *Object) end() error {
