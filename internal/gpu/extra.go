@@ -76,17 +76,18 @@ func (d *Device) mapped(extent uint32) bool {
 func (d *Device) Await(x *Extra, bytes int) { d.await(func() bool { return !d.Make(x, bytes) }) }
 
 // await waits until there returns true, that is, until peers have mapped something. This takes them a millisecond or
-// two, whatever else they do. If it takes longer than patience, await never waits again.
+// two, whatever else they do. If it takes longer than Patience, await never waits again.
 func (d *Device) await(there func() bool) {
 	for start := time.Now(); !there() && !d.hurries.Load(); time.Sleep(importPoll) {
 		d.c.Domain().IPC.Progress()
-		if time.Since(start) > patience {
+		if time.Since(start) > Patience {
 			d.hurries.Store(true)
 		}
 	}
 }
 
-const patience = 200 * time.Millisecond
+// Patience is a variable for tests.
+var Patience = 200 * time.Millisecond
 
 func (d *Device) makeExtra(x *Extra, bytes int) error {
 	dom := d.c.Domain()

@@ -29,7 +29,6 @@ type multicast struct {
 	object *nvls.Object
 	stage  *mem.Allocation
 	notes  *notes
-	page   *mem.Allocation // the first rank's memory of the notes
 
 	call    uint64 // number of the operation that is prepared next, 0: it binds nothing; the turn guards these
 	pending bool   // it would bind more if it were prepared again, when the first rank has come so far
@@ -152,12 +151,13 @@ func (d *Device) createMulticast(_ context.Context, card *multicastCard) (err er
 	if d.c.Team().Rank() != 0 {
 		return nil
 	}
-	if m.page, err = dom.Heap.Alloc(int(unsafe.Sizeof(notes{}))); err != nil {
+	page, err := dom.Heap.Alloc(int(unsafe.Sizeof(notes{})))
+	if err != nil {
 		return err
 	}
-	d.c.RetireAtClose(m.page)
-	m.notes = (*notes)(m.page.Ptr)
-	card.Notes = m.page.At
+	d.c.RetireAtClose(page)
+	m.notes = (*notes)(page.Ptr)
+	card.Notes = page.At
 	if m.made, err = d.Domain.Context.CreateMulticast(d.c.Size(), m.bytes); err != nil {
 		return err
 	}

@@ -36,7 +36,7 @@ func (b *Backend) Adopt(m *cuda.Multicast, n int, name string) *Object {
 func (o *Object) Begin(p cuda.Addr, n int) error {
 	o.b.mu.Lock()
 	defer o.b.mu.Unlock()
-	if _, err := o.bind(nil, 0, uintptr(p), n); err != nil {
+	if err := o.bind(nil, 0, uintptr(p), n); err != nil {
 		return err
 	}
 	at, err := o.m.Map()
@@ -109,7 +109,7 @@ func (o *Object) Lead(r *Region) error {
 	if at+n > o.size {
 		return fmt.Errorf("the multicast object of %d bytes has no room for %d more: %w", o.size, n, fault.ErrLimit)
 	}
-	_, err := o.bind(r.x, at, r.x.from, n)
+	err := o.bind(r.x, at, r.x.from, n)
 	r.done(err)
 	return err
 }
@@ -147,7 +147,7 @@ func (o *Object) Follow(r *Region, addr uintptr, lead Place, idle func() bool) e
 			return err
 		}
 	}
-	_, err := o.bind(r.x, from, r.x.from+uintptr(from-base), to-from)
+	err := o.bind(r.x, from, r.x.from+uintptr(from-base), to-from)
 	r.done(err)
 	return err
 }
@@ -169,13 +169,13 @@ func (o *Object) find(x *extent) *place {
 	return nil
 }
 
-func (o *Object) bind(x *extent, at int, from uintptr, n int) (*place, error) {
+func (o *Object) bind(x *extent, at int, from uintptr, n int) error {
 	memory, err := o.b.ctx.Retain(cuda.Addr(from))
 	if err != nil {
-		return nil, err
+		return err
 	}
 	if err := o.m.BindAddr(at, cuda.Addr(from), n); err != nil {
-		return nil, errors.Join(err, o.b.ctx.Release(memory))
+		return errors.Join(err, o.b.ctx.Release(memory))
 	}
 	p := &place{object: o, extent: x, from: from, at: at, n: n, memory: memory}
 	i, _ := slices.BinarySearchFunc(o.places, at, func(p *place, at int) int { return cmp.Compare(p.at, at) })
@@ -183,7 +183,7 @@ func (o *Object) bind(x *extent, at int, from uintptr, n int) (*place, error) {
 	if x != nil {
 		x.places = append(x.places, p)
 	}
-	return p, nil
+	return nil
 }
 
 // unbind undoes bind. What fails is tried again the next time.
