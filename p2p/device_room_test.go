@@ -9,9 +9,13 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/require"
+
 	"github.com/ubcoll/ubcoll"
 	"github.com/ubcoll/ubcoll/coll"
 	"github.com/ubcoll/ubcoll/fault"
+	"github.com/ubcoll/ubcoll/hw"
+	"github.com/ubcoll/ubcoll/internal/env"
 	"github.com/ubcoll/ubcoll/internal/gpu/emulated"
 	"github.com/ubcoll/ubcoll/internal/gpu/kernels"
 	"github.com/ubcoll/ubcoll/internal/testkit"
@@ -120,10 +124,67 @@ func TestBesideCollectives(t *testing.T) {
 						if !bytes.Equal(got[n:], pattern(n, uint64(1-c.Rank()))) {
 							return errors.New("wrong data")
 						}
-						return errors.Join(coll.Barrier(ctx, c), e.close(), b.Free(), a.Free())
+						for _, s := range x.s {
+							err = errors.Join(err, s.Close())
+						}
+						return errors.Join(err, coll.Barrier(ctx, c), e.close(), b.Free(), a.Free())
 					})
 				})
 			}
+		}
+	}
+}
+
+// TestMessagesManyStreams: the driver waits for kernels before it makes more streams than ever. Messages need a stream
+// each, and none of them waits for another one, however many streams the user has, made before the communicator or after.
+func TestMessagesManyStreams(t *testing.T) {
+	emulated.Only(t)
+	for _, before := range []bool{true, false} {
+		for _, n := range testkit.Sample(3, []int{31, 30, 74, 28, 29, 32, 33, 34, 72, 73, 75}) {
+			t.Run(fmt.Sprintf("%d streams/before=%v", n, before), func(t *testing.T) {
+				var all []*ubcoll.Stream
+				open := func(dev ubcoll.Device) (err error) {
+					for range n {
+						s, err1 := ubcoll.NewStream(dev)
+						if err = errors.Join(err, err1); err == nil {
+							all = append(all, s)
+						}
+					}
+					return err
+				}
+				if before {
+					gputest.Enough(t, 2)
+					t.Setenv(env.CUDA.Name, "share")
+					require.NoError(t, open(hw.CUDA(0)))
+				}
+				gputest.Run(t, 2, ubcoll.Options{Timeout: 20 * time.Second}, func(ctx context.Context, c *ubcoll.Comm, dev ubcoll.Device) error {
+					b, err := ubcoll.Alloc[byte](c, dev, 200)
+					if err == nil && !before && c.Rank() == 0 {
+						err = open(dev)
+					}
+					if err != nil {
+						return err
+					}
+					a, z := b.Vec().Slice(0, 100), b.Vec().Slice(100, 200)
+					if c.Rank() == 1 {
+						return testkit.InOrder(
+							func() error { return testkit.ErrOf(p2p.Recv(ctx, c, 0, z)) },
+							func() error { return p2p.Send(ctx, c, 0, a) },
+							func() error { return coll.Barrier(ctx, c) })
+					}
+					r, err := p2p.IRecv(ctx, c, 1, a)
+					if err != nil {
+						return err
+					}
+					return testkit.InOrder(
+						func() error { return p2p.Send(ctx, c, 1, z) },
+						func() error { return r.Wait(ctx) },
+						func() error { return coll.Barrier(ctx, c) })
+				})
+				for _, s := range all {
+					require.NoError(t, s.Close())
+				}
+			})
 		}
 	}
 }

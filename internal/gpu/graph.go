@@ -116,7 +116,7 @@ func (d *Device) capture(ctx context.Context, works []team.Work, part GraphPart)
 	if err != nil {
 		return nil, err
 	}
-	defer s.Driver.Close()
+	defer s.closeDriver()
 	d.multi.call = 0 // whatever can be bound is
 	g := &Graph{d: d, part: part}
 	if part != nil {

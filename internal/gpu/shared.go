@@ -6,6 +6,7 @@ import (
 	"os"
 	"strconv"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"unsafe"
 
@@ -24,6 +25,7 @@ type shared struct {
 	kernels *kernels.Set
 	most    int          // streams of ranks that share it have work at the same time, at most
 	grown   int          // so many streams the context has had at the same time; its place's lock guards it
+	streams int          // as many more as the ranks may make at any time; its place's lock guards it
 	chores  *cuda.Stream // clears memory and writes tables
 	copying sync.Mutex   // held during copies
 	copies  *cuda.Stream // for copies between host and device
@@ -39,10 +41,11 @@ type shared struct {
 }
 
 // place holds what ranks share on one device, while there are any. Its lock is held while a context is made or closed,
-// which takes long: of several devices at the same time.
+// or has room made for streams, which takes long: of several devices at the same time.
 type place struct {
 	sync.Mutex
-	shared *shared
+	shared  *shared
+	streams atomic.Int64 // that NewStream and OpenStream have made there, and nobody has closed
 }
 
 var places sync.Map // *place by hw.Device
@@ -77,7 +80,8 @@ func (d *Domain) join(i, streams int) error {
 	s.mu.Lock()
 	s.domains[d] = true
 	s.mu.Unlock()
-	return s.grow(streams)
+	s.streams = max(s.streams, streams)
+	return s.grow(int(p.streams.Load()))
 }
 
 // streamsOf returns how many streams the ranks that share a device are likely to use there: each has its own for blocking
@@ -92,15 +96,17 @@ func streamsOf(sharers, ranks int) int {
 
 const atFirst = 32 // streams that a context has room for without growing
 
-// grow makes that many streams and closes them. To make more streams than a context has ever had (beyond some 35, on an
-// H100 with driver 580), the driver waits until no kernel of the context runs, and so do all other calls meanwhile.
+// grow makes room in the context for the streams of ranks beside those that exist, which are that many. To make more
+// streams than a context has ever had (beyond some 35, on an H100 with driver 580), the driver waits until no kernel of the
+// context runs, and so do all other calls meanwhile. Then a rank that makes a stream for its next message would wait for
+// kernels that wait for that message. So grow makes the streams ahead, and closes them. While kernels run it does nothing.
 func (s *shared) grow(streams int) error {
-	if streams <= s.grown || s.busy() {
+	if streams+s.streams <= s.grown || s.busy() {
 		return nil
 	}
 	var errs []error
 	var all []*cuda.Stream
-	for range streams {
+	for range s.streams {
 		cu, err := s.context.NewStream()
 		if err != nil {
 			errs = append(errs, err)
@@ -111,8 +117,19 @@ func (s *shared) grow(streams int) error {
 	for _, cu := range all {
 		errs = append(errs, cu.Close())
 	}
-	s.grown = len(all)
+	s.grown = streams + len(all)
 	return errors.Join(errs...)
+}
+
+// roomForStreams makes room for those of ranks again, after a user has made a stream on dev.
+func roomForStreams(dev hw.Device) error {
+	p := placeOf(dev)
+	p.Lock()
+	defer p.Unlock()
+	if p.shared == nil {
+		return nil
+	}
+	return p.shared.grow(int(p.streams.Load()))
 }
 
 // leave undoes join.

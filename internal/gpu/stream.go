@@ -56,7 +56,16 @@ func NewStream(ctx *cuda.Context) (*Stream, error) {
 	if err != nil {
 		return nil, err
 	}
+	placeOf(ctx.Device()).streams.Add(1)
 	return streamOn(ctx.Device(), &Stream{Driver: cu}), nil
+}
+
+// closeDriver closes the driver's stream.
+func (s *Stream) closeDriver() error {
+	if !s.borrowed {
+		placeOf(s.s.Device()).streams.Add(-1)
+	}
+	return s.Driver.Close()
 }
 
 // OpenStream makes a stream on device d.
@@ -76,6 +85,12 @@ func openStream(d hw.Device, handle *uintptr) (*engine.Stream, error) {
 	}
 	if err != nil {
 		return nil, errors.Join(fmt.Errorf("a stream on %v: %w", d, err), ctx.Close())
+	}
+	if handle == nil {
+		placeOf(d).streams.Add(1)
+		if err := roomForStreams(d); err != nil {
+			return nil, errors.Join(fmt.Errorf("a stream on %v: %w", d, err), g.Close())
+		}
 	}
 	return g.s, nil
 }
@@ -305,7 +320,7 @@ func (s *Stream) End() error {
 	s.using.Lock()
 	s.gone = true
 	s.using.Unlock()
-	return s.Driver.Close()
+	return s.closeDriver()
 }
 
 // Close ends the stream and returns the errors that no Sync has returned. It is fault.ErrBusy while work is queued.
@@ -328,7 +343,7 @@ func (s *Stream) Close() error {
 	for _, u := range users {
 		u.Closed(s)
 	}
-	err = errors.Join(err, s.Driver.Close())
+	err = errors.Join(err, s.closeDriver())
 	if s.ctx != nil {
 		err = errors.Join(err, s.ctx.Close())
 	}
