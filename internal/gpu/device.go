@@ -177,7 +177,7 @@ func (d *Device) Card(ctx context.Context) (card engine.DeviceCard, err error) {
 	}
 	card.Threads = min(kernels.MaxThreads, f.MaxThreads)
 	card.Lines = d.carriesLines()
-	if d.own, err = NewStream(g.Context); err != nil {
+	if d.own, err = g.NewStream(); err != nil {
 		return card, err
 	}
 	if d.event, err = g.Context.NewEvent(false); err != nil {

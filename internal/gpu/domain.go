@@ -245,7 +245,8 @@ func (d *Domain) meet(t *team.Team, owners []int, mps bool) {
 // use makes d dom's side of device i, with room for peers and an area of that many bytes. After an error dom owns what
 // was made, and frees it when it closes.
 func (d *Domain) use(dom *engine.Domain, i, peers, area int) error {
-	if err := d.join(i, streamsOf(d.Sharers, peers+1)); err != nil {
+	streams, more := streamsOf(d.Sharers, peers+1)
+	if err := d.join(i, streams, more); err != nil {
 		if d.shared != nil {
 			err = errors.Join(err, d.leave())
 		}

@@ -112,11 +112,11 @@ const (
 
 // capture records the launches of works on a stream that it makes for this.
 func (d *Device) capture(ctx context.Context, works []team.Work, part GraphPart) (_ *Graph, err error) {
-	s, err := NewStream(d.Domain.Context)
+	s, err := d.Domain.NewStream()
 	if err != nil {
 		return nil, err
 	}
-	defer s.closeDriver()
+	defer s.End()
 	d.multi.call = 0 // whatever can be bound is
 	g := &Graph{d: d, part: part}
 	if part != nil {

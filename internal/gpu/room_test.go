@@ -109,11 +109,12 @@ func TestSharedRoom(t *testing.T) {
 	require.Positive(t, firstShare(20, 40, 40).Collectives)
 }
 
-// Ranks with a device each have room for their streams, but for very many ranks; those that share one make room.
+// Ranks with a device each have few streams; those that share one make room for users' too.
 func TestStreamsOf(t *testing.T) {
-	for _, k := range []struct{ sharers, ranks, want int }{{1, 1, 10}, {1, 2, 12}, {1, 8, 24}, {1, 72, 152}, {2, 2, 56},
-		{8, 8, 224}, {72, 72, 1024}} {
-		require.Equal(t, k.want, streamsOf(k.sharers, k.ranks), "%d of %d ranks", k.sharers, k.ranks)
+	for _, k := range []struct{ sharers, ranks, want, more int }{{1, 1, 10, 0}, {1, 2, 12, 0}, {1, 8, 24, 0}, {1, 72, 152, 0},
+		{2, 2, 24, 32}, {8, 8, 192, 32}, {72, 72, 992, 32}} {
+		n, more := streamsOf(k.sharers, k.ranks)
+		require.Equal(t, []int{k.want, k.more}, []int{n, more}, "%d of %d ranks", k.sharers, k.ranks)
 	}
 }
 

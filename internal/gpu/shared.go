@@ -6,7 +6,6 @@ import (
 	"os"
 	"strconv"
 	"sync"
-	"sync/atomic"
 	"syscall"
 	"unsafe"
 
@@ -21,14 +20,13 @@ import (
 // kernel of one rank may wait for a rank that makes such a call. So kernels are loaded once for all, and host memory is
 // registered until the last rank ends.
 type shared struct {
-	context *cuda.Context
-	kernels *kernels.Set
-	most    int          // streams of ranks that share it have work at the same time, at most
-	grown   int          // so many streams the context has had at the same time; its place's lock guards it
-	streams int          // as many more as the ranks may make at any time; its place's lock guards it
-	chores  *cuda.Stream // clears memory and writes tables
-	copying sync.Mutex   // held during copies
-	copies  *cuda.Stream // for copies between host and device
+	context  *cuda.Context
+	kernels  *kernels.Set
+	most     int          // streams of ranks that share it have work at the same time, at most
+	reserved int          // so many streams reserve has made; its place's lock guards it
+	chores   *cuda.Stream // clears memory and writes tables
+	copying  sync.Mutex   // held during copies
+	copies   *cuda.Stream // for copies between host and device
 
 	queueing sync.Mutex // held while a stream gets work, see BeginQueueing
 
@@ -37,15 +35,15 @@ type shared struct {
 	pages   map[int][]*page // free ones, by size
 	all     []*page
 	units   int              // of room that communicators of ranks that share have, see shareOf
+	spare   []*cuda.Stream   // without work, see reserve
 	queued  map[*Stream]bool // streams on which ranks that share have queued something, at least those where it has not ended
 }
 
 // place holds what ranks share on one device, while there are any. Its lock is held while a context is made or closed,
-// or has room made for streams, which takes long: of several devices at the same time.
+// which takes long: of several devices at the same time.
 type place struct {
 	sync.Mutex
-	shared  *shared
-	streams atomic.Int64 // that NewStream and OpenStream have made there, and nobody has closed
+	shared *shared
 }
 
 var places sync.Map // *place by hw.Device
@@ -55,8 +53,8 @@ func placeOf(dev hw.Device) *place {
 	return p.(*place)
 }
 
-// join makes d one of the domains on device i, where that many streams will be used.
-func (d *Domain) join(i, streams int) error {
+// join makes d one of the domains on device i, where ranks use that many streams, and users more.
+func (d *Domain) join(i, streams, more int) error {
 	p := placeOf(hw.CUDA(i))
 	p.Lock()
 	defer p.Unlock()
@@ -67,7 +65,7 @@ func (d *Domain) join(i, streams int) error {
 			return err
 		}
 		s = &shared{context: ctx, kernels: kernels.New(ctx), domains: map[*Domain]bool{}, pages: map[int][]*page{},
-			queued: map[*Stream]bool{}, grown: atFirst, most: connections() - 2} // chores and copies have a queue each
+			queued: map[*Stream]bool{}, most: connections() - 2} // chores and copies have a queue each
 		if s.chores, err = ctx.NewStream(); err == nil {
 			s.copies, err = ctx.NewStream()
 		}
@@ -80,56 +78,72 @@ func (d *Domain) join(i, streams int) error {
 	s.mu.Lock()
 	s.domains[d] = true
 	s.mu.Unlock()
-	s.streams = max(s.streams, streams)
-	return s.grow(int(p.streams.Load()))
+	return s.reserve(streams, more)
 }
 
 // streamsOf returns how many streams the ranks that share a device are likely to use there: each has its own for blocking
-// calls, two of them for each rank's messages, and the user's.
-func streamsOf(sharers, ranks int) int {
-	n := sharers * (8 + 2*ranks)
+// calls, and two for its messages with each rank. more are for the user, whose call would else keep other ranks waiting.
+func streamsOf(sharers, ranks int) (n, more int) {
 	if sharers > 1 {
-		n += 32
+		more = 32
 	}
-	return min(n, 1024)
+	return min(sharers*(8+2*ranks), 1024-more), more
 }
 
-const atFirst = 32 // streams that a context has room for without growing
-
-// grow makes room in the context for the streams of ranks beside those that exist, which are that many. To make more
-// streams than a context has ever had (beyond some 35, on an H100 with driver 580), the driver waits until no kernel of the
-// context runs, and so do all other calls meanwhile. Then a rank that makes a stream for its next message would wait for
-// kernels that wait for that message. So grow makes the streams ahead, and closes them. While kernels run it does nothing.
-func (s *shared) grow(streams int) error {
-	if streams+s.streams <= s.grown || s.busy() {
+// reserve makes the streams of ranks, for NewStream to take, and room for some more. To make more streams than a context
+// has ever had (beyond some 35, on an H100 with driver 580), the driver waits until no kernel of the context runs, and so
+// do all other calls meanwhile. Then a rank that made a stream for its next message would wait for kernels, and these
+// perhaps for a peer that waits for the message. Users may have any number of streams beside these. While kernels run
+// it does nothing.
+func (s *shared) reserve(streams, more int) error {
+	if streams <= s.reserved || s.busy() {
 		return nil
 	}
-	var errs []error
 	var all []*cuda.Stream
-	for range s.streams {
+	for range streams - s.reserved + more {
 		cu, err := s.context.NewStream()
 		if err != nil {
-			errs = append(errs, err)
-			break
+			for _, cu := range all {
+				err = errors.Join(err, cu.Close())
+			}
+			return err
 		}
 		all = append(all, cu)
 	}
-	for _, cu := range all {
+	kept := all[:streams-s.reserved]
+	s.reserved = streams
+	s.mu.Lock()
+	s.spare = append(s.spare, kept...)
+	s.mu.Unlock()
+	var errs []error
+	for _, cu := range all[len(kept):] {
 		errs = append(errs, cu.Close())
 	}
-	s.grown = streams + len(all)
 	return errors.Join(errs...)
 }
 
-// roomForStreams makes room for those of ranks again, after a user has made a stream on dev.
-func roomForStreams(dev hw.Device) error {
-	p := placeOf(dev)
-	p.Lock()
-	defer p.Unlock()
-	if p.shared == nil {
-		return nil
+// takeStream returns a stream without work that is the caller's until giveStream.
+func (s *shared) takeStream() (*cuda.Stream, error) {
+	s.mu.Lock()
+	if n := len(s.spare); n > 0 {
+		defer s.mu.Unlock()
+		cu := s.spare[n-1]
+		s.spare = s.spare[:n-1]
+		return cu, nil
 	}
-	return p.shared.grow(int(p.streams.Load()))
+	s.mu.Unlock()
+	return s.context.NewStream()
+}
+
+// giveStream gives a stream back, or closes it if it has work or an error.
+func (s *shared) giveStream(cu *cuda.Stream) error {
+	if done, err := cu.Done(); !done || err != nil {
+		return cu.Close()
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.spare = append(s.spare, cu)
+	return nil
 }
 
 // leave undoes join.
@@ -152,7 +166,7 @@ func (d *Domain) leave() error {
 // close frees all. Nobody uses it any more.
 func (s *shared) close() error {
 	var errs []error
-	for _, cu := range []*cuda.Stream{s.chores, s.copies} {
+	for _, cu := range append(s.spare, s.chores, s.copies) {
 		if cu != nil {
 			errs = append(errs, cu.Close())
 		}

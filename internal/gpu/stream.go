@@ -21,7 +21,8 @@ import (
 // Stream is the device's part of an engine.Stream: the queue is the driver's. Implements engine.DeviceStream.
 type Stream struct {
 	s        *engine.Stream // keeps the errors
-	ctx      *cuda.Context  // closed with the stream; or nil
+	ctx      *cuda.Context  // of a user's stream, closed with it
+	of       *shared        // gets the driver's stream back, if it is none of a user's
 	Driver   *cuda.Stream
 	borrowed bool
 
@@ -50,22 +51,13 @@ func streamOn(d hw.Device, g *Stream) *Stream {
 	return g
 }
 
-// NewStream makes a stream of ctx's device.
-func NewStream(ctx *cuda.Context) (*Stream, error) {
-	cu, err := ctx.NewStream()
+// NewStream makes a stream of d's device, which ends before d.
+func (d *Domain) NewStream() (*Stream, error) {
+	cu, err := d.shared.takeStream()
 	if err != nil {
 		return nil, err
 	}
-	placeOf(ctx.Device()).streams.Add(1)
-	return streamOn(ctx.Device(), &Stream{Driver: cu}), nil
-}
-
-// closeDriver closes the driver's stream.
-func (s *Stream) closeDriver() error {
-	if !s.borrowed {
-		placeOf(s.s.Device()).streams.Add(-1)
-	}
-	return s.Driver.Close()
+	return streamOn(d.Context.Device(), &Stream{Driver: cu, of: d.shared}), nil
 }
 
 // OpenStream makes a stream on device d.
@@ -85,12 +77,6 @@ func openStream(d hw.Device, handle *uintptr) (*engine.Stream, error) {
 	}
 	if err != nil {
 		return nil, errors.Join(fmt.Errorf("a stream on %v: %w", d, err), ctx.Close())
-	}
-	if handle == nil {
-		placeOf(d).streams.Add(1)
-		if err := roomForStreams(d); err != nil {
-			return nil, errors.Join(fmt.Errorf("a stream on %v: %w", d, err), g.Close())
-		}
 	}
 	return g.s, nil
 }
@@ -315,12 +301,13 @@ func (s *Stream) Leave(u StreamUser) {
 	}
 }
 
-// End closes the driver's stream. Nobody queues on it any more, but somebody may still wait for it, as quiesce does.
+// End ends a stream that NewStream has made. Nobody queues on it any more, but somebody may still wait for it, as quiesce
+// does.
 func (s *Stream) End() error {
 	s.using.Lock()
 	s.gone = true
 	s.using.Unlock()
-	return s.closeDriver()
+	return s.of.giveStream(s.Driver)
 }
 
 // Close ends the stream and returns the errors that no Sync has returned. It is fault.ErrBusy while work is queued.
@@ -343,7 +330,7 @@ func (s *Stream) Close() error {
 	for _, u := range users {
 		u.Closed(s)
 	}
-	err = errors.Join(err, s.closeDriver())
+	err = errors.Join(err, s.Driver.Close())
 	if s.ctx != nil {
 		err = errors.Join(err, s.ctx.Close())
 	}

@@ -84,7 +84,7 @@ func (e *End) ready(s *gpu.Stream, side int, steps []Step) (*gpu.Stream, error) 
 		return s, err
 	}
 	if e.own[side] == nil {
-		own, err := gpu.NewStream(e.d.Domain.Context)
+		own, err := e.d.Domain.NewStream()
 		if err != nil {
 			return nil, err
 		}

@@ -202,7 +202,7 @@ func (m *messages) reopen(closed bool) {
 func (m *messages) own(lane int) (*gpu.Stream, error) {
 	l := &m.lanes[lane]
 	if l.own == nil {
-		s, err := gpu.NewStream(m.d.Domain.Context)
+		s, err := m.d.Domain.NewStream()
 		if err != nil {
 			return nil, err
 		}
