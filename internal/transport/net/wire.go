@@ -319,8 +319,14 @@ func (w *Wire) overdue(now time.Time) {
 		}
 		return 0
 	}
+	limit := closure
+	if w.rdma != nil && !w.apart {
+		// Over libfabric the peer closes its stream once the provider has all that it sends. Its last message was missing
+		// once in some thousand ends over tcp;ofi_rxm: then Close would wait for it in vain.
+		limit = silence
+	}
 	switch {
-	case since(&w.part.control) > closure:
+	case since(&w.part.control) > limit:
 		w.finish(transport.Left, errors.New("it has closed its network"))
 	case since(&w.part.data) > silence && w.part.control.Load() == 0 && !w.control.leaving():
 		for i := range w.data {
