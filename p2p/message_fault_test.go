@@ -361,7 +361,7 @@ func TestMessagesAlone(t *testing.T) {
 // TestMessagesFail makes driver calls fail while messages are queued: the communicator soon breaks on both ranks.
 func TestMessagesFail(t *testing.T) {
 	emulated.Only(t)
-	for _, call := range []string{"cuLaunchKernelEx", "cuEventQuery", "cuEventRecord", "cuStreamWaitEvent"} {
+	for _, call := range []string{"cuLaunchKernelEx", "cuEventQuery", "cuEventRecord", "cuStreamWaitEvent", "cuStreamCreate"} {
 		t.Run(call, func(t *testing.T) {
 			t.Setenv("UBCOLL_EMULATE_FAIL", "")
 			gputest.Run(t, 2, ubcoll.Options{}, func(ctx context.Context, c *ubcoll.Comm, dev ubcoll.Device) error {
@@ -369,6 +369,17 @@ func TestMessagesFail(t *testing.T) {
 				s, err2 := ubcoll.NewStream(dev)
 				if err := errors.Join(err1, err2, coll.Barrier(ctx, c)); err != nil {
 					return err
+				}
+				dups := 0
+				if call == "cuStreamCreate" {
+					dups = 20 // which take all of the streams that Open has made
+				}
+				for range dups {
+					d, err := c.Dup(ctx)
+					if err != nil {
+						return err
+					}
+					defer d.Close()
 				}
 				if c.Rank() == 0 {
 					os.Setenv("UBCOLL_EMULATE_FAIL", call+":1")

@@ -15,8 +15,8 @@ type Branches struct {
 	all []*cuda.Stream
 }
 
-// Take returns a stream of ctx that is in no capture except cu's and is not one of taken. The stream belongs to b.
-func (b *Branches) Take(ctx *cuda.Context, cu *cuda.Stream, taken []*cuda.Stream) (*cuda.Stream, error) {
+// Take returns a stream of d's device that is in no capture except cu's and is not one of taken. The stream belongs to b.
+func (b *Branches) Take(d *Domain, cu *cuda.Stream, taken []*cuda.Stream) (*cuda.Stream, error) {
 	this, err := cu.Capture()
 	if err != nil {
 		return nil, err
@@ -26,18 +26,18 @@ func (b *Branches) Take(ctx *cuda.Context, cu *cuda.Stream, taken []*cuda.Stream
 			return s, nil
 		}
 	}
-	s, err := ctx.NewStream()
+	s, err := d.shared.takeStream()
 	if err == nil {
 		b.all = append(b.all, s)
 	}
 	return s, err
 }
 
-// Close closes the streams.
-func (b *Branches) Close() error {
+// Close gives d the streams back.
+func (b *Branches) Close(d *Domain) error {
 	var errs []error
 	for _, s := range b.all {
-		errs = append(errs, s.Close())
+		errs = append(errs, d.shared.giveStream(s))
 	}
 	return errors.Join(errs...)
 }

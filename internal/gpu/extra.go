@@ -86,7 +86,7 @@ func (d *Device) await(there func() bool) {
 	}
 }
 
-// Patience is a variable for tests.
+// Patience is how long an operation waits for peers to map what it uses, before it goes another way. A variable for tests.
 var Patience = 200 * time.Millisecond
 
 func (d *Device) makeExtra(x *Extra, bytes int) error {

@@ -53,7 +53,7 @@ func placeOf(dev hw.Device) *place {
 	return p.(*place)
 }
 
-// join makes d one of the domains on device i, where ranks use that many streams, and users more.
+// join makes d one of the domains on device i; for streams and more see reserve.
 func (d *Domain) join(i, streams, more int) error {
 	p := placeOf(hw.CUDA(i))
 	p.Lock()

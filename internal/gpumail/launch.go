@@ -265,7 +265,7 @@ func (m *messages) fork(cu *cuda.Stream, p *partition, first, left *gpu.LaneSet,
 // which this call has locked, or, in a capture, one that is in no other capture.
 func (m *messages) branch(cu *cuda.Stream, lane int, capturing bool, taken []*cuda.Stream) (*cuda.Stream, error) {
 	if capturing {
-		return m.branches.Take(m.d.Domain.Context, cu, taken)
+		return m.branches.Take(m.d.Domain, cu, taken)
 	}
 	s, err := m.own(lane)
 	if err == nil {

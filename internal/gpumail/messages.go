@@ -116,7 +116,7 @@ func (m *messages) Close() error {
 			errs = append(errs, s.End())
 		}
 	}
-	errs = append(errs, m.branches.Close())
+	errs = append(errs, m.branches.Close(m.d.Domain))
 	for _, k := range marks {
 		errs = append(errs, k.event.Close())
 	}

@@ -182,6 +182,19 @@ func TestByeBeforeData(t *testing.T) {
 	p.close(t)
 }
 
+// If both have said bye, and the end of a peer's data does not come, Close does not wait for it until its limit. That was
+// seen of libfabric.
+func TestByeWithoutEnd(t *testing.T) {
+	p := newPair(t, 1)
+	p.ab.control.tell(controlBye, nil, false)
+	testkit.Eventually(t, p.ab.control.drained)
+	p.ab.control.shut()
+	p.ab.ended.Store(true) // so it does nothing more
+	require.NoError(t, p.b.Close(closure-time.Second))
+	p.ab.close()
+	require.NoError(t, p.a.Close(testkit.Limit))
+}
+
 // If the kernel says that a host does not answer, that is a cut, not a death.
 func TestCut(t *testing.T) {
 	for _, e := range []syscall.Errno{syscall.ETIMEDOUT, syscall.EHOSTUNREACH, syscall.ENETUNREACH} {

@@ -320,9 +320,7 @@ func (w *Wire) overdue(now time.Time) {
 		return 0
 	}
 	limit := closure
-	if w.rdma != nil && !w.apart {
-		// Over libfabric the peer closes its stream once the provider has all that it sends. Its last message was missing
-		// once in some thousand ends over tcp;ofi_rxm: then Close would wait for it in vain.
+	if w.control.leaving() { // then nobody here needs what might still come
 		limit = silence
 	}
 	switch {
