@@ -141,7 +141,7 @@ func TestMessagesManyStreams(t *testing.T) {
 	emulated.Only(t)
 	gputest.Enough(t, 2) // where ranks share a device, the user's own call would wait for the peer's kernels
 	for _, before := range []bool{true, false} {
-		for _, n := range testkit.Sample(3, []int{31, 30, 74, 28, 29, 32, 33, 34, 72, 73, 75}) {
+		for _, n := range testkit.Sample(3, []int{31, 62, 74, 28, 29, 30, 32, 33, 34, 54, 55, 56, 57, 58, 59, 60, 61, 63, 64, 65, 66, 72, 73, 75}) {
 			t.Run(fmt.Sprintf("%d streams/before=%v", n, before), func(t *testing.T) {
 				var all []*ubcoll.Stream
 				open := func(dev ubcoll.Device) (err error) {
@@ -165,21 +165,16 @@ func TestMessagesManyStreams(t *testing.T) {
 					if err != nil {
 						return err
 					}
-					a, z := b.Vec().Slice(0, 100), b.Vec().Slice(100, 200)
-					if c.Rank() == 1 {
-						return testkit.InOrder(
-							func() error { return testkit.ErrOf(p2p.Recv(ctx, c, 0, z)) },
-							func() error { return p2p.Send(ctx, c, 0, a) },
-							func() error { return coll.Barrier(ctx, c) })
+					for range 8 { // they take the streams of more than one communicator
+						if err := crossing(ctx, c, b.Vec()); err != nil {
+							return err
+						}
+						if c, err = c.Dup(ctx); err != nil {
+							return err
+						}
+						defer c.Close()
 					}
-					r, err := p2p.IRecv(ctx, c, 1, a)
-					if err != nil {
-						return err
-					}
-					return testkit.InOrder(
-						func() error { return p2p.Send(ctx, c, 1, z) },
-						func() error { return r.Wait(ctx) },
-						func() error { return coll.Barrier(ctx, c) })
+					return nil
 				})
 				for _, s := range all {
 					require.NoError(t, s.Close())
@@ -187,6 +182,25 @@ func TestMessagesManyStreams(t *testing.T) {
 			})
 		}
 	}
+}
+
+// crossing lets rank 0 begin to receive before it sends, and rank 1 sends only once it has received.
+func crossing(ctx context.Context, c *ubcoll.Comm, v ubcoll.Vec) error {
+	a, z := v.Slice(0, v.Len()/2), v.Slice(v.Len()/2, v.Len())
+	if c.Rank() == 1 {
+		return testkit.InOrder(
+			func() error { return testkit.ErrOf(p2p.Recv(ctx, c, 0, z)) },
+			func() error { return p2p.Send(ctx, c, 0, a) },
+			func() error { return coll.Barrier(ctx, c) })
+	}
+	r, err := p2p.IRecv(ctx, c, 1, a)
+	if err != nil {
+		return err
+	}
+	return testkit.InOrder(
+		func() error { return p2p.Send(ctx, c, 1, z) },
+		func() error { return r.Wait(ctx) },
+		func() error { return coll.Barrier(ctx, c) })
 }
 
 // TestNoAtomics emulates links without native atomic operations, so signals cannot be counted: channels and windows are

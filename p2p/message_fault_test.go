@@ -370,16 +370,19 @@ func TestMessagesFail(t *testing.T) {
 				if err := errors.Join(err1, err2, coll.Barrier(ctx, c)); err != nil {
 					return err
 				}
-				dups := 0
-				if call == "cuStreamCreate" {
-					dups = 20 // which take all of the streams that Open has made
-				}
-				for range dups {
+				var dups []*ubcoll.Comm // whose messages take all streams that were made ahead
+				for call == "cuStreamCreate" && len(dups) < 20 {
 					d, err := c.Dup(ctx)
 					if err != nil {
 						return err
 					}
 					defer d.Close()
+					dups = append(dups, d)
+				}
+				for _, d := range dups {
+					if _, err := p2p.SendRecv(ctx, d, 1-c.Rank(), b.Vec().Slice(0, 1), 1-c.Rank(), b.Vec().Slice(1, 2)); err != nil {
+						return err
+					}
 				}
 				if c.Rank() == 0 {
 					os.Setenv("UBCOLL_EMULATE_FAIL", call+":1")

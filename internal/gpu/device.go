@@ -167,6 +167,9 @@ func (d *Device) Card(ctx context.Context) (card engine.DeviceCard, err error) {
 	// Load now whatever may be needed, because later the driver would wait for kernels, which wait for peers. If
 	// kernels run now, c was made from a communicator with more ranks, and uses that communicator's kernels.
 	if !g.shared.busy() {
+		if err := g.reserve(ranks); err != nil {
+			return card, err
+		}
 		if err := g.Kernels.Load(ctx, ranks, ranks > 2 || c.Options().Algorithm == "ring"); err != nil {
 			return card, err
 		}

@@ -90,36 +90,44 @@ func streamsOf(sharers, ranks int) (n, more int) {
 	return min(sharers*(8+2*ranks), 1024-more), more
 }
 
-// reserve makes the streams of ranks, for NewStream to take, and room for some more. To make more streams than a context
-// has ever had (beyond some 35, on an H100 with driver 580), the driver waits until no kernel of the context runs, and so
-// do all other calls meanwhile. Then a rank that made a stream for its next message would wait for kernels, and these
-// perhaps for a peer that waits for the message. Users may have any number of streams beside these. While kernels run
-// it does nothing.
-func (s *shared) reserve(streams, more int) error {
-	if streams <= s.reserved || s.busy() {
+// reserve makes streams of ranks for NewStream to take, until there are that many, and room for some more. To make more
+// streams than a context has ever had (beyond some 35, on an H100 with driver 580), the driver waits until no kernel of the
+// context runs, and so do all other calls meanwhile. Then a rank that made a stream for its next message would wait for
+// kernels, and these perhaps for a peer that waits for the message. Users may have any number of streams beside these.
+// While kernels run it does nothing. The caller has the place's lock.
+func (s *shared) reserve(streams, more int) (err error) {
+	s.mu.Lock()
+	missing := streams - len(s.spare)
+	s.mu.Unlock()
+	if missing <= 0 || s.busy() {
 		return nil
 	}
 	var all []*cuda.Stream
-	for range streams - s.reserved + more {
-		cu, err := s.context.NewStream()
-		if err != nil {
-			for _, cu := range all {
-				err = errors.Join(err, cu.Close())
-			}
-			return err
+	for range missing + more {
+		cu, err1 := s.context.NewStream()
+		if err1 != nil {
+			err = err1
+			break
 		}
 		all = append(all, cu)
 	}
-	kept := all[:streams-s.reserved]
-	s.reserved = streams
-	s.mu.Lock()
-	s.spare = append(s.spare, kept...)
-	s.mu.Unlock()
-	var errs []error
-	for _, cu := range all[len(kept):] {
-		errs = append(errs, cu.Close())
+	kept := min(missing, len(all))
+	for _, cu := range all[kept:] {
+		err = errors.Join(err, cu.Close())
 	}
-	return errors.Join(errs...)
+	s.mu.Lock()
+	s.spare = append(s.spare, all[:kept]...)
+	s.mu.Unlock()
+	return err
+}
+
+// reserve makes streams for a communicator of that many ranks.
+func (d *Domain) reserve(ranks int) error {
+	p := placeOf(d.Context.Device())
+	p.Lock()
+	defer p.Unlock()
+	streams, _ := streamsOf(1, ranks)
+	return d.shared.reserve(streams, 0)
 }
 
 // takeStream returns a stream without work that is the caller's until giveStream.
