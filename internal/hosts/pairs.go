@@ -253,17 +253,28 @@ func (p *Pairs) Close() error {
 		err = p.flush()
 	}
 	p.Network.remove(p.ID)
-	for _, x := range p.All() {
-		if e := p.Team.Broken(); e != nil {
-			x.Tell(broke(p.Team, p.ID, e)) // before it finds that the pair has ended
-		} else {
-			l := p.Last(x)
-			x.Tell(transport.Message{Comm: p.ID, Kind: kindBye, Text: fmt.Sprint(l.Sent, l.Taken)})
-		}
-		x.Close()
+	ended := p.All()
+	for _, x := range ended {
+		p.end(x)
 	}
 	p.Network.node.Leave(p.ID)
+	for _, x := range p.All() {
+		if !slices.Contains(ended, x) { // the peer has made it meanwhile
+			p.end(x)
+		}
+	}
 	return err
+}
+
+// end ends a pair, and tells the peer why.
+func (p *Pairs) end(x *Pair) {
+	if e := p.Team.Broken(); e != nil {
+		x.Tell(broke(p.Team, p.ID, e)) // before it finds that the pair has ended
+	} else {
+		l := p.Last(x)
+		x.Tell(transport.Message{Comm: p.ID, Kind: kindBye, Text: fmt.Sprint(l.Sent, l.Taken)})
+	}
+	x.Close()
 }
 
 // flush waits until the kernel has taken all puts.
