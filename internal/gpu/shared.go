@@ -20,13 +20,12 @@ import (
 // kernel of one rank may wait for a rank that makes such a call. So kernels are loaded once for all, and host memory is
 // registered until the last rank ends.
 type shared struct {
-	context  *cuda.Context
-	kernels  *kernels.Set
-	most     int          // streams of ranks that share it have work at the same time, at most
-	reserved int          // so many streams reserve has made; its place's lock guards it
-	chores   *cuda.Stream // clears memory and writes tables
-	copying  sync.Mutex   // held during copies
-	copies   *cuda.Stream // for copies between host and device
+	context *cuda.Context
+	kernels *kernels.Set
+	most    int          // streams of ranks that share it have work at the same time, at most
+	chores  *cuda.Stream // clears memory and writes tables
+	copying sync.Mutex   // held during copies
+	copies  *cuda.Stream // for copies between host and device
 
 	queueing sync.Mutex // held while a stream gets work, see BeginQueueing
 
