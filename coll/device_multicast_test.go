@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"math/rand/v2"
 	"os"
 	"strings"
@@ -497,7 +498,13 @@ func TestMulticastCost(t *testing.T) {
 				return err
 			}
 			if c.Rank() == 0 {
-				counts[i] = emulated.CountOf(t)
+				mapped := func() bool { // peers map the memory in the background
+					counts[i] = emulated.CountOf(t)
+					return i != 1 || counts[i]["mapped"] == counts[0]["mapped"]+n && counts[i]["handles"] == counts[0]["handles"]+n
+				}
+				if !testkit.Until(mapped) {
+					return fmt.Errorf("not all have mapped the memory: %v, before: %v", counts[i], counts[0])
+				}
 			}
 			return coll.Barrier(ctx, c)
 		}
@@ -533,10 +540,8 @@ func TestMulticastCost(t *testing.T) {
 		if first["bound"] != counts[0]["bound"]+n || first["multicast"] != counts[0]["multicast"] {
 			return fmt.Errorf("after the first use: %v, before: %v", first, counts[0])
 		}
-		for _, what := range []string{"bound", "multicast"} { // peers map the memory in the background
-			if counts[2][what] != first[what] {
-				return fmt.Errorf("after more uses: %v, before: %v", counts[2], first)
-			}
+		if !maps.Equal(first, counts[2]) {
+			return fmt.Errorf("after more uses: %v, before: %v", counts[2], first)
 		}
 		if counts[3]["bound"] != counts[0]["bound"] {
 			return fmt.Errorf("in the end: %v, at first: %v", counts[3], counts[0])
