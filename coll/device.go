@@ -21,8 +21,8 @@ func placeOnDevice(v *inside.View, w *team.Work) bool {
 	mine, err := v.Comm.GPU()
 	onto, disagree := side(v, w)
 	switch {
-	case v.SpansHosts():
-		err, disagree = v.BetweenHosts(fmt.Sprintf("memory or a stream on %v", onto)), nil
+	case v.SpansHosts() && v.Stream != nil && !v.Stream.Device().IsHost():
+		err, disagree = v.BetweenHosts(fmt.Sprintf("a stream on %v", onto)), nil
 	case err != nil:
 		err = fmt.Errorf("memory or a stream on %v: %w", onto, err)
 		disagree = nil
@@ -34,8 +34,12 @@ func placeOnDevice(v *inside.View, w *team.Work) bool {
 	if w.Err == nil {
 		w.Err = err
 	}
-	if _, none := v.Comm.GPU(); none != nil || v.SpansHosts() {
+	if _, none := v.Comm.GPU(); none != nil {
 		return false
+	}
+	if v.SpansHosts() {
+		w.Path = &stagedPath
+		return w.Err == nil
 	}
 	d, t, asked := gpu.DeviceOf(v.Comm), &v.Comm.Team().Tuning().GPU, onHost(v.Comm.Options().Algorithm)
 	if d.Multicasts() {

@@ -2,6 +2,7 @@ package coll
 
 import (
 	"context"
+	"testing"
 
 	"github.com/ubcoll/ubcoll/internal/team"
 )
@@ -24,4 +25,11 @@ func AfterWaitLeft(f func(ctx context.Context, t *team.Team, left int, items uin
 		return f(ctx, t, left, items)
 	}
 	return func() { waitLeft = was }
+}
+
+// SetStagedPart sets how many bytes go in a part of what is on devices, between hosts.
+func SetStagedPart(t *testing.T, bytes int) {
+	was := stagedPart
+	stagedPart = bytes
+	t.Cleanup(func() { stagedPart = was })
 }

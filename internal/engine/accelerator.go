@@ -52,6 +52,8 @@ type Accelerator interface {
 	// queued operations, which end by their deadline, or at once if the communicator is broken.
 	Close() error
 	Allocations() []*mem.Allocation
+
+	team.Pinned
 }
 
 // DomainDevice is what all communicators of a domain share on its device.
@@ -64,7 +66,9 @@ type DomainDevice interface {
 	Turns() bool
 	// Copy copies between b, which may be on the Go heap, and a, and waits.
 	Copy(a cuda.Addr, b []byte, in bool) error
-	// Close ends it, after the domain's device memory has been freed.
+	// Unpin ends the use of the domain's host memory.
+	Unpin() error
+	// Close ends it, after the domain's memory has been freed.
 	Close() error
 }
 

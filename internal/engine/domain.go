@@ -413,7 +413,11 @@ func (d *Domain) drop(allocs []*mem.Allocation, peers []team.Reader, lift func()
 	if d.network != nil {
 		errs = append(errs, d.network.Close())
 	}
-	errs = append(errs, d.Cache.End(), d.nics.Close(), d.ofi.Close(), d.NVLS.Close(withdrawTime, d.IPC.Look), d.IPC.Close(), d.Heap.Close())
+	errs = append(errs, d.Cache.End(), d.nics.Close(), d.ofi.Close(), d.NVLS.Close(withdrawTime, d.IPC.Look), d.IPC.Close())
+	if d.device != nil {
+		errs = append(errs, d.device.Unpin())
+	}
+	errs = append(errs, d.Heap.Close())
 	if d.device != nil {
 		errs = append(errs, d.device.Close())
 	}

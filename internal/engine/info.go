@@ -69,7 +69,11 @@ type Stats struct {
 }
 
 // note records what LastOp and Stats return. Every call comes here, so it is short: one lock, no conversion.
-func (c *Comm) note(w *team.Work, algorithm string) { c.NoteAs(w, algorithm, c.team.Number()) }
+func (c *Comm) note(w *team.Work, algorithm string) {
+	if w.Of == nil { // whose parts are not told of
+		c.NoteAs(w, algorithm, c.team.Number())
+	}
+}
 
 // NoteAs is note for an operation with a sequence number of its own, as on a device.
 func (c *Comm) NoteAs(w *team.Work, algorithm string, seq uint64) {
@@ -103,7 +107,7 @@ func (c *Comm) NoteAs(w *team.Work, algorithm string, seq uint64) {
 
 // Measures reports whether w is large enough to be timed, if it is not eager.
 func (c *Comm) Measures(w *team.Work) bool {
-	return c.size > 1 && max(w.Src.Bytes(), w.Dst.Bytes()) > c.team.Tuning().EagerTotal
+	return c.size > 1 && w.Of == nil && max(w.Src.Bytes(), w.Dst.Bytes()) > c.team.Tuning().EagerTotal
 }
 
 // NoteTook adds to a noted collective how long it took, and how much of that this rank waited for all to come. Small

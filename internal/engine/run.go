@@ -294,6 +294,9 @@ func (c *Comm) perform(ctx context.Context, w *team.Work) error {
 	if c.closing.Load() {
 		return c.LocalError(w.Kind.String(), ErrCommClosed)
 	}
+	if w.Path != nil && w.Path.Drive != nil && w.Err == nil {
+		return c.drive(ctx, w)
+	}
 	c.team.Seq++
 	spin.Claim(unsafe.Pointer(&c.team.Me.Desc[c.team.Seq&1]))
 	c.team.ClaimEager(w.Eager.Bytes)

@@ -135,6 +135,9 @@ type Domain struct {
 	Kernels *kernels.Set
 	Sharers int // most ranks that have the same device: with more than one, ranks divide a device's room
 
+	dom    *engine.Domain
+	pinned pinned
+
 	own   int   // the rank in the domain's first communicator
 	ranks []int // see Ranks
 	turns bool  // see Turns
@@ -252,6 +255,7 @@ func (d *Domain) use(dom *engine.Domain, i, peers, area int) error {
 		}
 		return err
 	}
+	d.dom = dom
 	dom.SetDevice(d)
 	dom.Heap.UseDevice(d.Context, choresOf{d.shared})
 	dom.Heap.OnQuiesce(d.quiesce)

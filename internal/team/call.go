@@ -8,8 +8,8 @@ import (
 )
 
 // Call is what all ranks must agree on, in the width that hosts tell each other, where ranks of one host and kernels
-// compare the one word of Signature. High has the kind in 8 bits, type 8, reduction 8, flags 8, root 32; Low is the
-// count. Those of a group's device operations have their number less one as flags, and a hash of their signatures as
+// compare the one word of Signature. High has the kind in 8 bits, type 8, reduction 8, flags 8 (onDevice), root 32; Low is
+// the count. Those of a group's device operations have their number less one as flags, and a hash of their signatures as
 // root.
 type Call struct{ High, Low uint64 }
 
@@ -18,7 +18,15 @@ func newCall(k OpKind, t dtype.Type, r Reduction, flags uint8, root uint32, coun
 }
 
 // Call is what all ranks must agree on.
-func (w *Work) Call() Call { return newCall(w.Kind, w.Type, w.Red, 0, uint32(w.Root), uint64(w.Count)) }
+func (w *Work) Call() Call {
+	if w.Of != nil {
+		return newCall(w.Kind, w.Type, w.Red, onDevice, uint32(w.Root), uint64(w.Of.Count))
+	}
+	return newCall(w.Kind, w.Type, w.Red, 0, uint32(w.Root), uint64(w.Count))
+}
+
+// onDevice is the flag of Call for OnDevice.
+const onDevice = 1
 
 // CallOf is the call that a signature stands for.
 func CallOf(sig uint64) Call {
@@ -26,7 +34,7 @@ func CallOf(sig uint64) Call {
 	if k == KindGroup {
 		return newCall(k, t, 0, uint8(sig>>beyondShift&15), uint32(sig>>24&(1<<27-1)), sig&(1<<24-1))
 	}
-	return newCall(k, t, Reduction(sig>>52&7), 0, uint32(rootOf(sig)), sig&MaxCount)
+	return newCall(k, t, Reduction(sig>>52&7), uint8(sig&OnDevice>>onDeviceShift), uint32(rootOf(sig)), sig&MaxCount)
 }
 
 func (c Call) root() int { return int(uint32(c.High)) }
@@ -49,6 +57,9 @@ func (c Call) String() string {
 	}
 	if root := c.root(); k.rooted() || root != 0 {
 		has = append(has, fmt.Sprintf("root %d", root))
+	}
+	if flags&onDevice != 0 {
+		has = append(has, "device memory")
 	}
 	if has == nil {
 		return k.String()

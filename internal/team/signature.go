@@ -98,10 +98,16 @@ type Op struct {
 }
 
 // MaxCount is the largest number of elements of one call.
-const MaxCount = 1<<40 - 1
+const MaxCount = 1<<39 - 1
+
+// OnDevice in a signature says that the memory is on a device, of a call whose data go between hosts through the host.
+const (
+	OnDevice      = 1 << onDeviceShift
+	onDeviceShift = 39
+)
 
 // Signature packs what all ranks must agree on into one word, so that agreement is one comparison:
-// kind 5 bits, type 4, reduction 3, root 12, count 40.
+// kind 5 bits, type 4, reduction 3, root 12, OnDevice 1, count 39.
 func Signature(k OpKind, t dtype.Type, r Reduction, root, count int) uint64 {
 	return uint64(k)<<59 | uint64(t)<<55 | uint64(r)<<52 | uint64(root&maxRoot)<<rootShift | uint64(count)
 }

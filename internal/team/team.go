@@ -3,6 +3,7 @@
 package team
 
 import (
+	"context"
 	"log/slog"
 	"slices"
 	"sync"
@@ -74,6 +75,22 @@ type Comm interface {
 	Log() *slog.Logger
 	// Hostname is the name of the host of one of the communicator's ranks, "" if there is no such rank.
 	Hostname(rank int) string
+	// RunPart runs w, which is a part of the operation w.Of, for Path.Drive. first says that none has run yet: an error then
+	// leaves the communicator usable, and later breaks it.
+	RunPart(ctx context.Context, w *Work, first bool) error
+	// Pinned returns the memory through which data of this rank's device go, or why there is none.
+	Pinned() (Pinned, error)
+}
+
+// Pinned is page-locked host memory through which data of this rank's device go, and a queue of copies. For the
+// communicator's turn.
+type Pinned interface {
+	// Take returns memory of at least n bytes, the caller's until Give. It keeps what is given back, registered.
+	Take(n int) (*mem.Allocation, error)
+	Give(a *mem.Allocation)
+	// Copy queues a copy of n bytes between such memory and the device. Wait waits until all that are queued are over.
+	Copy(dst, src unsafe.Pointer, n int) error
+	Wait() error
 }
 
 // Peer is what this rank knows of a rank of the team.
@@ -109,6 +126,14 @@ func (t *Team) Size() int { return t.size }
 
 // Acquire finds the registration of v's memory, or makes it: for Path.Acquire.
 func (t *Team) Acquire(v *Vec, b *Buf, graph bool) error { return t.comm.Acquire(v, b, graph) }
+
+// RunPart runs a part of an operation: see Comm.
+func (t *Team) RunPart(ctx context.Context, w *Work, first bool) error {
+	return t.comm.RunPart(ctx, w, first)
+}
+
+// Pinned returns the memory through which data of this rank's device go, or why there is none.
+func (t *Team) Pinned() (Pinned, error) { return t.comm.Pinned() }
 
 // Algorithm is the algorithm that the communicator's options ask for, or "".
 func (t *Team) Algorithm() string { return t.algorithm }

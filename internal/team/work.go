@@ -38,6 +38,8 @@ type Work struct {
 	Grouped bool
 	// Graph says that the work belongs to a graph, whose buffers are found among those that graphs hold.
 	Graph bool
+	// Of is the operation on device memory that the work is a part of; nil: it is none.
+	Of *Work
 	// Path is how the data travels on the host.
 	Path *Path
 	// Kernel is how the data travels on a device.
@@ -198,7 +200,12 @@ func fillCounts(to []uint64, counts []int, name string, v *Vec) error {
 }
 
 // Signature is the word that all ranks must agree on.
-func (w *Work) Signature() uint64 { return Signature(w.Kind, w.Type, w.Red, w.Root, w.Count) }
+func (w *Work) Signature() uint64 {
+	if w.Of != nil {
+		return Signature(w.Kind, w.Type, w.Red, w.Root, w.Of.Count) | OnDevice
+	}
+	return Signature(w.Kind, w.Type, w.Red, w.Root, w.Count)
+}
 
 // Path is one way of moving the data of operations. All ranks choose the same path, before they have heard of each
 // other.
@@ -244,6 +251,8 @@ type Path struct {
 	Check func(*Team, *Work) (about int, err error)
 	// Run moves the data, after all ranks have agreed. An error breaks the communicator.
 	Run func(context.Context, *Team, *Work) error
+	// Drive runs the operation as others, its parts, by Team.RunPart. The path has nothing else but a name.
+	Drive func(context.Context, *Team, *Work) error
 	// Ended is called when the operation has failed.
 	Ended func(error)
 }
