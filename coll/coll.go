@@ -13,8 +13,10 @@
 // on all ranks. On devices kernels do the work. Blocking calls run on a stream of the communicator, which is not
 // ordered after work that the program has queued on its own streams.
 //
-// Between hosts all collectives move host memory so far. On a communicator with ranks on several hosts, those on device
-// memory return [ubcoll.ErrNotSupported] on all ranks. If an operation there is refused, or the ranks differ, some hosts
+// Between hosts, what is on devices is copied to page-locked host memory, travels as host memory does, and is copied back,
+// part by part: 4 MiB at a time, but for the operations with counts, which take page-locked memory as large as their
+// buffers. That memory is kept for later operations, and counts under UBCOLL_MAX_PINNED ([ubcoll.ErrLimit]). Operations on
+// a stream of a device return [ubcoll.ErrNotSupported] there, on all ranks. If an operation between hosts is refused, or the ranks differ, some hosts
 // may already have written to its destinations, but for the operations with counts. Floating sums have the same bits on
 // all ranks that get them, and whenever the same ranks on the same hosts repeat the call; on other hosts they may be
 // combined in another order.
@@ -25,7 +27,7 @@
 // was staged.
 //
 // The usual errors are: [ubcoll.ErrArgument] for a Vec that is not valid, memory of a device that is not this rank's,
-// or a stream on another device than the memory; [ubcoll.ErrStale] for freed memory; [ubcoll.ErrLimit] for 2^40
+// or a stream on another device than the memory; [ubcoll.ErrStale] for freed memory; [ubcoll.ErrLimit] for 2^39
 // elements or more, and for more than 1023 ranks on one host in the operations with counts; the error of a context that had ended
 // before the call. If one rank has such an error, or ranks differ ([ubcoll.ErrMismatch]), all ranks return the error
 // before data moves, and the communicator stays usable; on devices, small operations may have written to dst by then.
