@@ -5,8 +5,10 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"os"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -15,13 +17,14 @@ import (
 	"github.com/ubcoll/ubcoll/graph"
 	"github.com/ubcoll/ubcoll/internal/engine"
 	"github.com/ubcoll/ubcoll/internal/env"
+	"github.com/ubcoll/ubcoll/internal/gpu/emulated"
 	"github.com/ubcoll/ubcoll/internal/inside"
 	"github.com/ubcoll/ubcoll/internal/testkit"
 	"github.com/ubcoll/ubcoll/internal/testkit/gputest"
 )
 
 // devicesOnHosts is onHosts with a device for each rank, or without devices skips the test.
-func devicesOnHosts(t *testing.T, hosts string, o engine.Options, do func(ctx context.Context, c *ubcoll.Comm, dev ubcoll.Device) error) []error {
+func devicesOnHosts(t testing.TB, hosts string, o engine.Options, do func(ctx context.Context, c *ubcoll.Comm, dev ubcoll.Device) error) []error {
 	t.Helper()
 	t.Setenv(env.CUDA.Name, "share")
 	var missing error
@@ -35,6 +38,9 @@ func devicesOnHosts(t *testing.T, hosts string, o engine.Options, do func(ctx co
 		}
 		return do(t.Context(), c, dev)
 	})
+	if gputest.Sharers(t, len(hosts)) > 4 && errors.Is(missing, ubcoll.ErrLimit) {
+		t.Skip(missing) // as goroutines of one process
+	}
 	if missing != nil {
 		testkit.Missing(t, "cuda", missing)
 	}
@@ -235,5 +241,74 @@ func TestDeviceAcrossLimit(t *testing.T) {
 		return b.Free()
 	}) {
 		require.NoError(t, err)
+	}
+}
+
+// TestDeviceAcrossFails makes driver calls fail at each step of an operation of three parts. Before its first part has run,
+// all ranks refuse it alike, and later those that have not finished it break. The next operation tells all of that.
+func TestDeviceAcrossFails(t *testing.T) {
+	emulated.Only(t)
+	type calls struct {
+		name string
+		most int
+	}
+	coll.SetStagedPart(t, 8000)
+	for _, call := range []calls{{"cuMemcpyAsync", 14}, {"cuStreamQuery", 14}, {"cuMemHostRegister_v2", 4}} {
+		seen := make(map[bool]int)
+		for k := range call.most {
+			t.Run(fmt.Sprintf("%s:%d", call.name, k+1), func(t *testing.T) {
+				t.Setenv("UBCOLL_EMULATE_FAIL", "")
+				var failed, broken [2]bool
+				errs := devicesOnHosts(t, "ab", engine.Options{}, func(ctx context.Context, c *ubcoll.Comm, dev ubcoll.Device) error {
+					b, err := gputest.Floats(ctx, c, dev, 5000, 1)
+					if err != nil {
+						return err
+					}
+					if err := coll.Barrier(ctx, c); err != nil {
+						return err
+					}
+					if c.Rank() == 0 {
+						os.Setenv("UBCOLL_EMULATE_FAIL", fmt.Sprintf("%s:%d", call.name, k+1))
+					}
+					if err := coll.Barrier(ctx, c); err != nil {
+						return err
+					}
+					begin := time.Now()
+					err = coll.AllReduce(ctx, c, b.Vec(), b.Vec(), ubcoll.Sum)
+					next := coll.Barrier(ctx, c)
+					failed[c.Rank()], broken[c.Rank()] = err != nil, c.Err() != nil
+					t.Logf("rank %d: %v; %v", c.Rank(), err, next)
+					switch {
+					case time.Since(begin) > testkit.Limit: // Options.Timeout is longer
+						return fmt.Errorf("rank %d: %w after %v", c.Rank(), err, time.Since(begin))
+					case (next != nil) != broken[c.Rank()]:
+						return fmt.Errorf("rank %d: %w, then %w, broken by %w", c.Rank(), err, next, c.Err())
+					case next != nil:
+						return nil
+					}
+					os.Setenv("UBCOLL_EMULATE_FAIL", "")
+					x := float32(2)
+					if err != nil {
+						x = 1
+					}
+					return errors.Join(gputest.All(ctx, c, b, x), b.Free())
+				})
+				for _, err := range errs {
+					var e *ubcoll.Error
+					if err != nil && !(broken[0] && errors.As(err, &e)) { // of Close
+						t.Error(err)
+					}
+				}
+				require.Equal(t, broken[0], broken[1])
+				require.True(t, broken[0] || failed[0] == failed[1], failed)
+				if failed[0] || failed[1] {
+					seen[broken[0]]++
+				}
+			})
+		}
+		require.NotZero(t, seen[false], "no refusal: %s", call.name)
+		if call.name == "cuMemcpyAsync" { // the others mostly come before the first part
+			require.NotZero(t, seen[true], "no failure: %s", call.name)
+		}
 	}
 }

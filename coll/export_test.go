@@ -28,7 +28,7 @@ func AfterWaitLeft(f func(ctx context.Context, t *team.Team, left int, items uin
 }
 
 // SetStagedPart sets how many bytes go in a part of what is on devices, between hosts.
-func SetStagedPart(t *testing.T, bytes int) {
+func SetStagedPart(t testing.TB, bytes int) {
 	was := stagedPart
 	stagedPart = bytes
 	t.Cleanup(func() { stagedPart = was })

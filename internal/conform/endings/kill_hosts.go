@@ -32,6 +32,10 @@ func KillHosts(ctx context.Context, c *ubcoll.Comm) error {
 	if err != nil {
 		return err
 	}
+	d, err := onDevice(c)
+	if err != nil {
+		return err
+	}
 	dir, err := ready(c)
 	if err != nil {
 		return err
@@ -39,6 +43,10 @@ func KillHosts(ctx context.Context, c *ubcoll.Comm) error {
 	few, some, many := ubcoll.Of(make([]float32, 3)), ubcoll.Of(make([]float32, 50000)), b.Vec()
 	other, counts := ubcoll.Of(make([]float32, 50000)), slices.Repeat([]int{50000 / n}, n)
 	for k := 0; err == nil; k++ {
+		if d != nil && k%2 == 1 {
+			err = d.collective(ctx, c, k/2)
+			continue
+		}
 		switch from := some.Slice(0, 50000/n*n); k % 15 {
 		case 0:
 			err = coll.AllReduce(ctx, c, many, many, ubcoll.Max)
@@ -80,6 +88,38 @@ func KillHosts(ctx context.Context, c *ubcoll.Comm) error {
 	}
 	testkit.Until(func() bool { _, err := os.Stat(EnoughFile(dir)); return err == nil })
 	return err
+}
+
+// device is what collectives between hosts do with device memory.
+type device struct {
+	many, other *ubcoll.Buffer[float32]
+}
+
+// onDevice returns nil if the rank has no device.
+func onDevice(c *ubcoll.Comm) (*device, error) {
+	dev, err := c.GPU()
+	if err != nil {
+		return nil, nil
+	}
+	many, err1 := ubcoll.Alloc[float32](c, dev, 3<<20) // several parts
+	other, err2 := ubcoll.Alloc[float32](c, dev, 3<<20)
+	return &device{many, other}, errors.Join(err1, err2)
+}
+
+func (d *device) collective(ctx context.Context, c *ubcoll.Comm, k int) error {
+	n := c.Size()
+	switch few := d.many.Vec().Slice(0, 4*n); k % 5 {
+	case 0:
+		return coll.AllReduce(ctx, c, d.many.Vec(), d.many.Vec(), ubcoll.Max)
+	case 1:
+		return coll.AllReduce(ctx, c, few, few, ubcoll.Max)
+	case 2:
+		return coll.AllGather(ctx, c, d.other.Vec().Slice(0, n*100_000), d.many.Vec().Slice(0, 100_000))
+	case 3:
+		return coll.Broadcast(ctx, c, d.other.Vec(), k%n)
+	default:
+		return coll.AllToAll(ctx, c, d.other.Vec().Slice(0, n*1000), d.many.Vec().Slice(0, n*1000))
+	}
 }
 
 // oneSided is what ranks do to each other's memory around the ring.

@@ -311,10 +311,26 @@ func TestMPIHosts(t *testing.T) {
 func TestHostsDeaths(t *testing.T) {
 	t.Parallel()
 	testkit.Long(t)
-	deaths, err := conform.Number("CONFORM_KILLS", 5)
+	deaths(t, 5)
+}
+
+// TestHostsDeathsDevice does so while device memory travels, too.
+func TestHostsDeathsDevice(t *testing.T) {
+	t.Parallel()
+	testkit.Long(t)
+	if race.Enabled {
+		t.Skip("the processes would be slow, and share what the detector does not see")
+	}
+	deaths(t, 3, gpus(t)...)
+}
+
+// deaths has n deaths of a fixed seed, or as many as the environment says, and one of a fresh seed, in jobs with these
+// environment variables besides.
+func deaths(t *testing.T, n int, extra ...string) {
+	n, err := conform.Number("CONFORM_KILLS", n)
 	require.NoError(t, err)
 	if testing.Short() || race.Enabled {
-		deaths = min(deaths, 2)
+		n = min(n, 2)
 	}
 	const fixed = 1
 	seeds := []uint64{fixed, rand.Uint64()}
@@ -324,15 +340,15 @@ func TestHostsDeaths(t *testing.T) {
 	for i, seed := range seeds {
 		pick := rand.New(rand.NewPCG(seed, 0))
 		if i > 0 {
-			deaths = 1
+			n = 1
 		}
-		for k := range deaths {
+		for k := range n {
 			own := rand.New(rand.NewPCG(pick.Uint64(), 0))
 			kind := []int{cutLink, killRank, killHost}[k%3] // the first two differ most: silence, and news of a death
 			if seed != fixed {
 				kind = own.IntN(3)
 			}
-			t.Run(fmt.Sprintf("seed=%d/%d", seed, k), func(t *testing.T) { death(t, kind, own) })
+			t.Run(fmt.Sprintf("seed=%d/%d", seed, k), func(t *testing.T) { death(t, kind, own, extra...) })
 		}
 	}
 }
