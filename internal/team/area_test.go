@@ -41,7 +41,8 @@ func TestSignature(t *testing.T) {
 	} {
 		require.Equal(t, want, Describe(sig))
 	}
-	require.Equal(t, uint64(math.MaxUint64), Signature(31, 15, 7, 1<<12-1, MaxCount))
+	require.Equal(t, uint64(math.MaxUint64), Signature(31, 15, 7, 1<<12-1, MaxCount)|OnDevice)
+	require.Equal(t, "all_reduce(count 5, float32, sum, device memory)", Describe(Signature(KindAllReduce, dtype.Float32, Sum, 0, 5)|OnDevice))
 	require.LessOrEqual(t, int(numKinds), 31, "a kind has 5 bits, and the last one is a group")
 	require.LessOrEqual(t, int(numReductions), 8, "a reduction has 3")
 }
