@@ -21,8 +21,6 @@ func placeOnDevice(v *inside.View, w *team.Work) bool {
 	mine, err := v.Comm.GPU()
 	onto, disagree := side(v, w)
 	switch {
-	case v.SpansHosts() && v.Stream != nil && !v.Stream.Device().IsHost():
-		err, disagree = v.BetweenHosts(fmt.Sprintf("a stream on %v", onto)), nil
 	case err != nil:
 		err = fmt.Errorf("memory or a stream on %v: %w", onto, err)
 		disagree = nil

@@ -53,7 +53,9 @@ type Accelerator interface {
 	Close() error
 	Allocations() []*mem.Allocation
 
-	team.Pinned
+	// Carry begins to carry w's data between the device and the host, for a blocking call; see team.Comm. An error may also
+	// be in w.Err, of a rank that cannot take part: then there is a carrier.
+	Carry(ctx context.Context, w *team.Work) (team.Carrier, error)
 }
 
 // DomainDevice is what all communicators of a domain share on its device.

@@ -54,6 +54,8 @@ type Comm struct {
 
 	device Accelerator // nil without one
 	gpuWhy error       // why device is nil
+	// carrier carries the data of the operation that runs, if that was queued on a stream; the turn guards it.
+	carrier team.Carrier
 
 	turn      turn.Turn
 	placing   sync.Mutex                // see inOrder

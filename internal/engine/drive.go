@@ -50,10 +50,41 @@ func (c *Comm) RunPart(ctx context.Context, w *team.Work, first bool) error {
 	return err
 }
 
-// Pinned implements team.Comm.
-func (c *Comm) Pinned() (team.Pinned, error) {
-	if c.device == nil {
+// Carry implements team.Comm.
+func (c *Comm) Carry(ctx context.Context, w *team.Work) (team.Carrier, error) {
+	switch {
+	case c.device == nil:
 		return nil, c.gpuWhy
+	case c.carrier != nil:
+		return c.carrier, nil
 	}
-	return c.device, nil
+	return c.device.Carry(ctx, w)
+}
+
+// RunCarried runs w, whose data k carries, in the communicator's turn, also before another operation of the same turn that has
+// done nothing yet.
+func (c *Comm) RunCarried(ctx context.Context, w *team.Work, k team.Carrier) error {
+	outer, carrier, inGroup, fresh := c.team.Current, c.carrier, c.inGroup, c.fresh
+	c.team.Current, c.carrier, c.inGroup, c.fresh = w, k, false, true
+	err := c.run(ctx, w)
+	c.team.Current, c.carrier, c.inGroup, c.fresh = outer, carrier, inGroup, fresh
+	return err
+}
+
+// runCarried runs ws as runAll does; carriers carry their data.
+func (c *Comm) runCarried(ctx context.Context, ws []team.Work, carriers []Carrier, together bool) (err error) {
+	c.inGroup, c.fresh = together, true
+	done := 0
+	for ; done < len(ws) && err == nil; done++ {
+		c.team.Current, c.carrier = &ws[done], carriers[done]
+		err = c.run(ctx, &ws[done])
+	}
+	c.team.Current, c.carrier, c.inGroup = nil, nil, false
+	for i := done; i < len(ws); i++ {
+		ws[i].Release()
+	}
+	if err != nil {
+		return c.nameCall(err, done-1, len(ws))
+	}
+	return nil
 }

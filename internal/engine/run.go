@@ -23,8 +23,9 @@ type View struct {
 	Recorder Recorder
 }
 
-// Begin returns an empty Work for the caller to fill and pass to End. On a plain view, and on one with a device stream,
-// it is the communicator's own Work, and the caller's turn begins here: so a call costs no allocation and no copy.
+// Begin returns an empty Work for the caller to fill and pass to End. On a plain view, and on one host on a view with a
+// device stream, it is the communicator's own Work, and the caller's turn begins here: so a call costs no allocation and no
+// copy.
 func (v *View) Begin() (*team.Work, error) {
 	switch {
 	case v.Recorder != nil, v.Comm.recording.Load() != nil: // End records it, or refuses it
@@ -35,7 +36,7 @@ func (v *View) Begin() (*team.Work, error) {
 			return v.Recorder.Begin(), nil
 		}
 		return spare.Get().(*team.Work), nil
-	case v.Stream != nil && v.Stream.device != nil:
+	case v.Stream != nil && v.Stream.device != nil && !v.Comm.SpansHosts():
 		v.Comm.turn.Run()
 		return &v.Comm.team.Work, nil
 	case v.Stream != nil:
@@ -58,7 +59,7 @@ func (v *View) End(ctx context.Context, w *team.Work) error {
 		*w = team.Work{}
 		spare.Put(w)
 		return err
-	case v.Stream != nil && !v.Comm.SpansHosts(): // otherwise run tells all ranks that hosts have no device operations
+	case v.Stream != nil:
 		queuing := v.Tracer.Begin(ctx, w.Kind.String())
 		err := v.Stream.device.Launch(ctx, v.Comm)
 		queuing.End()
@@ -72,7 +73,7 @@ func (v *View) End(ctx context.Context, w *team.Work) error {
 // spare has empty works for calls that do not run at once.
 var spare = sync.Pool{New: func() any { return new(team.Work) }}
 
-// submitOne queues w on a host stream, or handles a plain view whose communicator records, or did at the call. It copies
+// submitOne queues w on a stream, or handles a plain view whose communicator records, or did at the call. It copies
 // *w.
 func (v *View) submitOne(ctx context.Context, w *team.Work) error {
 	if err := v.Comm.Barred(w, w.Kind.String()); err != nil {
@@ -103,7 +104,7 @@ func (v *View) SubmitAll(ctx context.Context, op string, ws []team.Work, after f
 	if v.Recorder == nil && (v.Stream == nil || v.Stream.device != nil) {
 		defer v.Tracer.Begin(ctx, op).End()
 	}
-	if v.Stream != nil && v.Recorder == nil && (v.Stream.device == nil || !v.Comm.SpansHosts()) {
+	if v.Stream != nil && v.Recorder == nil {
 		return v.Stream.enqueue(v.Comm, ctx, ws, true, after)
 	}
 	if after != nil {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 
 	"github.com/ubcoll/ubcoll/fault"
@@ -14,10 +15,13 @@ import (
 )
 
 // Stream is an in-order queue of operations. On a device the driver has the queue. On the host a goroutine runs it,
-// which lives from the first queued operation to the last.
+// which lives from the first queued operation to the last. Operations between hosts are in both on a device: a kernel stands
+// for each in the driver's queue, and the goroutine runs it.
 type Stream struct {
 	dev    hw.Device
 	device DeviceStream // nil on the host
+
+	placing sync.Mutex // held while operations get their places in both queues of a device's stream
 
 	mu      sync.Mutex
 	queue   []queued
@@ -33,10 +37,21 @@ type DeviceStream interface {
 	// nil error means that they were queued; later errors come from Sync.
 	Launch(ctx context.Context, c *Comm) error
 	LaunchAll(ctx context.Context, c *Comm, works []team.Work, group bool) error
+	// Carry queues kernels that carry the data of works to the host and back, in order, for the stream's goroutine to run the
+	// works. It calls place when it is certain that they run. No carriers: somebody else captures the stream, and the works run
+	// whenever the capture does.
+	Carry(c *Comm, works []team.Work, place func()) ([]Carrier, error)
 	// Sync waits until everything queued has run, and returns the errors since the last Sync.
 	Sync(ctx context.Context) error
 	// Close ends the stream, with the errors that no Sync has returned: fault.ErrBusy while operations are queued.
 	Close() error
+}
+
+// Carrier carries the data of an operation that is queued on a stream of a device.
+type Carrier interface {
+	team.Carrier
+	// End ends it; what was not stored is left out.
+	End()
 }
 
 type queued struct {
@@ -46,7 +61,9 @@ type queued struct {
 	group  bool   // LastOp reports them as one
 	after  func() // called when the works are over; or nil
 	ticket *turn.Ticket
-	do     func(context.Context) error // runs instead of works, independently of the communicator's order
+	// carriers are of works on a stream of a device.
+	carriers []Carrier
+	do       func(context.Context) error // runs instead of works, independently of the communicator's order
 }
 
 // NewStream makes a stream on host memory.
@@ -59,6 +76,9 @@ func StreamOn(d hw.Device, on DeviceStream) *Stream { return &Stream{dev: d, dev
 func (s *Stream) OnDevice() DeviceStream { return s.device }
 
 func (s *Stream) enqueue(c *Comm, ctx context.Context, works []team.Work, group bool, after func()) error {
+	if s.device != nil && c.SpansHosts() {
+		return s.carry(c, ctx, works, group, after)
+	}
 	if after != nil && s.device != nil {
 		defer after()
 	}
@@ -85,6 +105,29 @@ func (s *Stream) enqueue(c *Comm, ctx context.Context, works []team.Work, group 
 	var k *turn.Ticket
 	c.inOrder(works, func() { k = c.turn.Take() })
 	s.add(queued{c: c, ctx: ctx, works: works, group: group, after: after, ticket: k})
+	return nil
+}
+
+// carry is enqueue on a stream of a device, of a communicator on several hosts.
+func (s *Stream) carry(c *Comm, ctx context.Context, works []team.Work, group bool, after func()) error {
+	s.placing.Lock()
+	defer s.placing.Unlock()
+	works = slices.Clone(works) // a graph's are launched again
+	for i := range works {      // the driver's queue would have copied the counts, too
+		w := &works[i]
+		w.SendCounts, w.RecvCounts = slices.Clone(w.SendCounts), slices.Clone(w.RecvCounts)
+	}
+	var k *turn.Ticket
+	carriers, err := s.device.Carry(c, works, func() { k = c.turn.Take() })
+	if carriers == nil {
+		if after != nil {
+			after()
+		}
+		return err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.add(queued{c: c, ctx: ctx, works: works, group: group, after: after, ticket: k, carriers: carriers})
 	return nil
 }
 
@@ -140,13 +183,24 @@ func (s *Stream) drain() {
 		q := s.queue[0]
 		s.queue = s.queue[1:]
 		s.mu.Unlock()
+		told := q.carriers != nil && q.c.Broken() != nil // Sync of such a stream says that
 		err := q.run()
 		s.mu.Lock()
-		if err != nil {
+		if err != nil && !told {
 			s.fail(q.c, err)
+		}
+		if q.carriers != nil {
+			s.mu.Unlock()
+			q.end() // after fail, so that Sync returns the error
+			s.mu.Lock()
 		}
 		if q.ticket != nil {
 			q.c.turn.Leave() // after fail, so that Close returns the error
+		}
+		if q.carriers != nil && q.after != nil {
+			s.mu.Unlock()
+			q.after() // which may wait for the device
+			s.mu.Lock()
 		}
 	}
 	s.running = false
@@ -160,10 +214,20 @@ func (q *queued) run() error {
 		return q.do(q.ctx)
 	}
 	<-q.ticket.Ready
+	if q.carriers != nil {
+		return q.c.runCarried(q.ctx, q.works, q.carriers, q.group)
+	}
 	if q.after != nil {
 		defer q.after()
 	}
 	return q.c.runAll(q.ctx, q.works, q.group)
+}
+
+// end lets the kernels of works that have not run go on.
+func (q *queued) end() {
+	for _, k := range q.carriers {
+		k.End()
+	}
 }
 
 // Sync waits until everything queued has run, and returns the errors since the last Sync.
@@ -176,19 +240,35 @@ func (s *Stream) Sync(ctx context.Context) error {
 	case s.device != nil:
 		return s.device.Sync(ctx)
 	}
-	s.mu.Lock()
-	idle := s.idle
-	s.mu.Unlock()
-	if idle != nil {
-		select {
-		case <-idle:
-		case <-ctx.Done():
-			return s.Fault(reason.Ended(ctx))
-		}
+	if err := s.Drained(ctx); err != nil {
+		return err
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return errors.Join(s.failures()...)
+}
+
+// Drained waits until the stream's goroutine has run everything.
+func (s *Stream) Drained(ctx context.Context) error {
+	s.mu.Lock()
+	idle := s.idle
+	s.mu.Unlock()
+	if idle == nil {
+		return nil
+	}
+	select {
+	case <-idle:
+		return nil
+	case <-ctx.Done():
+		return s.Fault(reason.Ended(ctx))
+	}
+}
+
+// Empty reports whether the stream's goroutine has nothing to run.
+func (s *Stream) Empty() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return !s.running
 }
 
 // failure is an operation's error that no Sync has returned yet: one of c or, if c is nil, of a channel or window.

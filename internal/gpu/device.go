@@ -49,7 +49,8 @@ type Device struct {
 	next      launching            // the turn guards it
 	functions map[kernelKey]loaded // kernels used so far; the turn guards them
 
-	kept engine.Keeper // memory that users' own captures use
+	carry carry         // between hosts
+	kept  engine.Keeper // memory that users' own captures use
 
 	last     atomic.Pointer[Stream] // the stream of the last operation
 	launches atomic.Uint64          // operations queued
@@ -297,6 +298,7 @@ func (d *Device) Close() error {
 		s.Quiet()
 	}
 	d.c.Team().PublishIdle()
+	d.carry.close(d)
 	d.Domain.Remove(d.own)
 	for _, s := range d.Domain.all() {
 		s.Leave(d)

@@ -249,6 +249,9 @@ func (s *Stream) Sync(ctx context.Context) error {
 			u.FailDevice("stream", err)
 		}
 	}
+	if early := s.s.Drained(ctx); early != nil {
+		return early
+	}
 	return errors.Join(err, s.takeErrors())
 }
 
@@ -312,7 +315,7 @@ func (s *Stream) End() error {
 
 // Close ends the stream and returns the errors that no Sync has returned. It is fault.ErrBusy while work is queued.
 func (s *Stream) Close() error {
-	if done, _ := s.Done(); !done {
+	if done, _ := s.Done(); !done || !s.s.Empty() {
 		return s.s.Fault(engine.ErrStreamBusy)
 	}
 	s.using.Lock()

@@ -78,19 +78,44 @@ type Comm interface {
 	// RunPart runs w, which is a part of the operation w.Of, for Path.Drive. first says that none has run yet: an error then
 	// leaves the communicator usable, and later breaks it.
 	RunPart(ctx context.Context, w *Work, first bool) error
-	// Pinned returns the memory through which data of this rank's device go, or why there is none.
-	Pinned() (Pinned, error)
+	// Carry begins to carry w's data between this rank's device and the host, for a call that waits for w.
+	Carry(ctx context.Context, w *Work) (Carrier, error)
 }
 
-// Pinned is page-locked host memory through which data of this rank's device go, and a queue of copies. For the
-// communicator's turn.
-type Pinned interface {
-	// Take returns memory of at least n bytes, the caller's until Give. It keeps what is given back, registered.
-	Take(n int) (*mem.Allocation, error)
-	Give(a *mem.Allocation)
-	// Copy queues a copy of n bytes between such memory and the device. Wait waits until all that are queued are over.
-	Copy(dst, src unsafe.Pointer, n int) error
+// Carrier carries an operation's data between memory of this rank's device and memory of the host, by the parts of its
+// Division. For the communicator's turn.
+type Carrier interface {
+	// Memory is where the host's memory of a part of the source or the destination is, of no type and length; nil where there
+	// is none.
+	Memory(which, part int) Vec
+	// Load waits until a part of the source is in the host's memory.
+	Load(ctx context.Context, part int) error
+	// Store says that a part of the destination is complete in the host's memory. It does not wait.
+	Store(part int)
+	// Wait ends it, for an operation that is waited for, and waits until all that was stored is on the device. For others, which
+	// their stream ends, it does nothing.
 	Wait() error
+}
+
+// The buffers of an operation, as Carrier and Division number them.
+const (
+	Source      = 0
+	Destination = 1
+)
+
+// Division says how an operation on device memory is divided into parts, which travel one after the other. A buffer
+// consists of blocks of the same size, and a part has the same bytes of each block.
+type Division struct {
+	Blocks [2]int
+	Bytes  [2]int // of a block
+	Most   int    // bytes of a block in a part; the last one may have fewer
+	Parts  int    // at least one
+}
+
+// Part returns where in a block of a buffer a part begins, and how long it is.
+func (d *Division) Part(which, part int) (at, bytes int) {
+	at = min(part*d.Most, d.Bytes[which])
+	return at, min(d.Most, d.Bytes[which]-at)
 }
 
 // Peer is what this rank knows of a rank of the team.
@@ -132,8 +157,8 @@ func (t *Team) RunPart(ctx context.Context, w *Work, first bool) error {
 	return t.comm.RunPart(ctx, w, first)
 }
 
-// Pinned returns the memory through which data of this rank's device go, or why there is none.
-func (t *Team) Pinned() (Pinned, error) { return t.comm.Pinned() }
+// Carry begins to carry w's data: see Comm.
+func (t *Team) Carry(ctx context.Context, w *Work) (Carrier, error) { return t.comm.Carry(ctx, w) }
 
 // Algorithm is the algorithm that the communicator's options ask for, or "".
 func (t *Team) Algorithm() string { return t.algorithm }

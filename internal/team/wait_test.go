@@ -23,9 +23,9 @@ func (*looked) Advance()                       {}
 func (l *looked) Look()                        { l.n++ }
 func (*looked) Log() *slog.Logger              { return logs.Or(nil) }
 func (*looked) Hostname(int) string            { return "here" }
-func (*looked) Pinned() (Pinned, error)        { return nil, nil }
 
-func (*looked) RunPart(context.Context, *Work, bool) error { return nil }
+func (*looked) RunPart(context.Context, *Work, bool) error    { return nil }
+func (*looked) Carry(context.Context, *Work) (Carrier, error) { return nil, nil }
 
 // TestFirstLook: a wait checks the peers' processes only after a while, but a caller that only tests, and may not come
 // back for long, checks them at its first call.

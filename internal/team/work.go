@@ -95,10 +95,11 @@ type Operation interface {
 	Run(ctx context.Context) error
 }
 
-// Hold keeps the memory of the buffers, as far as its allocation is known, from being freed while the operation runs.
+// Hold keeps the memory of the buffers, as far as its allocation is known, from being freed while the operation runs. The
+// second time it does nothing.
 func (w *Work) Hold() error {
 	for i, v := range [2]*Vec{&w.Src, &w.Dst} {
-		if v.Alloc == nil || i == 1 && v.Alloc == w.held[0] {
+		if v.Alloc == nil || w.held[i] != nil || i == 1 && v.Alloc == w.held[0] {
 			continue
 		}
 		if !v.Alloc.Hold() {
@@ -122,6 +123,12 @@ func (w *Work) Release() {
 			a.Release()
 		}
 	}
+}
+
+// Drop is Release of a work that is to run later.
+func (w *Work) Drop() {
+	w.Release()
+	w.held = [2]*mem.Allocation{}
 }
 
 // Unfuse makes w as it was before it ran together with other calls of its group.
@@ -251,8 +258,10 @@ type Path struct {
 	Check func(*Team, *Work) (about int, err error)
 	// Run moves the data, after all ranks have agreed. An error breaks the communicator.
 	Run func(context.Context, *Team, *Work) error
-	// Drive runs the operation as others, its parts, by Team.RunPart. The path has nothing else but a name.
-	Drive func(context.Context, *Team, *Work) error
+	// Drive runs the operation as others, its parts, by Team.RunPart, and Divide divides it. The path has nothing else but a
+	// name.
+	Drive  func(context.Context, *Team, *Work) error
+	Divide func(*Team, *Work) Division
 	// Ended is called when the operation has failed.
 	Ended func(error)
 }

@@ -14,8 +14,8 @@ import (
 	"github.com/ubcoll/ubcoll/p2p"
 )
 
-// Refused calls everything that does not cross hosts yet: messages, channels and windows on devices, and what is queued on
-// their streams. Each call fails on all ranks with ErrNotSupported, and says why.
+// Refused calls everything that does not cross hosts yet: messages, channels and windows on devices. Each call fails on all
+// ranks with ErrNotSupported, and says why.
 func Refused(ctx context.Context, c *ubcoll.Comm) error {
 	if !Spans(c) {
 		return nil
@@ -55,22 +55,6 @@ func onDevice(ctx context.Context, c *ubcoll.Comm, dev ubcoll.Device) error {
 	next, last := conform.Ring(c)
 	x := []int32{int32(c.Rank())}
 	for _, o := range []operation{
-		{"all_reduce", func(c *ubcoll.Comm) error { return coll.AllReduce(ctx, c, b.Vec(), b.Vec(), ubcoll.Sum) }},
-		{"broadcast", func(c *ubcoll.Comm) error { return coll.Broadcast(ctx, c, b.Vec(), 0) }},
-		{"all_gather", func(c *ubcoll.Comm) error {
-			return coll.AllGather(ctx, c, b.Vec().Slice(0, 0), b.Vec().Slice(0, 0))
-		}},
-		{"group", func(c *ubcoll.Comm) error {
-			return ubcoll.Group(ctx, c, func(g *ubcoll.Comm) error {
-				return errors.Join(coll.AllReduce(ctx, g, b.Vec(), b.Vec(), ubcoll.Sum), coll.Broadcast(ctx, g, b.Vec(), 0))
-			})
-		}},
-		{"capture", func(c *ubcoll.Comm) error {
-			_, err := graph.Capture(ctx, c, func(v *ubcoll.Comm) error {
-				return coll.AllReduce(ctx, v, b.Vec(), b.Vec(), ubcoll.Sum)
-			})
-			return err
-		}},
 		{"send_recv", func(c *ubcoll.Comm) error {
 			_, err := p2p.SendRecv(ctx, c, last, b.Vec().Slice(0, 1), next, b.Vec().Slice(1, 2))
 			return err
@@ -87,9 +71,6 @@ func onDevice(ctx context.Context, c *ubcoll.Comm, dev ubcoll.Device) error {
 	}
 	if err := oneSidedOnDevice(ctx, c, b); err != nil {
 		return err
-	}
-	if err := refusedAlike(ctx, c, errors.Join(coll.Barrier(ctx, c.On(s)), s.Sync(ctx))); err != nil {
-		return conform.Fail(c, "barrier on a stream of the device: %w", err)
 	}
 	// If a rank calls on its device what the others call on the host, all refuse.
 	if c.Rank() == c.Size()-1 {

@@ -59,7 +59,9 @@ const (
 
 // Bytes returns a kernel's parameters in the form that a launch takes. The result is p's own memory, valid as long as
 // p.
-func Bytes[P Params | GroupParams | ChannelParams | MailParams](p *P) []byte { return bytesOf(p, 0) }
+func Bytes[P Params | GroupParams | ChannelParams | MailParams | CarryParams](p *P) []byte {
+	return bytesOf(p, 0)
+}
 
 // bytesOf returns p without its last `without` bytes.
 func bytesOf[P any](p *P, without uintptr) []byte {
@@ -247,6 +249,40 @@ type ChannelParams struct {
 	Steps   uint32
 	Spread  uint32 // all blocks do the waits of earlier steps, block 0 alone the others
 	Step    [MaxSteps]Step
+}
+
+// CarryBlocks is how many blocks a kernel Carry has at most, and CarryNothing the parts of an answer after which it copies
+// nothing more.
+const (
+	CarryBlocks  = 16
+	CarryNothing = 1<<32 - 1
+)
+
+// CarryPage is where kernels that carry data between the device and the host meet the host: UBC_CARRY_SERIAL and so on in
+// src/abi.h, zeroed, in page-locked host memory.
+type CarryPage struct {
+	Serial atomic.Uint64 // of the item whose kernel runs now or next; never 0
+	Answer atomic.Uint64 // serial<<32 + the parts whose results are in host memory
+	ID     atomic.Uint32 // of the kernel
+	_      [44]byte
+	Rung   [CarryBlocks]atomic.Uint64 // serial<<32 + the parts whose shares a block has copied to the host
+}
+
+// CarryParams are the parameters of the kernel Carry: ubc_carry_params of src/abi.h, which says what the fields mean.
+type CarryParams struct {
+	Status    uint64
+	Page      uint64
+	Src       uint64
+	Dst       uint64
+	In        [2]uint64
+	Out       [2]uint64
+	SrcCount  uint64
+	DstCount  uint64
+	Most      uint64
+	SrcBlocks uint32
+	DstBlocks uint32
+	Parts     uint32
+	ID        uint32
 }
 
 // How a message travels, in the upper 8 bits of its head.

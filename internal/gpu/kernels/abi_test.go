@@ -21,6 +21,8 @@ func TestABI(t *testing.T) {
 	var p Params
 	var s Status
 	var c ChannelParams
+	var carry CarryParams
+	var page CarryPage
 	var x Step
 	var v VectorParams
 	var m MailParams
@@ -62,7 +64,25 @@ func TestABI(t *testing.T) {
 		"UBC_MISMATCH": Mismatch, "UBC_REFUSED": Refused, "UBC_TIMEOUT": Timeout, "UBC_ABORTED": Aborted,
 		"UBC_NO_EXTENT": NoExtent, "UBC_OK": OK, "UBC_COUNTS": Counts,
 		"offsetof(ubc_vector_params, count)": unsafe.Offsetof(v.Counts),
-		"sizeof(ubc_channel_params)":         unsafe.Sizeof(c), "sizeof(ubc_step)": unsafe.Sizeof(x),
+		"sizeof(ubc_carry_params)":           unsafe.Sizeof(carry), "UBC_CARRY_BLOCKS": CarryBlocks, "UBC_CARRY_NOTHING": CarryNothing,
+		"offsetof(ubc_carry_params, status)":     unsafe.Offsetof(carry.Status),
+		"offsetof(ubc_carry_params, page)":       unsafe.Offsetof(carry.Page),
+		"offsetof(ubc_carry_params, src)":        unsafe.Offsetof(carry.Src),
+		"offsetof(ubc_carry_params, dst)":        unsafe.Offsetof(carry.Dst),
+		"offsetof(ubc_carry_params, in)":         unsafe.Offsetof(carry.In),
+		"offsetof(ubc_carry_params, out)":        unsafe.Offsetof(carry.Out),
+		"offsetof(ubc_carry_params, src_count)":  unsafe.Offsetof(carry.SrcCount),
+		"offsetof(ubc_carry_params, dst_count)":  unsafe.Offsetof(carry.DstCount),
+		"offsetof(ubc_carry_params, most)":       unsafe.Offsetof(carry.Most),
+		"offsetof(ubc_carry_params, src_blocks)": unsafe.Offsetof(carry.SrcBlocks),
+		"offsetof(ubc_carry_params, dst_blocks)": unsafe.Offsetof(carry.DstBlocks),
+		"offsetof(ubc_carry_params, parts)":      unsafe.Offsetof(carry.Parts),
+		"offsetof(ubc_carry_params, id)":         unsafe.Offsetof(carry.ID),
+		"UBC_CARRY_SERIAL":                       unsafe.Offsetof(page.Serial),
+		"UBC_CARRY_ANSWER":                       unsafe.Offsetof(page.Answer),
+		"UBC_CARRY_ID":                           unsafe.Offsetof(page.ID),
+		"UBC_CARRY_RUNG":                         unsafe.Offsetof(page.Rung),
+		"sizeof(ubc_channel_params)":             unsafe.Sizeof(c), "sizeof(ubc_step)": unsafe.Sizeof(x),
 		"offsetof(ubc_channel_params, mine)":     unsafe.Offsetof(c.Mine),
 		"offsetof(ubc_channel_params, theirs)":   unsafe.Offsetof(c.Theirs),
 		"offsetof(ubc_channel_params, status)":   unsafe.Offsetof(c.Status),

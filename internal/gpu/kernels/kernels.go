@@ -38,6 +38,7 @@ const (
 	Barrier     = "barrier"      // BARRIER; with a signature of kind 0, this rank's refusal of whatever its peers do
 	NVLS        = "nvls"         // ALL_REDUCE and REDUCE_SCATTER of any size, through a multicast object: see NVLSReduces
 	NVLSMove    = "nvls_move"    // ALL_GATHER and BROADCAST of any size, through a multicast object
+	Carry       = "carry"        // an operation's data between the device and the host's memory, with CarryParams
 	Channel     = "channel"      // steps between two ranks, with ChannelParams
 	Messages    = "messages"     // sends and receives, with MailParams
 )
@@ -134,7 +135,7 @@ func entry(name string, t dtype.Type, up int) (module, kernel string, err error)
 		return fmt.Sprintf("reduce_%v_%d", t, up), fmt.Sprintf("ubc_%s_%v_%d", name, t, up), nil
 	case NVLS, NVLSMove:
 		return nvls(name, t, up)
-	case Channel: // it has two ranks, whatever the communicator has
+	case Channel, Carry: // whatever the number of ranks
 		return name, "ubc_" + name, nil
 	case Move, MovePackets, MoveLines, Barrier, Broadcast, MoveV, Messages:
 		module = name
@@ -162,7 +163,7 @@ func (s *Set) Load(ctx context.Context, ranks int, rings bool) error {
 	var all []wanted
 	for _, up := range sets {
 		reductions := []string{TwoShot, OneShot}
-		rest := []string{Barrier, Move, MovePackets, Broadcast, MoveV, Channel, Messages}
+		rest := []string{Barrier, Move, MovePackets, Broadcast, MoveV, Carry, Channel, Messages}
 		if up <= Narrow {
 			reductions, rest = append(reductions, Packets, Lines, Group), append(rest, MoveLines)
 		}

@@ -188,6 +188,8 @@ static bool check(device *d, const emulated_kernel *k, const std::vector<char> &
 	ubc_mail_params m;
 	static_assert(sizeof m <= page);
 	memcpy(&m, params.data(), sizeof m);
+	ubc_carry_params carry;
+	memcpy(&carry, params.data(), sizeof carry);
 	bool many = wide(k->name);
 	std::string name = many ? std::string("ubc_") + (k->name + 9) : k->name;
 	std::lock_guard<std::mutex> locked(lock);
@@ -205,6 +207,15 @@ static bool check(device *d, const emulated_kernel *k, const std::vector<char> &
 				return false;
 		return good("the end of rank", c.peer, c.theirs) && good("the own end, to rank", c.peer, c.mine) &&
 			good("the status of the channel to rank", c.peer, c.status);
+	}
+	if (name == "ubc_carry") {
+		for (unsigned i = 0; i < 2 && i < carry.parts; i++)
+			if (!good("the host's memory of the source of part", i, carry.in[i]) ||
+				!good("the host's memory of the destination of part", i, carry.out[i]))
+				return false;
+		return good("the source of", carry.id, carry.src_count ? carry.src : 0) &&
+			good("the destination of", carry.id, carry.dst_count ? carry.dst : 0) && good("the page of", carry.id, carry.page) &&
+			good("the status of", carry.id, carry.status);
 	}
 	if (name == "ubc_messages") {
 		for (unsigned i = 0; i < m.lanes && i < UBC_MAX_LANES; i++)

@@ -258,6 +258,31 @@ typedef struct {
 	ubc_step step[UBC_MAX_STEPS];
 } ubc_channel_params;
 
+// The page on which kernels that carry data between the device and the host meet the host. An item is one kernel's run;
+// the host counts them, and the next one begins only after the last answer.
+enum {
+	UBC_CARRY_SERIAL = 0, // u64: of the item whose kernel runs now or next; never 0. The host writes it
+	UBC_CARRY_ANSWER = 8, // u64: serial << 32 + the parts whose results are in host memory. The host writes it
+	UBC_CARRY_ID = 16,    // u32: params.id of the kernel
+	UBC_CARRY_RUNG = 64,  // u64 [CARRY_BLOCKS]: serial << 32 + the parts whose shares a block has copied to the host
+	UBC_CARRY_BLOCKS = 16,
+};
+#define UBC_CARRY_NOTHING 0xffffffffu // parts of an answer: the operation has failed, and nothing more is copied
+
+// The parameters of such a kernel, of up to CARRY_BLOCKS blocks. The source and the destination consist of blocks of one
+// size, and a part has the same bytes of each.
+typedef struct {
+	ubc_u64 status; // ubc_status
+	ubc_u64 page;
+	ubc_u64 src, dst;
+	ubc_u64 in[2], out[2]; // the host's memory for even and for odd parts, of the source and of the destination
+	ubc_u64 src_count, dst_count; // bytes of a block
+	ubc_u64 most;                 // bytes of a block in a part, or less in the last one
+	ubc_u32 src_blocks, dst_blocks;
+	ubc_u32 parts; // at least 1
+	ubc_u32 id;
+} ubc_carry_params;
+
 // How a message travels, in the upper 8 bits of its head; then its type, 8 bits, and its elements, 48 bits.
 enum {
 	UBC_BY_PACKETS = 1, // up to EAGER_BYTES
