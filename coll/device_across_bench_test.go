@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -12,12 +13,14 @@ import (
 
 	"github.com/ubcoll/ubcoll"
 	"github.com/ubcoll/ubcoll/coll"
+	"github.com/ubcoll/ubcoll/graph"
 	"github.com/ubcoll/ubcoll/internal/engine"
 	"github.com/ubcoll/ubcoll/internal/testkit/gputest"
 )
 
 // BenchmarkDeviceAcross compares all-reduces between hosts on device memory with those on registered memory of the host,
-// in turns, and the sizes of the parts that long ones are divided into. Buffers are set anew before each.
+// in turns, blocking and on a stream followed by Sync, and the sizes of the parts that long ones are divided into. Buffers are
+// set anew before each round.
 func BenchmarkDeviceAcross(b *testing.B) {
 	for _, hosts := range []string{"ab", "aabb"} {
 		for _, k := range []struct {
@@ -33,11 +36,12 @@ func BenchmarkDeviceAcross(b *testing.B) {
 				b.Run(fmt.Sprintf("%s/%d bytes/parts of %d", hosts, k.bytes, part), func(b *testing.B) {
 					coll.SetStagedPart(b, part)
 					calls := max(b.N, min(2000, 1<<30/k.bytes))
-					var took [2][]time.Duration
+					var took [3][]time.Duration
 					errs := devicesOnHosts(b, hosts, engine.Options{}, func(ctx context.Context, c *ubcoll.Comm, dev ubcoll.Device) error {
 						d, err1 := gputest.Floats(ctx, c, dev, k.bytes/4, 1)
 						h, err2 := ubcoll.Alloc[float32](c, ubcoll.Host, k.bytes/4)
-						if err := errors.Join(err1, err2); err != nil {
+						queued, sync, end, err3 := gputest.View(ctx, c, dev, true)
+						if err := errors.Join(err1, err2, err3); err != nil {
 							return err
 						}
 						fresh := make([]float32, k.bytes/4)
@@ -49,23 +53,28 @@ func BenchmarkDeviceAcross(b *testing.B) {
 							if err := d.CopyFrom(ctx, fresh); err != nil {
 								return err
 							}
-							for which, v := range []ubcoll.Vec{h.Vec(), d.Vec()} {
+							for which, v := range []ubcoll.Vec{h.Vec(), d.Vec(), d.Vec()} {
 								if err := coll.Barrier(ctx, c); err != nil {
 									return err
 								}
 								start := time.Now()
-								if err := coll.AllReduce(ctx, c, v, v, ubcoll.Sum); err != nil {
-									return err
+								if which < 2 {
+									err1 = coll.AllReduce(ctx, c, v, v, ubcoll.Sum)
+								} else {
+									err1 = errors.Join(coll.AllReduce(ctx, queued, v, v, ubcoll.Sum), sync())
+								}
+								if err1 != nil {
+									return err1
 								}
 								if c.Rank() == 0 {
 									took[which] = append(took[which], time.Since(start))
 								}
 							}
 						}
-						return errors.Join(d.Free(), h.Free())
+						return errors.Join(end(), d.Free(), h.Free())
 					})
 					require.NoError(b, errors.Join(errs...))
-					for which, name := range []string{"host-us", "device-us"} {
+					for which, name := range []string{"host-us", "device-us", "queued-us"} {
 						slices.Sort(took[which])
 						b.ReportMetric(float64(took[which][calls/2].Nanoseconds())/1e3, name)
 					}
@@ -73,4 +82,60 @@ func BenchmarkDeviceAcross(b *testing.B) {
 			}
 		}
 	}
+}
+
+// BenchmarkDeviceAcrossReplays replays a graph of 20 all-reduces of device memory between hosts 1,000 times, while another
+// goroutine of each rank does all-reduces of host memory on another communicator: how long one of those takes at most, and in the
+// middle.
+func BenchmarkDeviceAcrossReplays(b *testing.B) {
+	var took []time.Duration
+	var done [2]atomic.Int64
+	rounds := max(b.N, 1000)
+	errs := devicesOnHosts(b, "ab", engine.Options{}, func(ctx context.Context, c *ubcoll.Comm, dev ubcoll.Device) error {
+		d, err1 := gputest.Floats(ctx, c, dev, 1000, 1)
+		other, err2 := c.Dup(ctx)
+		s, err3 := ubcoll.NewStream(dev)
+		if err := errors.Join(err1, err2, err3); err != nil {
+			return err
+		}
+		g, err := graph.Capture(ctx, c.On(s), func(v *ubcoll.Comm) error {
+			for range 20 {
+				if err := coll.AllReduce(ctx, v, d.Vec(), d.Vec(), ubcoll.Avg); err != nil {
+					return err
+				}
+			}
+			return nil
+		})
+		if err != nil {
+			return err
+		}
+		over := make(chan error)
+		go func() { // until all ranks have replayed
+			x := []int64{0}
+			for x[0] < int64(c.Size()*rounds) {
+				start := time.Now()
+				x[0] = done[c.Rank()].Load()
+				if err := coll.AllReduce(ctx, other, ubcoll.Of(x), ubcoll.Of(x), ubcoll.Sum); err != nil {
+					over <- err
+					return
+				}
+				if c.Rank() == 0 {
+					took = append(took, time.Since(start))
+				}
+			}
+			over <- nil
+		}()
+		for range rounds {
+			if err := errors.Join(g.Launch(ctx), s.Sync(ctx)); err != nil {
+				return err
+			}
+			done[c.Rank()].Add(1)
+		}
+		return errors.Join(<-over, gputest.All(ctx, c, d, 1), g.Close(), s.Close(), other.Close(), d.Free())
+	})
+	require.NoError(b, errors.Join(errs...))
+	slices.Sort(took)
+	b.ReportMetric(float64(took[len(took)-1].Microseconds()), "worst-us")
+	b.ReportMetric(float64(took[len(took)/2].Nanoseconds())/1e3, "median-us")
+	b.ReportMetric(float64(len(took)), "all-reduces")
 }

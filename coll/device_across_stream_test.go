@@ -135,7 +135,7 @@ func TestDeviceAcrossCaptured(t *testing.T) {
 func TestDeviceAcrossUsersStream(t *testing.T) {
 	requireAll(t, devicesOnHosts(t, "ab", engine.Options{}, func(ctx context.Context, c *ubcoll.Comm, dev ubcoll.Device) error {
 		const n = 100_000
-		b, err1 := gputest.Floats(ctx, c, dev, n, 0)
+		b, err1 := gputest.Floats(ctx, c, dev, 2*n, 0)
 		cu, s, end, err2 := gputest.Foreign(dev)
 		if err := errors.Join(err1, err2); err != nil {
 			return err
@@ -147,8 +147,9 @@ func TestDeviceAcrossUsersStream(t *testing.T) {
 			if err := testkit.InOrder(
 				func() error { return cu.Fill(at, byte(k+1), n) },
 				func() error { return coll.AllReduce(ctx, c.On(s), v, v, ubcoll.Sum) },
-				func() error { return cu.Download(got, at) },
-				cu.Sync); err != nil {
+				func() error { return cu.Copy(at+n, at, n) },
+				func() error { return s.Sync(ctx) }, // a download before that might wait in the driver, where the other rank needs it
+				func() error { return cu.Download(got, at+n) }, cu.Sync); err != nil {
 				return err
 			}
 			for i, x := range got {

@@ -240,28 +240,19 @@ func (s *Stream) Sync(ctx context.Context) error {
 	case s.device != nil:
 		return s.device.Sync(ctx)
 	}
-	if err := s.Drained(ctx); err != nil {
-		return err
+	s.mu.Lock()
+	idle := s.idle
+	s.mu.Unlock()
+	if idle != nil {
+		select {
+		case <-idle:
+		case <-ctx.Done():
+			return s.Fault(reason.Ended(ctx))
+		}
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return errors.Join(s.failures()...)
-}
-
-// Drained waits until the stream's goroutine has run everything.
-func (s *Stream) Drained(ctx context.Context) error {
-	s.mu.Lock()
-	idle := s.idle
-	s.mu.Unlock()
-	if idle == nil {
-		return nil
-	}
-	select {
-	case <-idle:
-		return nil
-	case <-ctx.Done():
-		return s.Fault(reason.Ended(ctx))
-	}
 }
 
 // Empty reports whether the stream's goroutine has nothing to run.

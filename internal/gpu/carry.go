@@ -27,6 +27,7 @@ import (
 type carry struct {
 	mu     sync.Mutex // held while kernels are queued and take their places: both orders are the same
 	params kernels.CarryParams
+	tells  uint32 // of the next kernel
 	page   *page
 	words  *kernels.CarryPage // on the page
 	memory [2][2]*locked      // of the source and the destination, of even and of odd parts
@@ -43,9 +44,9 @@ type captured struct {
 	carrier carrier // as each replay begins with it
 }
 
-// carryBlocks is how many blocks carry more than carryFew bytes, which one block does.
+// carryBlocks is how many blocks carry more than carryFew bytes, which one block does. Over TCP two are as fast.
 const (
-	carryBlocks = 8
+	carryBlocks = 4
 	carryFew    = 64 << 10
 )
 
@@ -100,7 +101,9 @@ func (d *Device) Carry(ctx context.Context, w *team.Work) (team.Carrier, error) 
 	if err := launchable(d.c, d.own.s); err != nil {
 		return nil, err
 	}
+	d.carry.tells = 1
 	k, err := d.carryOne(d.own, w, false)
+	d.carry.tells = 0
 	if err != nil { // nothing was queued, and the peers learn of it on the host
 		return nil, err
 	}
@@ -116,7 +119,7 @@ func (d *Device) carryOne(s *Stream, w *team.Work, kept bool) (*carrier, error) 
 		return nil, err
 	}
 	k := &carrier{d: d, parts: 1}
-	c.params = kernels.CarryParams{Status: d.Params.Status, Page: uint64(c.page.at), Parts: 1}
+	c.params = kernels.CarryParams{Status: d.Params.Status, Page: uint64(c.page.at), Parts: 1, Tells: c.tells}
 	if kept {
 		k.id = uint32(len(c.captures())) + 1
 		c.params.ID = k.id
@@ -214,28 +217,65 @@ func (k *carrier) Memory(which, part int) team.Vec {
 
 // Load implements team.Carrier.
 func (k *carrier) Load(ctx context.Context, part int) error {
-	var start time.Time
-	for i := 0; !k.rung(part); i++ {
+	var w carryWait
+	for !k.rung(part) {
 		if e := k.d.c.Broken(); e != nil {
 			return e
 		}
-		if i < spinningLooks {
-			runtime.Gosched()
-			continue
-		}
-		if start.IsZero() {
-			start = time.Now()
-		}
-		waited := time.Since(start)
 		if k.serial == 0 {
 			k.d.serve()
 		}
-		if err := k.late(ctx, part, waited); err != nil {
+		waited := w.step()
+		if waited == 0 || part == 0 && k.stream == nil { // nobody knows when a user's stream gets to the kernel
+			continue
+		}
+		if ctx.Err() != nil && k.serial == 0 {
+			return reason.Ended(ctx)
+		}
+		if _, err := k.late(waited); err != nil {
 			return err
 		}
-		carrySleep(waited)
 	}
 	return nil
+}
+
+// carryWait is a wait for a kernel.
+type carryWait struct {
+	steps        int
+	begun, asked time.Time
+}
+
+// step lets others run, or sleeps. About once in a millisecond it returns how long the wait has lasted, else 0.
+func (w *carryWait) step() time.Duration {
+	if w.steps++; w.steps < spinningLooks {
+		runtime.Gosched()
+		return 0
+	}
+	now := time.Now()
+	if w.begun.IsZero() {
+		w.begun, w.asked = now, now
+	}
+	waited := now.Sub(w.begun)
+	carrySleep(waited)
+	if now.Sub(w.asked) < time.Millisecond {
+		return 0
+	}
+	w.asked = now
+	return waited
+}
+
+// late reports whether the kernel of an operation that is waited for has ended, and if the device has failed, or takes too
+// long, why.
+func (k *carrier) late(waited time.Duration) (ended bool, err error) {
+	if k.stream != nil {
+		if ended, err = k.stream.Done(); err != nil {
+			return true, err
+		}
+	}
+	if waited > time.Duration(k.d.c.Team().Timeout.Load())+WaitGrace {
+		return false, fmt.Errorf("the device has not ended what it copies after %v: %w", waited.Round(time.Second), fault.ErrTimeout)
+	}
+	return ended, nil
 }
 
 // carrySleep is a step of a wait for a kernel.
@@ -245,25 +285,6 @@ func carrySleep(waited time.Duration) {
 	} else {
 		time.Sleep(min(waited/64, 200*time.Microsecond))
 	}
-}
-
-// late returns why a wait for the kernel does not go on, or nil. Nobody knows when a user's stream gets to a kernel.
-func (k *carrier) late(ctx context.Context, part int, waited time.Duration) error {
-	if part == 0 && k.stream == nil {
-		return nil
-	}
-	if k.stream != nil {
-		if _, err := k.stream.Done(); err != nil {
-			return err
-		}
-	}
-	if ctx.Err() != nil && k.serial == 0 {
-		return reason.Ended(ctx)
-	}
-	if waited > time.Duration(k.d.c.Team().Timeout.Load())+WaitGrace {
-		return fmt.Errorf("the device has not copied what it sends after %v: %w", waited.Round(time.Second), fault.ErrTimeout)
-	}
-	return nil
 }
 
 // rung reports whether all blocks of k's kernel have copied a part.
@@ -314,12 +335,27 @@ func (k *carrier) Wait() error {
 		return nil
 	}
 	k.End()
-	return k.stream.Await(func(waited time.Duration) error {
-		if waited > time.Duration(k.d.c.Team().Timeout.Load())+WaitGrace {
-			return fmt.Errorf("the device has not ended after %v: %w", waited.Round(time.Second), fault.ErrTimeout)
+	var w carryWait
+	for !k.told() {
+		waited := w.step()
+		if waited == 0 {
+			continue
 		}
-		return nil
-	})
+		if ended, err := k.late(waited); ended || err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// told reports whether all blocks of k's kernel have told that they are done.
+func (k *carrier) told() bool {
+	for b := range k.blocks {
+		if k.d.carry.words.Rung[b].Load() != k.serial<<32|uint64(k.parts)+1 {
+			return false
+		}
+	}
+	return true
 }
 
 // captures returns the operations of users' captures.

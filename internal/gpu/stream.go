@@ -234,25 +234,38 @@ func (s *Stream) pace() {
 
 // Sync waits until all queued work has run, and returns the errors since the last Sync.
 func (s *Stream) Sync(ctx context.Context) error {
-	var early error
-	err := s.Await(func(time.Duration) error {
+	var early, failed error
+	look := func(time.Duration) error {
 		if ctx.Err() != nil {
 			early = s.s.Fault(reason.Ended(ctx))
 		}
 		return early
-	})
+	}
+	var w carryWait
+	for !s.s.Empty() && early == nil { // the driver, which others need meanwhile, is asked now and then whether the device has failed
+		if waited := w.step(); waited > 0 && look(waited) == nil && failed == nil {
+			_, failed = s.Done()
+			s.failed(failed)
+		}
+	}
+	if early == nil && failed == nil {
+		failed = s.Await(look)
+	}
 	if early != nil {
 		return early
 	}
-	if err != nil { // the device has failed
-		for _, u := range s.all() {
-			u.FailDevice("stream", err)
-		}
+	s.failed(failed)
+	return errors.Join(failed, s.takeErrors())
+}
+
+// failed tells all users if the device has failed.
+func (s *Stream) failed(err error) {
+	if err == nil {
+		return
 	}
-	if early := s.s.Drained(ctx); early != nil {
-		return early
+	for _, u := range s.all() {
+		u.FailDevice("stream", err)
 	}
-	return errors.Join(err, s.takeErrors())
 }
 
 // all returns the users in the order in which Sync reports their errors.

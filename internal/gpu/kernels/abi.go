@@ -265,7 +265,7 @@ type CarryPage struct {
 	Answer atomic.Uint64 // serial<<32 + the parts whose results are in host memory
 	ID     atomic.Uint32 // of the kernel
 	_      [44]byte
-	Rung   [CarryBlocks]atomic.Uint64 // serial<<32 + the parts whose shares a block has copied to the host
+	Rung   [CarryBlocks]atomic.Uint64 // serial<<32 + the parts whose shares a block has copied to the host, and one more at the end
 }
 
 // CarryParams are the parameters of the kernel Carry: ubc_carry_params of src/abi.h, which says what the fields mean.
@@ -283,6 +283,8 @@ type CarryParams struct {
 	DstBlocks uint32
 	Parts     uint32
 	ID        uint32
+	Tells     uint32
+	_         uint32
 }
 
 // How a message travels, in the upper 8 bits of its head.

@@ -78,6 +78,7 @@ func TestABI(t *testing.T) {
 		"offsetof(ubc_carry_params, dst_blocks)": unsafe.Offsetof(carry.DstBlocks),
 		"offsetof(ubc_carry_params, parts)":      unsafe.Offsetof(carry.Parts),
 		"offsetof(ubc_carry_params, id)":         unsafe.Offsetof(carry.ID),
+		"offsetof(ubc_carry_params, tells)":      unsafe.Offsetof(carry.Tells),
 		"UBC_CARRY_SERIAL":                       unsafe.Offsetof(page.Serial),
 		"UBC_CARRY_ANSWER":                       unsafe.Offsetof(page.Answer),
 		"UBC_CARRY_ID":                           unsafe.Offsetof(page.ID),

@@ -264,7 +264,8 @@ enum {
 	UBC_CARRY_SERIAL = 0, // u64: of the item whose kernel runs now or next; never 0. The host writes it
 	UBC_CARRY_ANSWER = 8, // u64: serial << 32 + the parts whose results are in host memory. The host writes it
 	UBC_CARRY_ID = 16,    // u32: params.id of the kernel
-	UBC_CARRY_RUNG = 64,  // u64 [CARRY_BLOCKS]: serial << 32 + the parts whose shares a block has copied to the host
+	UBC_CARRY_RUNG = 64,  // u64 [CARRY_BLOCKS]: serial << 32 + the parts whose shares a block has copied to the host, and at
+	                      // the end one more, if params.tells
 	UBC_CARRY_BLOCKS = 16,
 };
 #define UBC_CARRY_NOTHING 0xffffffffu // parts of an answer: the operation has failed, and nothing more is copied
@@ -281,6 +282,8 @@ typedef struct {
 	ubc_u32 src_blocks, dst_blocks;
 	ubc_u32 parts; // at least 1
 	ubc_u32 id;
+	ubc_u32 tells;
+	ubc_u32 unused;
 } ubc_carry_params;
 
 // How a message travels, in the upper 8 bits of its head; then its type, 8 bits, and its elements, 48 bits.

@@ -64,6 +64,11 @@ UBC_FN void ubc_do_carry(const ubc_carry_params &p) {
 				ubc_carry_part(p, i - 1, p.dst, p.out[(i - 1) & 1], p.dst_count, p.dst_blocks, true);
 		}
 	}
+	if (p.tells) {
+		ubc_sync();
+		if (UBC_THREAD == 0)
+			ubc_release64(p.page + UBC_CARRY_RUNG + 8 * UBC_BLOCK, serial << 32 | (p.parts + 1));
+	}
 }
 
 #define UBC_CARRY_KERNEL UBC_KERNEL_OF(ubc_carry_params, ubc_carry, 2, ubc_do_carry)
