@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"strings"
+	"sync"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -24,13 +25,14 @@ import (
 func devicesOnHosts(t testing.TB, hosts string, o engine.Options, do func(ctx context.Context, c *ubcoll.Comm, dev ubcoll.Device) error) []error {
 	t.Helper()
 	t.Setenv(env.CUDA.Name, "share")
+	var mu sync.Mutex
 	var missing error
 	errs := onHostsWith(t, hosts, inside.Providers.Network, o, func(c *ubcoll.Comm) error {
 		dev, err := c.GPU()
 		if err != nil {
-			if c.Rank() == 0 {
-				missing = err
-			}
+			mu.Lock()
+			missing = err
+			mu.Unlock()
 			return nil
 		}
 		return do(t.Context(), c, dev)

@@ -10,6 +10,7 @@ import (
 
 	"github.com/ubcoll/ubcoll"
 	"github.com/ubcoll/ubcoll/coll"
+	"github.com/ubcoll/ubcoll/graph"
 	"github.com/ubcoll/ubcoll/internal/conform"
 	"github.com/ubcoll/ubcoll/internal/testkit"
 	"github.com/ubcoll/ubcoll/p2p"
@@ -32,7 +33,7 @@ func KillHosts(ctx context.Context, c *ubcoll.Comm) error {
 	if err != nil {
 		return err
 	}
-	d, err := onDevice(c)
+	d, err := onDevice(ctx, c)
 	if err != nil {
 		return err
 	}
@@ -93,22 +94,40 @@ func KillHosts(ctx context.Context, c *ubcoll.Comm) error {
 // device is what collectives between hosts do with device memory.
 type device struct {
 	many, other *ubcoll.Buffer[float32]
+	stream      *ubcoll.Stream
+	graph       *graph.Graph // of all-reduces, on the stream
 }
 
 // onDevice returns nil if the rank has no device.
-func onDevice(c *ubcoll.Comm) (*device, error) {
+func onDevice(ctx context.Context, c *ubcoll.Comm) (*device, error) {
 	dev, err := c.GPU()
 	if err != nil {
 		return nil, nil
 	}
-	many, err1 := ubcoll.Alloc[float32](c, dev, 3<<20) // several parts
-	other, err2 := ubcoll.Alloc[float32](c, dev, 3<<20)
-	return &device{many, other}, errors.Join(err1, err2)
+	many, err1 := ubcoll.Alloc[float32](c, dev, 3<<19) // two parts
+	other, err2 := ubcoll.Alloc[float32](c, dev, 3<<19)
+	s, err3 := ubcoll.NewStream(dev)
+	if err := errors.Join(err1, err2, err3); err != nil {
+		return nil, err
+	}
+	d := &device{many: many, other: other, stream: s}
+	d.graph, err = graph.Capture(ctx, c.On(s), func(v *ubcoll.Comm) error { return d.queue(ctx, v) })
+	return d, err
+}
+
+// queue calls all-reduces of several sizes.
+func (d *device) queue(ctx context.Context, v *ubcoll.Comm) error {
+	for _, n := range []int{10, 1 << 20, 1000, 30_000, 1, 100_000} {
+		if err := coll.AllReduce(ctx, v, d.many.Vec().Slice(0, n), d.many.Vec().Slice(0, n), ubcoll.Max); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 func (d *device) collective(ctx context.Context, c *ubcoll.Comm, k int) error {
 	n := c.Size()
-	switch few := d.many.Vec().Slice(0, 4*n); k % 5 {
+	switch few := d.many.Vec().Slice(0, 4*n); k % 7 {
 	case 0:
 		return coll.AllReduce(ctx, c, d.many.Vec(), d.many.Vec(), ubcoll.Max)
 	case 1:
@@ -117,6 +136,16 @@ func (d *device) collective(ctx context.Context, c *ubcoll.Comm, k int) error {
 		return coll.AllGather(ctx, c, d.other.Vec().Slice(0, n*100_000), d.many.Vec().Slice(0, 100_000))
 	case 3:
 		return coll.Broadcast(ctx, c, d.other.Vec(), k%n)
+	case 4:
+		return testkit.InOrder(
+			func() error { return d.queue(ctx, c.On(d.stream)) },
+			func() error { return d.queue(ctx, c.On(d.stream)) },
+			func() error { return d.stream.Sync(ctx) })
+	case 5:
+		return testkit.InOrder(
+			func() error { return d.graph.Launch(ctx) },
+			func() error { return d.graph.Launch(ctx) },
+			func() error { return d.stream.Sync(ctx) })
 	default:
 		return coll.AllToAll(ctx, c, d.other.Vec().Slice(0, n*1000), d.many.Vec().Slice(0, n*1000))
 	}

@@ -375,7 +375,11 @@ func death(t *testing.T, kind int, pick *rand.Rand, extra ...string) {
 	dir, tmp := t.TempDir(), t.TempDir()
 	h := across(t, len(p.ranks), p.options(), append(extra, conform.DirVar+"="+dir, "TMPDIR="+tmp), bin, "kill-hosts")
 	awaitReady(t, dir, p.size(), func(int) string { return h.out.String() })
-	time.Sleep(time.Duration(pick.IntN(100_000)) * time.Microsecond)
+	most := 100 * time.Millisecond
+	if len(extra) > 0 { // what these ranks do takes longer
+		most = time.Second
+	}
+	time.Sleep(time.Duration(pick.Int64N(int64(most))))
 	victim := pick.IntN(p.size())
 	host := p.host(victim)
 	letter := string(rune('a' + host))
