@@ -17,6 +17,7 @@ import (
 	"github.com/ubcoll/ubcoll/internal/engine"
 	"github.com/ubcoll/ubcoll/internal/env"
 	"github.com/ubcoll/ubcoll/internal/inside"
+	"github.com/ubcoll/ubcoll/internal/race"
 	"github.com/ubcoll/ubcoll/internal/testkit"
 	"github.com/ubcoll/ubcoll/internal/testkit/gputest"
 )
@@ -231,6 +232,9 @@ func TestDeviceAcrossDiffer(t *testing.T) {
 
 // TestDeviceAcrossLimit: page-locked memory counts under UBCOLL_MAX_PINNED. A rank that cannot have it refuses.
 func TestDeviceAcrossLimit(t *testing.T) {
+	if race.Enabled {
+		t.Skip("memory of the heap is not page-locked, and does not count")
+	}
 	t.Setenv(env.MaxPinned.Name, "3M")
 	for _, err := range devicesOnHosts(t, "ab", engine.Options{}, func(ctx context.Context, c *ubcoll.Comm, dev ubcoll.Device) error {
 		b, err := gputest.Floats(ctx, c, dev, 1<<20, 1)
