@@ -163,6 +163,31 @@ func TestDeviceAcrossUsersStream(t *testing.T) {
 	}))
 }
 
+// TestDeviceAcrossFreed frees buffers right after operations on them have been queued: these still run.
+func TestDeviceAcrossFreed(t *testing.T) {
+	coll.SetStagedPart(t, 4096)
+	requireAll(t, devicesOnHosts(t, "aabb", engine.Options{}, func(ctx context.Context, c *ubcoll.Comm, dev ubcoll.Device) error {
+		b, err1 := gputest.Floats(ctx, c, dev, 5000, 1)
+		s, err2 := ubcoll.NewStream(dev)
+		if err := errors.Join(err1, err2); err != nil {
+			return err
+		}
+		for range 20 {
+			a, err := gputest.Floats(ctx, c, dev, 5000, 1)
+			if err != nil {
+				return err
+			}
+			if err := testkit.InOrder(
+				func() error { return coll.AllReduce(ctx, c.On(s), a.Vec(), a.Vec(), ubcoll.Sum) },
+				func() error { return coll.AllReduce(ctx, c.On(s), b.Vec(), a.Vec(), ubcoll.Sum) },
+				a.Free); err != nil {
+				return err
+			}
+		}
+		return errors.Join(s.Sync(ctx), gputest.All(ctx, c, b, 16), s.Close(), b.Free())
+	}))
+}
+
 // TestDeviceAcrossQueuedEnds ends communicators between hosts while operations are queued that wait for a rank which makes no
 // call: by Abort, by the deadline, and by that rank's end. All get the error by Sync, and can close.
 func TestDeviceAcrossQueuedEnds(t *testing.T) {
@@ -210,6 +235,9 @@ func TestDeviceAcrossQueuedEnds(t *testing.T) {
 							return err
 						}
 						defer g.Close()
+					}
+					if err := s.Close(); !captured && !errors.Is(err, ubcoll.ErrBusy) && c.Err() == nil {
+						return fmt.Errorf("close of a stream with work: %w", err)
 					}
 					err := s.Sync(ctx)
 					if !errors.Is(err, k.want) || !errors.Is(c.Err(), k.want) {

@@ -58,11 +58,9 @@ type staged struct {
 
 func runStaged(ctx context.Context, t *team.Team, w *team.Work) error {
 	k := &staged{t: t, w: w, d: divide(t, w)}
-	k.refusal = w.Hold()
-	if k.refusal == nil && ctx.Err() != nil {
+	if ctx.Err() != nil {
 		k.refusal = reason.Ended(ctx)
-	}
-	if k.refusal == nil {
+	} else {
 		k.carrier, k.refusal = t.Carry(ctx, w)
 	}
 	if k.refusal == nil {

@@ -80,9 +80,6 @@ func (c *Comm) runCarried(ctx context.Context, ws []team.Work, carriers []Carrie
 		err = c.run(ctx, &ws[done])
 	}
 	c.team.Current, c.carrier, c.inGroup = nil, nil, false
-	for i := done; i < len(ws); i++ {
-		ws[i].Release()
-	}
 	if err != nil {
 		return c.nameCall(err, done-1, len(ws))
 	}

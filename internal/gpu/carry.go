@@ -75,10 +75,8 @@ func (s *Stream) Carry(c *engine.Comm, works []team.Work, place func()) (carrier
 	kept := s.Captured()
 	for i := range works {
 		one, err := d.carryOne(s, &works[i], kept)
+		works[i].Drop() // whoever frees the memory waits for the kernel first, and so for the operation
 		if err != nil {
-			for j := range works[:i+1] {
-				works[j].Release()
-			}
 			return nil, d.failed(works[i].Kind, err)
 		}
 		if kept {
@@ -370,7 +368,6 @@ func (c *carry) captures() []captured {
 func (d *Device) keepCarried(w *team.Work, k *carrier) {
 	c := &d.carry
 	w.SendCounts, w.RecvCounts = slices.Clone(w.SendCounts), slices.Clone(w.RecvCounts)
-	w.Drop()
 	all := append(slices.Clone(c.captures()), captured{*w, *k})
 	c.kept.Store(&all)
 	if c.serving == nil {

@@ -78,7 +78,7 @@ type Comm interface {
 	// RunPart runs w, which is a part of the operation w.Of, for Path.Drive. first says that none has run yet: an error then
 	// leaves the communicator usable, and later breaks it.
 	RunPart(ctx context.Context, w *Work, first bool) error
-	// Carry begins to carry w's data between this rank's device and the host, for a call that waits for w.
+	// Carry begins to carry w's data between this rank's device and the host, and holds w's memory for a call that waits for it.
 	Carry(ctx context.Context, w *Work) (Carrier, error)
 }
 

@@ -95,11 +95,10 @@ type Operation interface {
 	Run(ctx context.Context) error
 }
 
-// Hold keeps the memory of the buffers, as far as its allocation is known, from being freed while the operation runs. The
-// second time it does nothing.
+// Hold keeps the memory of the buffers, as far as its allocation is known, from being freed while the operation runs.
 func (w *Work) Hold() error {
 	for i, v := range [2]*Vec{&w.Src, &w.Dst} {
-		if v.Alloc == nil || w.held[i] != nil || i == 1 && v.Alloc == w.held[0] {
+		if v.Alloc == nil || i == 1 && v.Alloc == w.held[0] {
 			continue
 		}
 		if !v.Alloc.Hold() {
@@ -125,7 +124,7 @@ func (w *Work) Release() {
 	}
 }
 
-// Drop is Release of a work that is to run later.
+// Drop is Release before the work runs.
 func (w *Work) Drop() {
 	w.Release()
 	w.held = [2]*mem.Allocation{}
