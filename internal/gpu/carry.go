@@ -34,6 +34,7 @@ type carry struct {
 	taken  []*locked          // all that it ever was
 	serial uint64             // of the kernel that rings next; the turn guards it
 
+	told    atomic.Bool                // the last blocking operation's kernel has told that it is done, and perhaps not ended
 	kept    atomic.Pointer[[]captured] // in users' captures; their kernels have the index, plus 1, as id
 	serving chan struct{}              // closed at the end of the goroutine that waits for those; nil: there is none
 }
@@ -100,6 +101,7 @@ func (d *Device) Carry(ctx context.Context, w *team.Work) (team.Carrier, error) 
 		return nil, err
 	}
 	d.carry.tells = 1
+	d.carry.told.Store(false)
 	k, err := d.carryOne(d.own, w, false)
 	d.carry.tells = 0
 	if err != nil { // nothing was queued, and the peers learn of it on the host
@@ -343,6 +345,7 @@ func (k *carrier) Wait() error {
 			return err
 		}
 	}
+	k.d.carry.told.Store(true)
 	return nil
 }
 

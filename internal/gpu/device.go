@@ -262,7 +262,7 @@ func (d *Device) Allocations() (all []*mem.Allocation) {
 // Busy implements Accelerator.
 func (d *Device) Busy() bool {
 	s := d.last.Load()
-	if s == nil {
+	if s == nil || s == d.own && d.carry.told.Load() {
 		return false
 	}
 	done, err := s.Done()
