@@ -327,3 +327,18 @@ func TestDeviceAcrossFails(t *testing.T) {
 		}
 	}
 }
+
+// TestDeviceAcrossNone queues on a stream of a device that the communicator does not use: the call says why.
+func TestDeviceAcrossNone(t *testing.T) {
+	s, err := ubcoll.NewStream(ubcoll.CUDA(0))
+	if err != nil {
+		testkit.Missing(t, "cuda", err)
+		return
+	}
+	requireAll(t, onHosts(t, "ab", func(c *ubcoll.Comm) error {
+		x := []int32{1}
+		err := coll.AllReduce(t.Context(), c.On(s), ubcoll.Of(x), ubcoll.Of(x), ubcoll.Sum)
+		return testkit.WantsOf(c.Rank(), "all_reduce", err, ubcoll.ErrNotSupported)
+	}))
+	require.NoError(t, s.Close())
+}

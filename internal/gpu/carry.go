@@ -66,13 +66,12 @@ type carrier struct {
 
 // Carry implements engine.DeviceStream.
 func (s *Stream) Carry(c *engine.Comm, works []team.Work, place func()) (carriers []engine.Carrier, err error) {
-	d := DeviceOf(c)
-	k := &d.carry
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	if err := launchable(c, s.s); err != nil {
+	if err := launchable(c, s.s); err != nil { // perhaps there is no device
 		return nil, err
 	}
+	d := DeviceOf(c)
+	d.carry.mu.Lock()
+	defer d.carry.mu.Unlock()
 	kept := s.Captured()
 	for i := range works {
 		one, err := d.carryOne(s, &works[i], kept)
