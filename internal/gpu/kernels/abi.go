@@ -287,6 +287,31 @@ type CarryParams struct {
 	_         uint32
 }
 
+// CopierBlocks is how many blocks a kernel Copier has at most, CopierRing how many copies may be told and not done, and
+// CopierEnded what a block has done that has done the last one.
+const (
+	CopierBlocks = 16
+	CopierRing   = 120
+	CopierEnded  = 1<<32 - 1
+)
+
+// CopierPage is where kernels Copier meet the host: UBC_COPIER_SERIAL and so on in src/abi.h, zeroed, in page-locked host
+// memory.
+type CopierPage struct {
+	Serial atomic.Uint64 // of the run that begins next
+	Told   atomic.Uint64 // serial<<32 + how many copies that run has been told
+	_      [48]byte
+	Done   [CopierBlocks]atomic.Uint64 // serial<<32 + 1 + how many copies a block has done, or CopierEnded
+	_      [64]byte
+	Copies [CopierRing]CopyTold
+}
+
+// CopyTold is a copy that a kernel Copier is told: ubc_copy_told of src/abi.h.
+type CopyTold struct{ To, From, Bytes, Last uint64 }
+
+// CopierParams are the parameters of the kernel Copier: ubc_copier_params of src/abi.h.
+type CopierParams struct{ Status, Page uint64 }
+
 // How a message travels, in the upper 8 bits of its head.
 const (
 	ByPackets = 1 // up to EagerBytes

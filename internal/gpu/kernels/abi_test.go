@@ -23,6 +23,9 @@ func TestABI(t *testing.T) {
 	var c ChannelParams
 	var carry CarryParams
 	var page CarryPage
+	var copier CopierParams
+	var copies CopierPage
+	var told CopyTold
 	var x Step
 	var v VectorParams
 	var m MailParams
@@ -79,6 +82,19 @@ func TestABI(t *testing.T) {
 		"offsetof(ubc_carry_params, parts)":      unsafe.Offsetof(carry.Parts),
 		"offsetof(ubc_carry_params, id)":         unsafe.Offsetof(carry.ID),
 		"offsetof(ubc_carry_params, tells)":      unsafe.Offsetof(carry.Tells),
+		"sizeof(ubc_copier_params)":              unsafe.Sizeof(copier),
+		"sizeof(ubc_copy_told)":                  unsafe.Sizeof(told),
+		"offsetof(ubc_copier_params, page)":      unsafe.Offsetof(copier.Page),
+		"offsetof(ubc_copy_told, from)":          unsafe.Offsetof(told.From),
+		"offsetof(ubc_copy_told, bytes)":         unsafe.Offsetof(told.Bytes),
+		"offsetof(ubc_copy_told, last)":          unsafe.Offsetof(told.Last),
+		"UBC_COPIER_SERIAL":                      unsafe.Offsetof(copies.Serial),
+		"UBC_COPIER_TOLD":                        unsafe.Offsetof(copies.Told),
+		"UBC_COPIER_DONE":                        unsafe.Offsetof(copies.Done),
+		"UBC_COPIER_COPIES":                      unsafe.Offsetof(copies.Copies),
+		"UBC_COPIER_BLOCKS":                      CopierBlocks,
+		"UBC_COPIER_RING":                        CopierRing,
+		"UBC_COPIER_ENDED":                       CopierEnded,
 		"UBC_CARRY_SERIAL":                       unsafe.Offsetof(page.Serial),
 		"UBC_CARRY_ANSWER":                       unsafe.Offsetof(page.Answer),
 		"UBC_CARRY_ID":                           unsafe.Offsetof(page.ID),

@@ -190,6 +190,8 @@ static bool check(device *d, const emulated_kernel *k, const std::vector<char> &
 	memcpy(&m, params.data(), sizeof m);
 	ubc_carry_params carry;
 	memcpy(&carry, params.data(), sizeof carry);
+	ubc_copier_params copier;
+	memcpy(&copier, params.data(), sizeof copier);
 	bool many = wide(k->name);
 	std::string name = many ? std::string("ubc_") + (k->name + 9) : k->name;
 	std::lock_guard<std::mutex> locked(lock);
@@ -217,6 +219,8 @@ static bool check(device *d, const emulated_kernel *k, const std::vector<char> &
 			good("the destination of", carry.id, carry.dst_count ? carry.dst : 0) && good("the page of", carry.id, carry.page) &&
 			good("the status of", carry.id, carry.status);
 	}
+	if (name == "ubc_copier")
+		return good("the page of copier", 0, copier.page) && good("the status of copier", 0, copier.status);
 	if (name == "ubc_messages") {
 		for (unsigned i = 0; i < m.lanes && i < UBC_MAX_LANES; i++)
 			if (!good("the area of rank", m.lane[i].peer, m.lane[i].area) ||

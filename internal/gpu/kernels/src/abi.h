@@ -286,6 +286,30 @@ typedef struct {
 	ubc_u32 unused;
 } ubc_carry_params;
 
+// The page on which a kernel that copies what the host tells it meets the host. The host counts the runs of the kernels that
+// have the page; they run one after the other.
+enum {
+	UBC_COPIER_SERIAL = 0,  // u64: of the run that begins next. The host writes it, before it tells a run its last copy
+	UBC_COPIER_TOLD = 8,    // u64: serial << 32 + how many copies it has told that run
+	UBC_COPIER_DONE = 64,   // u64 [COPIER_BLOCKS]: serial << 32 + 1 + how many copies a block has done its share of; COPIER_ENDED
+	                        // once it has done the last one: the page is not used any more
+	UBC_COPIER_BLOCKS = 16,
+	UBC_COPIER_COPIES = 256, // ubc_copy_told [COPIER_RING]
+	UBC_COPIER_RING = 120,   // copies that are told and not done, at most
+};
+#define UBC_COPIER_ENDED 0xffffffffu
+
+typedef struct {
+	ubc_u64 to, from, bytes;
+	ubc_u64 last; // not 0: the kernel ends with it
+} ubc_copy_told;
+
+// The parameters of such a kernel, of up to COPIER_BLOCKS blocks.
+typedef struct {
+	ubc_u64 status; // ubc_status
+	ubc_u64 page;
+} ubc_copier_params;
+
 // How a message travels, in the upper 8 bits of its head; then its type, 8 bits, and its elements, 48 bits.
 enum {
 	UBC_BY_PACKETS = 1, // up to EAGER_BYTES

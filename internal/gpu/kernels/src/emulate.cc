@@ -2,6 +2,7 @@
 #include "broadcast.h"
 #include "carry.h"
 #include "channel.h"
+#include "copier.h"
 #include "group.h"
 #include "messages.h"
 #include "move.h"
@@ -18,6 +19,7 @@ UBC_MOVE_LINES_KERNEL
 UBC_BROADCAST_KERNELS
 UBC_MOVE_V_KERNELS
 UBC_CARRY_KERNEL
+UBC_COPIER_KERNEL
 UBC_CHANNEL_KERNELS
 UBC_MESSAGES_KERNELS
 #define UBC_RANKS(T) UBC_REDUCE_KERNELS(T, 2) UBC_REDUCE_KERNELS(T, 4) UBC_REDUCE_KERNELS(T, 8)
@@ -51,8 +53,9 @@ const ubc_entry ubc_emulated[] = {
 	{"ubc_move_lines", ubc_move_lines},
 	{"ubc_barrier", ubc_barrier},
 	{"ubc_broadcast", ubc_broadcast},
-	{"ubc_move_v", (void (*)(const ubc_params *))ubc_move_v}, // this and the next three have other parameters
+	{"ubc_move_v", (void (*)(const ubc_params *))ubc_move_v}, // this and the next four have other parameters
 	{"ubc_carry", (void (*)(const ubc_params *))ubc_carry},
+	{"ubc_copier", (void (*)(const ubc_params *))ubc_copier},
 	{"ubc_channel", (void (*)(const ubc_params *))ubc_channel},
 	{"ubc_messages", (void (*)(const ubc_params *))ubc_messages},
 	{"ubc_nvls_move", ubc_nvls_move},
