@@ -96,8 +96,11 @@ var (
 
 func (g *Graph) nothing() bool { return g == nil || g.view.Comm == nil }
 
-// onDevice reports whether any call is on a device.
+// onDevice reports whether the graph is one of the device.
 func (g *Graph) onDevice() bool {
+	if g.view.Comm.SpansHosts() { // a launch queues the calls anew
+		return false
+	}
 	for i := range g.works {
 		if g.works[i].Kernel.Name != "" || g.works[i].Kind == team.KindMessages {
 			return true

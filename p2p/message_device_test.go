@@ -66,7 +66,7 @@ func pattern(n int, seed ...uint64) []byte {
 
 // sizes are those around which the transport changes.
 var sizes = []int{0, 1, 7, 8, 100, 1 << 10, 4095, 4097, kernels.EagerBytes - 1, kernels.EagerBytes, kernels.EagerBytes + 1,
-	100003, 1<<20 + 5}
+	8 << 10, 8<<10 + 1, 16<<10 + 1, 32 << 10, 32<<10 + 1, 100003, 256 << 10, 256<<10 + 1, 1<<20 + 5}
 
 // TestMessagesOnDevices sends every size around a ring of ranks, from and to unaligned addresses.
 func TestMessagesOnDevices(t *testing.T) {
@@ -77,46 +77,50 @@ func TestMessagesOnDevices(t *testing.T) {
 	for _, n := range ranks {
 		for _, policy := range testkit.Sample(2, []register.Policy{register.Auto, register.Off}) {
 			t.Run(fmt.Sprintf("%d ranks/%v", n, policy), func(t *testing.T) {
-				gputest.Run(t, n, ubcoll.Options{Register: policy}, func(ctx context.Context, c *ubcoll.Comm, dev ubcoll.Device) error {
-					s, err := ubcoll.NewStream(dev)
-					if err != nil {
-						return err
-					}
-					to, from := (c.Rank()+1)%n, (c.Rank()+n-1)%n
-					for i, size := range sizes {
-						for _, odd := range []int{0, 3, 4} {
-							src, err1 := newCell(ctx, c, dev, size, odd, pattern(size, uint64(c.Rank()), uint64(i)))
-							dst, err2 := newCell(ctx, c, dev, size, odd%4, nil)
-							if err := errors.Join(err1, err2); err != nil {
-								return err
-							}
-							var got int
-							if odd == 0 {
-								got, err = p2p.SendRecv(ctx, c, from, dst.vec, to, src.vec)
-							} else {
-								got, err = p2p.SendRecv(ctx, c.On(s), from, dst.vec, to, src.vec)
-								if err == nil {
-									err = s.Sync(ctx)
-								}
-							}
-							if err == nil && got != size {
-								err = fmt.Errorf("received %d", got)
-							}
-							if err != nil {
-								return fmt.Errorf("rank %d, %d bytes at %d: %w", c.Rank(), size, odd, err)
-							}
-							err = errors.Join(src.is(ctx, odd, pattern(size, uint64(c.Rank()), uint64(i))),
-								dst.is(ctx, odd%4, pattern(size, uint64(from), uint64(i))), src.all.Free(), dst.all.Free())
-							if err != nil {
-								return fmt.Errorf("rank %d, %d bytes at %d: %w", c.Rank(), size, odd, err)
-							}
-						}
-					}
-					return errors.Join(s.Close(), coll.Barrier(ctx, c))
-				})
+				gputest.Run(t, n, ubcoll.Options{Register: policy}, messagesAround)
 			})
 		}
 	}
+}
+
+// messagesAround sends every size around a ring of ranks.
+func messagesAround(ctx context.Context, c *ubcoll.Comm, dev ubcoll.Device) error {
+	n := c.Size()
+	s, err := ubcoll.NewStream(dev)
+	if err != nil {
+		return err
+	}
+	to, from := (c.Rank()+1)%n, (c.Rank()+n-1)%n
+	for i, size := range sizes {
+		for _, odd := range []int{0, 3, 4} {
+			src, err1 := newCell(ctx, c, dev, size, odd, pattern(size, uint64(c.Rank()), uint64(i)))
+			dst, err2 := newCell(ctx, c, dev, size, odd%4, nil)
+			if err := errors.Join(err1, err2); err != nil {
+				return err
+			}
+			var got int
+			if odd == 0 {
+				got, err = p2p.SendRecv(ctx, c, from, dst.vec, to, src.vec)
+			} else {
+				got, err = p2p.SendRecv(ctx, c.On(s), from, dst.vec, to, src.vec)
+				if err == nil {
+					err = s.Sync(ctx)
+				}
+			}
+			if err == nil && got != size {
+				err = fmt.Errorf("received %d", got)
+			}
+			if err != nil {
+				return fmt.Errorf("rank %d, %d bytes at %d: %w", c.Rank(), size, odd, err)
+			}
+			err = errors.Join(src.is(ctx, odd, pattern(size, uint64(c.Rank()), uint64(i))),
+				dst.is(ctx, odd%4, pattern(size, uint64(from), uint64(i))), src.all.Free(), dst.all.Free())
+			if err != nil {
+				return fmt.Errorf("rank %d, %d bytes at %d: %w", c.Rank(), size, odd, err)
+			}
+		}
+	}
+	return errors.Join(s.Close(), coll.Barrier(ctx, c))
 }
 
 // TestMessagesDirect sends until messages go straight to the receiver's buffer, which the sender must import first. The

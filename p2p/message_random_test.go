@@ -205,28 +205,33 @@ func TestMessagesRandom(t *testing.T) {
 	}
 	for _, n := range ranks {
 		t.Run(fmt.Sprint(n, " ranks"), func(t *testing.T) {
-			gputest.Run(t, n, ubcoll.Options{}, func(ctx context.Context, c *ubcoll.Comm, dev ubcoll.Device) error {
-				m := &mailbag{}
-				var err error
-				for i := range m.old {
-					if m.old[i], err = ubcoll.Alloc[byte](c, dev, 4*n*slot); err != nil {
-						return err
-					}
-					if m.s[i], err = ubcoll.NewStream(dev); err != nil {
-						return err
-					}
-				}
-				all := rand.New(rand.NewPCG(seed, uint64(n)))
-				mine := rand.New(rand.NewPCG(seed, uint64(100*n+c.Rank())))
-				for round := range rounds / (n + 1) {
-					letters := newLetters(all, n)
-					if err := m.round(ctx, c, dev, letters, mine); err != nil {
-						return fmt.Errorf("rank %d, round %d of %+v: %w", c.Rank(), round, letters, err)
-					}
-				}
-				return errors.Join(m.s[0].Close(), m.s[1].Close(), m.old[0].Free(), m.old[1].Free())
-			})
+			gputest.Run(t, n, ubcoll.Options{}, randomMessages(seed, rounds/(n+1)))
 		})
+	}
+}
+
+// randomMessages returns what a rank does in so many programs.
+func randomMessages(seed uint64, rounds int) func(ctx context.Context, c *ubcoll.Comm, dev ubcoll.Device) error {
+	return func(ctx context.Context, c *ubcoll.Comm, dev ubcoll.Device) error {
+		m, n := &mailbag{}, c.Size()
+		var err error
+		for i := range m.old {
+			if m.old[i], err = ubcoll.Alloc[byte](c, dev, 4*n*slot); err != nil {
+				return err
+			}
+			if m.s[i], err = ubcoll.NewStream(dev); err != nil {
+				return err
+			}
+		}
+		all := rand.New(rand.NewPCG(seed, uint64(n)))
+		mine := rand.New(rand.NewPCG(seed, uint64(100*n+c.Rank())))
+		for round := range rounds {
+			letters := newLetters(all, n)
+			if err := m.round(ctx, c, dev, letters, mine); err != nil {
+				return fmt.Errorf("rank %d, round %d of %+v: %w", c.Rank(), round, letters, err)
+			}
+		}
+		return errors.Join(m.s[0].Close(), m.s[1].Close(), m.old[0].Free(), m.old[1].Free())
 	}
 }
 

@@ -64,6 +64,7 @@ type queued struct {
 	// carriers are of works on a stream of a device.
 	carriers []Carrier
 	do       func(context.Context) error // runs instead of works, independently of the communicator's order
+	proxied  bool                        // do is what a kernel on the stream waits for
 }
 
 // NewStream makes a stream on host memory.
@@ -109,7 +110,34 @@ func (s *Stream) enqueue(c *Comm, ctx context.Context, works []team.Work, group 
 }
 
 // carry is enqueue on a stream of a device, of a communicator on several hosts.
-func (s *Stream) carry(c *Comm, ctx context.Context, works []team.Work, group bool, after func()) error {
+func (s *Stream) carry(c *Comm, ctx context.Context, works []team.Work, group bool, after func()) (err error) {
+	for n := 0; len(works) > 0; works = works[n:] {
+		n = 1
+		if o := works[0].Other; o != nil { // also after a failure: the other ranks have queued theirs
+			err = errors.Join(err, o.Run(ctx))
+			continue
+		}
+		for n < len(works) && works[n].Other == nil {
+			n++
+		}
+		if n == len(works) {
+			return errors.Join(err, s.carrySome(c, ctx, works, group, after))
+		}
+		err = errors.Join(err, s.carrySome(c, ctx, works[:n], group, nil))
+	}
+	if after != nil {
+		s.mu.Lock()
+		s.add(queued{c: c, ctx: ctx, do: func(context.Context) error {
+			after()
+			return nil
+		}})
+		s.mu.Unlock()
+	}
+	return err
+}
+
+// carrySome is carry for collectives alone.
+func (s *Stream) carrySome(c *Comm, ctx context.Context, works []team.Work, group bool, after func()) error {
 	s.placing.Lock()
 	defer s.placing.Unlock()
 	works = slices.Clone(works) // a graph's are launched again
@@ -152,6 +180,19 @@ func (s *Stream) Do(ctx context.Context, c *Comm, do func(context.Context) error
 	return nil
 }
 
+// Proxy queues do on a stream of a device, for the kernel that queue queues there: both are in the same order.
+func (s *Stream) Proxy(ctx context.Context, c *Comm, queue func() error, do func(context.Context) error) error {
+	s.placing.Lock()
+	defer s.placing.Unlock()
+	if err := queue(); err != nil {
+		return err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.add(queued{c: c, ctx: ctx, do: do, proxied: true})
+	return nil
+}
+
 // Device is the device on which the stream's operations run.
 func (s *Stream) Device() hw.Device { return s.dev }
 
@@ -183,7 +224,7 @@ func (s *Stream) drain() {
 		q := s.queue[0]
 		s.queue = s.queue[1:]
 		s.mu.Unlock()
-		told := q.carriers != nil && q.c.Broken() != nil // Sync of such a stream says that
+		told := (q.carriers != nil || q.proxied) && q.c.Broken() != nil // Sync of such a stream says that
 		err := q.run()
 		s.mu.Lock()
 		if err != nil && !told {

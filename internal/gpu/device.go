@@ -209,7 +209,7 @@ func (d *Device) Meet(ctx context.Context, cards []engine.DeviceCard) string {
 		}
 		at, err := c.DevicePeer(r).Import(ctx, k.Extent, k.Offset, d.Layout.Bytes())
 		if err != nil {
-			return fmt.Sprintf("rank %d could not import the area of rank %d: %v", c.Rank(), d.name(r), err)
+			return fmt.Sprintf("rank %d could not import the area of rank %d: %v", c.Rank(), d.Name(r), err)
 		}
 		d.Areas[d.Distance(r)], d.Tables[d.Distance(r)] = uint64(at), uint64(c.DevicePeer(r).Row())
 	}

@@ -82,7 +82,7 @@ func (d *Device) take() error {
 // caller holds mu.
 func (d *Device) statusError(code uint32) (e *fault.Error, fatal bool) {
 	s := d.status
-	peer := d.name(s.About(d.c.Team().Size()))
+	peer := d.Name(s.About(d.c.Team().Size()))
 	k := team.OpKind(s.Mine >> 59)
 	about := func(step string, err error) *fault.Error { return d.error(k, uint64(s.Epoch), step, peer, err) }
 	switch code {
@@ -108,13 +108,13 @@ func (d *Device) statusError(code uint32) (e *fault.Error, fatal bool) {
 	case kernels.Counts:
 		expected, from, sent := s.CountsOf()
 		return about("agree", fmt.Errorf("rank %d expects %d elements from rank %d, which sends %d: %w", peer, expected,
-			d.name(from), sent, fault.ErrMismatch)), false
+			d.Name(from), sent, fault.ErrMismatch)), false
 	}
 	return about(s.Broke(code, peer, time.Duration(d.c.Team().Timeout.Load()), "")), true
 }
 
-// name returns the communicator's name for a rank of the team. -1 means no rank, and stays -1.
-func (d *Device) name(rank int) int {
+// Name returns the communicator's name for a rank of the team. -1 means no rank, and stays -1.
+func (d *Device) Name(rank int) int {
 	if rank < 0 || rank >= d.c.Team().Size() {
 		return rank
 	}

@@ -168,7 +168,7 @@ func (m *messages) anyBusy() int {
 func (m *messages) Stuck() int {
 	for i := range m.lanes {
 		r := i / 2
-		if r != m.c.Rank() && m.c.Team().Peers[r].Closed() && m.busy(i) {
+		if r != m.c.Team().Rank() && m.c.Team().Peers[r].Closed() && m.busy(i) {
 			return r
 		}
 	}
@@ -182,10 +182,16 @@ func (m *messages) shut(broken bool) error {
 	if err := m.lock(all); err != nil {
 		return err
 	}
+	if m.far != nil && !broken {
+		if err := m.far.shut(); err != nil {
+			m.unlock(all)
+			return err
+		}
+	}
 	if i := m.anyBusy(); i >= 0 && !broken {
 		m.unlock(all)
 		return fmt.Errorf("a message of device memory, from or to rank %d, is on its way (its call, Request.Wait "+
-			"or Stream.Sync ends it): %w", i/2, fault.ErrBusy)
+			"or Stream.Sync ends it): %w", m.d.Name(i/2), fault.ErrBusy)
 	}
 	return nil
 }

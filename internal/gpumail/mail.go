@@ -7,6 +7,7 @@ import (
 
 	"github.com/ubcoll/ubcoll/internal/engine"
 	"github.com/ubcoll/ubcoll/internal/gpu"
+	"github.com/ubcoll/ubcoll/internal/hosts"
 	"github.com/ubcoll/ubcoll/internal/mail"
 )
 
@@ -15,15 +16,22 @@ type Mail struct {
 	c    *engine.Comm
 	on   *messages // on this rank's device; nil if there was never one; see device
 	shut bool      // the lanes are locked
+
+	between *mail.Mail // to and from other hosts; nil if there are none
 }
 
 var _ gpu.ClientMaker = (*Mail)(nil)
 
 // New makes the messages of device memory of c.
-func New(c *engine.Comm, _ engine.Attachment) engine.Attachment { return &Mail{c: c} }
+func New(c *engine.Comm, _ engine.Attachment) engine.Attachment {
+	m := &Mail{c: c}
+	if c.SpansHosts() {
+		m.between = mail.NewBouncing(c)
+	}
+	return m
+}
 
-// Of returns the messages of device memory of c. If c has none, they say why: c has no ranks, or they are on several
-// hosts.
+// Of returns the messages of device memory of c. If c has none, they say why: c has no ranks.
 func Of(c *engine.Comm) *Mail {
 	if m, ok := engine.Attached[*Mail](c); ok {
 		return m
@@ -33,10 +41,16 @@ func Of(c *engine.Comm) *Mail {
 
 // OnDevice implements gpu.ClientMaker.
 func (m *Mail) OnDevice(d *gpu.Device) gpu.Client {
-	m.on = newMessages(m.c.Size(), d)
+	m.on = newMessages(m.c.Team().Size(), d)
 	m.on.c, m.on.host, m.on.eager = m.c, mail.Of(m.c), m.c.Team().Tuning().Messages.EagerDevice
+	if m.between != nil {
+		m.on.far = newFar(m.on, m.between)
+	}
 	return m.on
 }
+
+// Span implements engine.Spanner.
+func (m *Mail) Span(c hosts.PairsConfig) error { return m.between.Span(c) }
 
 // device returns what the communicator has on its device, or nil without one.
 func (m *Mail) device() *messages {
@@ -61,12 +75,21 @@ func (m *Mail) Abort() {}
 // Shut implements engine.Attachment: it locks all lanes.
 func (m *Mail) Shut(broken bool) error {
 	on := m.device()
-	if on == nil {
-		return nil
+	if on != nil {
+		if err := on.shut(broken); err != nil {
+			return err
+		}
 	}
-	err := on.shut(broken)
-	m.shut = err == nil
-	return err
+	if m.between != nil {
+		if err := m.between.Shut(broken); err != nil {
+			if on != nil {
+				on.reopen(false)
+			}
+			return err
+		}
+	}
+	m.shut = true
+	return nil
 }
 
 // Reopen implements engine.Attachment.
@@ -75,19 +98,23 @@ func (m *Mail) Reopen() {
 	if on := m.device(); on != nil {
 		on.reopen(false)
 	}
+	if m.between != nil {
+		m.between.Reopen()
+	}
 }
 
 // Close implements engine.Attachment.
 func (m *Mail) Close() error {
-	on := m.device()
-	if on == nil {
-		return nil
-	}
 	if !m.shut { // the communicator was never opened
 		if err := m.Shut(true); err != nil {
 			return err
 		}
 	}
-	on.reopen(true)
+	if on := m.device(); on != nil {
+		on.reopen(true)
+	}
+	if m.between != nil {
+		return m.between.Close()
+	}
 	return nil
 }

@@ -64,8 +64,6 @@ func (m *Mail) unfit(s *engine.Stream, v *team.Vec) error {
 		on = s.Device()
 	}
 	switch dev := v.Dev; {
-	case m.c.SpansHosts():
-		return m.c.BetweenHosts(fmt.Sprintf("memory or a stream on %v", on))
 	case none != nil:
 		return fmt.Errorf("memory or a stream on %v: %w", on, none)
 	case dev.IsHost() && v.Bytes() > 0 && s != nil:
@@ -94,6 +92,39 @@ func (m *messages) prepare(ms []Message, graph bool) (held int, err error) {
 	return len(ms), nil
 }
 
+// prepareFar is prepare for messages to and from other hosts, which need no registration.
+func (m *messages) prepareFar(ms []Message, graph bool) (held int, err error) {
+	for i := range ms {
+		v := &ms[i].Vec
+		if graph {
+			if err := m.d.Keep(v); err != nil {
+				return i, err
+			}
+		}
+		if v.Alloc != nil && !v.Alloc.Hold() {
+			return i, fmt.Errorf("the buffer at %p has been freed: %w", v.Ptr, fault.ErrStale)
+		}
+	}
+	return len(ms), nil
+}
+
+// split divides messages into those with ranks of this host, which it numbers as the team does, and the others.
+func (m *messages) split(ms []Message) (near, away []Message) {
+	if m.far == nil {
+		return ms, nil
+	}
+	for i := range ms {
+		msg := ms[i]
+		if r := m.c.Team().Index(msg.Peer); r >= 0 {
+			msg.Peer = r
+			near = append(near, msg)
+		} else {
+			away = append(away, msg)
+		}
+	}
+	return near, away
+}
+
 // unprepare undoes prepare.
 func unprepare(ms []Message, held int) {
 	for i := range ms[:held] {
@@ -116,7 +147,7 @@ func (m *messages) acquire(msg *Message, graph bool) error {
 		return nil
 	case !msg.Recv:
 		return nil
-	case msg.Peer == m.c.Rank():
+	case msg.Peer == m.c.Team().Rank():
 		msg.word = kernels.Word(0, int(uintptr(msg.Vec.Ptr)))
 		return nil
 	}
@@ -207,8 +238,12 @@ func (m *Message) half(form int) kernels.Message {
 
 // notes describes messages that are started together; those of a graph have no numbers.
 func (m *messages) notes(ms []Message) (ns []team.MessageNote) {
-	for i := range ms {
-		ns = append(ns, m.noteOf(&ms[i], ms))
+	near, away := m.split(ms)
+	for i := range near {
+		ns = append(ns, m.noteOf(&near[i], near))
+	}
+	for i := range away {
+		ns = append(ns, m.far.noteOf(&away[i].Call, 0))
 	}
 	return ns
 }

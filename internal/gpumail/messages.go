@@ -38,6 +38,7 @@ type messages struct {
 	holds    []hold
 
 	branches gpu.Branches
+	far      *far // messages with ranks of other hosts; nil: there are none
 
 	using sync.RWMutex // held for reading while an event is queried, for writing to close them
 	gone  bool
@@ -105,6 +106,9 @@ func (m *messages) Close() error {
 	}
 	for _, k := range marks { // includes marks that others hold; free ones have been reached already
 		k.event.Sync() // no error check: a device that failed has reported it
+	}
+	if m.far != nil {
+		errs = append(errs, m.far.close())
 	}
 	errs = append(errs, m.release(true))
 	m.using.Lock()

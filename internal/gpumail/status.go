@@ -28,7 +28,7 @@ func (m *messages) status(line int) *kernels.Status {
 // statusError returns what kernels report in a line of the status page, and whether that breaks the communicator. The caller
 // has locked the status page.
 func (m *messages) statusError(op string, s *kernels.Status) (e *fault.Error, fatal bool) {
-	peer := s.About(m.ranks())
+	peer := m.d.Name(s.About(m.ranks()))
 	code := s.Error.Load()
 	if op == "" {
 		if op = "send"; s.Detail == 1 && code == kernels.Mismatch {

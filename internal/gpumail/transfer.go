@@ -21,6 +21,8 @@ type Transfer struct {
 	op    string
 	line  int // in the status page
 	after *mark
+	none  bool    // there is none with ranks of this host
+	far   *farRun // those with ranks of other hosts; or nil
 	done  bool
 	err   error
 }
@@ -40,7 +42,13 @@ func (m *messages) start(ctx context.Context, s *engine.Stream, op string, ms []
 	if err := m.lostPeer(op); err != nil {
 		return nil, m.host.Fail(op, -1, err)
 	}
-	t, err := m.begin(ctx, gpu.StreamOf(s), op, ms, wait)
+	var t *Transfer
+	var err error
+	if near, away := m.split(ms); len(away) > 0 {
+		t, err = m.far.start(ctx, s, op, near, away, wait)
+	} else {
+		t, err = m.begin(ctx, gpu.StreamOf(s), op, near, wait)
+	}
 	var e *fault.Error
 	if err != nil && !errors.As(err, &e) {
 		return nil, m.error(op, "", err)
@@ -54,7 +62,7 @@ func (m *messages) lostPeer(op string) error {
 	return m.host.Gated(op, -1, func() *fault.Error {
 		t := m.c.Team()
 		for r := range t.Peers {
-			if v := t.Peers[r].Lost(); v != 0 && r != m.c.Rank() {
+			if v := t.Peers[r].Lost(); v != 0 && r != t.Rank() {
 				return t.LostError(&w, r, v)
 			}
 		}
@@ -132,6 +140,13 @@ func (t *Transfer) Test() (bool, error) {
 	if t.done {
 		return true, t.err
 	}
+	if t.far != nil {
+		select {
+		case <-t.far.ended:
+		default:
+			return false, nil
+		}
+	}
 	done, err := t.m.reached(t.after)
 	if !done && err == nil {
 		return false, nil
@@ -145,6 +160,7 @@ func (t *Transfer) Wait(ctx context.Context) error {
 		return t.err
 	}
 	c := t.m.c
+	t.waitFar(ctx)
 	var since time.Time // when the communicator was first seen broken
 	err := gpu.Await(func() (bool, error) { return t.m.reached(t.after) }, func(time.Duration) error {
 		if ctx.Err() != nil {
@@ -162,12 +178,33 @@ func (t *Transfer) Wait(ctx context.Context) error {
 	return t.finish(err)
 }
 
+// waitFar waits for the messages with ranks of other hosts.
+func (t *Transfer) waitFar(ctx context.Context) {
+	r := t.far
+	switch {
+	case r == nil:
+	case r.ended == nil:
+		r.err = r.run(ctx)
+	default:
+		select {
+		case <-r.ended:
+		case <-ctx.Done():
+			t.m.c.FailOpen(t.m.error(t.op, "wait", reason.Ended(ctx)))
+			<-r.ended
+		}
+	}
+}
+
 // finish collects the kernels' report; err is the driver's error.
 func (t *Transfer) finish(err error) error {
 	m := t.m
 	c := m.c
 	m.putBack(t.after)
 	t.done, t.after = true, nil
+	if t.none && err == nil {
+		t.err = t.far.err
+		return t.err
+	}
 	if err != nil {
 		t.err = c.FailOpen(m.error(t.op, "device", err))
 		return t.err // the line is not given back: something may still write it
@@ -191,6 +228,9 @@ func (t *Transfer) finish(err error) error {
 	}
 	if fatal {
 		c.FailOpen(e)
+	}
+	if t.far != nil && e == nil {
+		t.err = t.far.err
 	}
 	switch b := c.Broken(); {
 	case b != nil && (fatal || !open):

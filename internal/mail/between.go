@@ -14,10 +14,11 @@ import (
 // between is a communicator's messages with ranks of other hosts. What two ranks need for theirs is made when one of them
 // first calls for the other: a pair of the network, and a Box on each side that calls.
 type between struct {
-	eager int                   // see eagerTo
-	local []int32               // by rank: its rank in the team, or -1
-	boxes []atomic.Pointer[Box] // by rank; nil: none yet
-	pairs *hosts.Pairs          // nil before Span
+	eager   int                   // see eagerTo
+	local   []int32               // by rank: its rank in the team, or -1
+	boxes   []atomic.Pointer[Box] // by rank; nil: none yet
+	pairs   *hosts.Pairs          // nil before Span
+	bounces bool                  // all messages do
 
 	making sync.Mutex // held by goroutines that make a box, and while the lanes are locked
 	known  atomic.Pointer[[]*Box]
@@ -34,7 +35,10 @@ func newBetween(c *engine.Comm) *between {
 
 // Span implements engine.Spanner.
 func (m *Mail) Span(c hosts.PairsConfig) (err error) {
-	c.Places, c.Made, c.Last = placesFar, newFar, m.lastFar
+	if c.Places = placesFar; m.between.bounces {
+		c.Places += bouncePlaces
+	}
+	c.Made, c.Last = newFar, m.lastFar
 	m.between.pairs, err = hosts.OpenPairs(c)
 	return err
 }

@@ -33,6 +33,7 @@ const (
 	takenPlace  = grantPlace + SendSlots  // of a class: the count of its batches that are taken
 	batchPlace  = takenPlace + classes
 	placesFar   = batchPlace + smallBatches + mediumBatches
+	bouncePlace = placesFar // of parts, by their number; only of messages that bounce
 
 	// About as long are the parts of a large message, but there are at most SendSlots. Each that is there shows a wait that
 	// something moves. Over several connections parts go side by side.

@@ -44,6 +44,11 @@ type Message struct {
 	// acquire finds or makes the registration of the memory of a large message.
 	acquire Acquire
 
+	bounce Bounce
+	parts  int                  // of a long message that bounces; else 0
+	passed int                  // of them, those that were sent, or have landed
+	sentBy [bouncePlaces]uint64 // Endpoint.Sent that says that a part is sent
+
 	lane *Lane           // the lane that it is in
 	held *mem.Allocation // its memory, kept from being freed until the message is done or abandoned
 	next *Message

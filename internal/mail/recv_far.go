@@ -68,7 +68,7 @@ func (m *Mail) record(b *Box, w *way) (r record, err error) {
 	switch r.form {
 	case formEager:
 		limit = MediumFar
-	case formLarge:
+	case formLarge, formParts:
 		limit = maxBytes
 	}
 	if !r.typ.Valid() || r.count > team.MaxCount || r.count*r.typ.Size() > limit {
@@ -159,6 +159,9 @@ func (m *Mail) advanceRecvFar(b *Box) (moved bool, err error) {
 	if msg.started {
 		return m.landFar(b, f, msg)
 	}
+	if !msg.ready() {
+		return false, nil
+	}
 	r, there, err := m.arrivedFar(b)
 	switch {
 	case err != nil:
@@ -182,6 +185,7 @@ func (m *Mail) matchFar(b *Box, f *far, msg *Message, r *record) (moved bool, er
 	case r.form == formEager:
 		f.takeBack(msg)
 		msg.Got, msg.Err = m.copyFar(b, f, r, &msg.Vec, msg.exact)
+		msg.seq = l.Seq
 		msg.noteSmall(l.Seq, f.pair.Link())
 	case err != nil:
 		f.takeBack(msg)
@@ -191,6 +195,12 @@ func (m *Mail) matchFar(b *Box, f *far, msg *Message, r *record) (moved bool, er
 		f.mu.Unlock()
 		m.takeFar(f, r)
 		msg.Err = m.Error("recv", b.Peer, "", err)
+	case (r.form == formParts) != (msg.parts > 0):
+		return false, m.damagedFar(b, "form of a message", uint64(r.form))
+	case msg.parts > 0:
+		msg.seq, msg.started = l.Seq+1, true
+		m.takeFar(f, r)
+		return true, nil
 	default:
 		m.acquireFar(f, msg)
 		if !msg.offered && !f.offer(l.Seq+1, msg, r.bytes) {
@@ -218,6 +228,9 @@ func (m *Mail) offerFar(b *Box, f *far) {
 	}
 	for msg := b.Recv.waiting.Head; msg != nil && !msg.queued && seq <= b.Recv.Seq+SendSlots; msg = msg.next {
 		if msg.Bytes > least && !msg.offered {
+			if msg.parts > 0 || !msg.ready() {
+				return
+			}
 			if m.acquireFar(f, msg); !f.offer(seq, msg, msg.Vec.Bytes()) {
 				return
 			}
@@ -275,6 +288,9 @@ func (f *far) landed(msg *Message) (parts int) {
 
 // landFar ends a message whose data goes straight to its memory, once it is there.
 func (m *Mail) landFar(b *Box, f *far, msg *Message) (moved bool, err error) {
+	if msg.parts > 0 {
+		return m.landParts(b, f, msg)
+	}
 	if parts := f.landed(msg); parts < msg.landing {
 		moved = parts > msg.moved
 		msg.moved = parts

@@ -125,6 +125,9 @@ func (m *Mail) post(b *Box, msg *Message) {
 // note records how a large message went. direct says whether its source is registered, and by how it went to another host, if
 // it did.
 func (m *Mail) note(msg *Message, direct bool, by *team.Link) {
+	if msg.bounce != nil { // whoever made it does
+		return
+	}
 	n := team.MessageNote{Kind: msg.kind(), Seq: msg.seq, Bytes: msg.Bytes, Algorithm: msg.algorithm(direct),
 		Direct: msg.Buf.Direct() || by != nil, Why: msg.Buf.Why, Between: by}
 	if by != nil && by.RDMA {
@@ -146,7 +149,7 @@ func (m *Message) noteSmall(seq uint64, by *team.Link) {
 // algorithm names the algorithm of a large message.
 func (m *Message) algorithm(direct bool) string {
 	switch {
-	case m.landing > 0 || m.until > 0:
+	case m.landing > 0 || m.until > 0 || m.parts > 0:
 		return "rendezvous"
 	case !direct:
 		return "window"

@@ -76,7 +76,9 @@ func (m *Mail) fill(b *Box, f *far, w *way, v *team.Vec, n int) {
 	l := &b.Send
 	l.Seq++
 	cpu.Copy(w.add(l.Seq, head(formEager, v.Type, v.Len), n), v.Ptr, n, false)
-	m.c.NoteSmallFar(l.Seq, n, f.pair.Link())
+	if !m.between.bounces {
+		m.c.NoteSmallFar(l.Seq, n, f.pair.Link())
+	}
 }
 
 // advanceSendFar is advanceSend for a peer on another host.
@@ -89,7 +91,7 @@ func (m *Mail) advanceSendFar(b *Box) (moved bool, err error) {
 	if moved, err = m.advanceOpenFar(b, f); err != nil {
 		return moved, err
 	}
-	for msg := l.waiting.Head; msg != nil && !msg.queued; msg = l.waiting.Head {
+	for msg := l.waiting.Head; msg != nil && !msg.queued && msg.ready(); msg = l.waiting.Head {
 		posted, err := m.postFar(b, f, msg)
 		if err != nil || !posted {
 			f.flush(&f.ways[small])
@@ -116,7 +118,7 @@ func (m *Mail) postFar(b *Box, f *far, msg *Message) (posted bool, err error) {
 		if l.Open.Head != nil && l.Seq+1-l.Open.Head.seq >= SendSlots {
 			return false, nil // its places are another message's
 		}
-		if places := f.granted(l.Seq+1, msg); places > 0 {
+		if places := f.granted(l.Seq+1, msg); places > 0 && msg.parts == 0 {
 			f.flush(w)
 			m.open(b, msg)
 			m.putFar(b, f, msg, places)
@@ -145,11 +147,16 @@ func (m *Mail) postFar(b *Box, f *far, msg *Message) (posted bool, err error) {
 	}
 	if announced {
 		m.open(b, msg)
-		w.add(msg.seq, head(formLarge, msg.Vec.Type, msg.Vec.Len), 0)
+		form := formLarge
+		if msg.parts > 0 {
+			form = formParts
+		}
+		w.add(msg.seq, head(form, msg.Vec.Type, msg.Vec.Len), 0)
 		return true, nil
 	}
 	l.waiting.pop()
 	m.fill(b, f, w, &msg.Vec, n)
+	msg.seq = l.Seq
 	msg.noteSmall(l.Seq, f.pair.Link())
 	msg.finish()
 	if n > m.between.eager {
@@ -221,7 +228,7 @@ func (m *Mail) advanceOpenFar(b *Box, f *far) (moved bool, err error) {
 	for msg := b.Send.Open.Head; msg != nil; {
 		next := msg.next
 		switch refused := f.pair.Word(refusal(msg.seq)).Load(); {
-		case msg.started:
+		case msg.started && msg.parts == 0:
 			left := int(max(msg.until, f.pair.Sent()) - f.pair.Sent())
 			moved = moved || left < msg.left
 			if msg.left = left; left == 0 {
@@ -233,6 +240,11 @@ func (m *Mail) advanceOpenFar(b *Box, f *far) (moved bool, err error) {
 			msg.Err = m.Error("send", b.Peer, "", verdictError(uint8(refused&(1<<verdictBits-1)), &msg.Vec))
 			msg.finish()
 			moved = true
+		case msg.parts > 0:
+			one, err := m.sendParts(b, f, msg)
+			if moved = moved || one; err != nil {
+				return moved, err
+			}
 		default:
 			if places := f.granted(msg.seq, msg); places > 0 {
 				m.putFar(b, f, msg, places)

@@ -46,6 +46,9 @@ func (m *Mail) lane(msg *Message) (*Lane, func(*Mail, *Box) (bool, error)) {
 // Start gives ms their places in the order. It fails if memory has been freed or the communicator closed meanwhile.
 func (m *Mail) Start(op string, ms []*Message) error {
 	for i, msg := range ms {
+		if msg.bounce != nil {
+			continue
+		}
 		if err := m.hold(msg); err != nil {
 			putBackAll(ms[:i])
 			return m.Error(op, msg.Peer, "", err)

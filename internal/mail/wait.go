@@ -2,6 +2,7 @@ package mail
 
 import (
 	"context"
+	"runtime"
 
 	"github.com/ubcoll/ubcoll/fault"
 	"github.com/ubcoll/ubcoll/internal/hosts"
@@ -49,6 +50,12 @@ func (m *Mail) round(ms []*Message, looks, turn int) (open *Message, moved bool,
 
 // Await moves ms until all are done. If it returns an error, the communicator is broken and ms are abandoned.
 func (m *Mail) Await(ctx context.Context, op string, ms []*Message) error {
+	return m.await(ctx, op, ms, nil)
+}
+
+// await is Await. copies, if not nil, moves on the copies of what bounces, and reports whether some are under way, which end
+// soon; its error breaks the communicator.
+func (m *Mail) await(ctx context.Context, op string, ms []*Message, copies func() (busy bool, err error)) error {
 	var p Patience
 	looks := m.Looks
 	if len(ms) > 1 {
@@ -56,6 +63,13 @@ func (m *Mail) Await(ctx context.Context, op string, ms []*Message) error {
 	}
 	for turn, idle := 0, 0; ; turn++ {
 		open, moved, err := m.round(ms, looks, turn)
+		if copies != nil && err == nil && open != nil {
+			var busy bool
+			if busy, err = copies(); busy && !moved && err == nil {
+				runtime.Gosched()
+				continue
+			}
+		}
 		switch {
 		case err != nil:
 			return m.abandon(ms, m.Fail(op, open.Peer, err))

@@ -13,6 +13,7 @@ const (
 	formInline = 1 + iota // in the slot
 	formEager             // in the sender's eager slot with the same index
 	formLarge             // at the location in the slot, or through the sender's window
+	formParts             // between hosts: part by part, through bounce buffers
 )
 
 // A head describes a slot's message: form 8 bits, type 8, count 48.

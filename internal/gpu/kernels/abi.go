@@ -59,7 +59,7 @@ const (
 
 // Bytes returns a kernel's parameters in the form that a launch takes. The result is p's own memory, valid as long as
 // p.
-func Bytes[P Params | GroupParams | ChannelParams | MailParams | CarryParams](p *P) []byte {
+func Bytes[P Params | GroupParams | ChannelParams | MailParams | CarryParams | CopierParams](p *P) []byte {
 	return bytesOf(p, 0)
 }
 

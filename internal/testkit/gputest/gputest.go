@@ -10,12 +10,15 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"testing"
 
 	"github.com/stretchr/testify/require"
 
 	"github.com/ubcoll/ubcoll"
+	"github.com/ubcoll/ubcoll/bootstrap"
 	"github.com/ubcoll/ubcoll/hw/cuda"
+	"github.com/ubcoll/ubcoll/internal/enginetest"
 	"github.com/ubcoll/ubcoll/internal/env"
 	"github.com/ubcoll/ubcoll/internal/gpu/emulated"
 	"github.com/ubcoll/ubcoll/internal/testkit"
@@ -64,6 +67,40 @@ func Run(t *testing.T, n int, o ubcoll.Options, f func(context.Context, *ubcoll.
 	require.NoError(t, err)
 	if missing != nil {
 		testkit.Missing(t, "cuda", missing)
+	}
+}
+
+// Across is Run on hosts: rank i claims to be on the one that the i-th letter of hosts names.
+func Across(t *testing.T, hosts string, o ubcoll.Options, f func(context.Context, *ubcoll.Comm, ubcoll.Device) error) {
+	t.Helper()
+	t.Setenv(env.CUDA.Name, "share")
+	if o.Timeout == 0 {
+		o.Timeout = testkit.Limit
+	}
+	bs := enginetest.Hosts(bootstrap.Local(len(hosts)), func(r int) string { return "host-" + hosts[r:r+1] })
+	errs, missing := make([]error, len(bs)), make([]error, len(bs))
+	var wg sync.WaitGroup
+	for r, b := range bs {
+		wg.Go(func() {
+			c, err := ubcoll.Open(t.Context(), b, o)
+			if err == nil {
+				var dev ubcoll.Device
+				if dev, missing[r] = c.GPU(); missing[r] == nil {
+					err = f(t.Context(), c, dev)
+				}
+				err = errors.Join(err, c.Close())
+			}
+			errs[r] = errors.Join(err, b.Close())
+		})
+	}
+	wg.Wait()
+	err, none := errors.Join(errs...), errors.Join(missing...)
+	if Sharers(t, len(hosts)) > 2 && errors.Is(errors.Join(err, none), ubcoll.ErrLimit) {
+		t.Skip(err, none) // too many for one device, as goroutines of a process
+	}
+	require.NoError(t, err)
+	if none != nil {
+		testkit.Missing(t, "cuda", none)
 	}
 }
 

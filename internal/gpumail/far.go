@@ -1,0 +1,617 @@
+package gpumail
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"runtime"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/ubcoll/ubcoll/fault"
+	"github.com/ubcoll/ubcoll/hw/cuda"
+	"github.com/ubcoll/ubcoll/internal/engine"
+	"github.com/ubcoll/ubcoll/internal/gpu"
+	"github.com/ubcoll/ubcoll/internal/mail"
+	"github.com/ubcoll/ubcoll/internal/reason"
+	"github.com/ubcoll/ubcoll/internal/team"
+)
+
+// far is the messages of device memory with ranks of other hosts. A call has a kernel in its place on the stream, which
+// copies between the device and buffers of the host what this process tells it, and a goroutine that moves the messages
+// between these buffers and the other host: the caller's, if it blocks, or the stream's. That goroutine makes no call of
+// the driver, which may be kept by a full queue behind the very kernel.
+type far struct {
+	m    *messages
+	mail *mail.Mail
+
+	mu      sync.Mutex
+	f       *cuda.Function // nil until it is first used
+	lanes   map[int]*farLane
+	lost    []*gpu.Copier // whose kernels have not told that they end
+	running int
+	runs    sync.WaitGroup // goroutines of requests and of captures
+
+	kept    atomic.Pointer[[]*farCapture]
+	serving bool
+	stop    chan struct{}
+}
+
+func newFar(m *messages, between *mail.Mail) *far {
+	return &far{m: m, mail: between, lanes: map[int]*farLane{}, stop: make(chan struct{})}
+}
+
+// farRun is messages that start together.
+type farRun struct {
+	f       *far
+	op      string
+	copier  *gpu.Copier
+	own     *gpu.Stream // of a call that is waited for; nil: it is on a stream of the user's
+	bounces []bounce
+	left    int           // copies that are still to be told, if all goes well
+	ended   chan struct{} // closed when a goroutine has run it; nil: whoever waits runs it
+	err     error
+}
+
+// lane returns the lane of messages to peer or, if recv, from it.
+func (f *far) lane(peer int, recv bool) *farLane {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	at := laneOf(peer, recv)
+	l := f.lanes[at]
+	if l == nil {
+		l = new(farLane)
+		f.lanes[at] = l
+	}
+	return l
+}
+
+// newRun prepares to start calls together. It reserves the memory. captured: the kernel will run later, any number of times.
+func (f *far) newRun(op string, calls []mail.Call, captured bool) (*farRun, error) {
+	bytes := 0
+	for i := range calls {
+		k := &calls[i]
+		n := k.Vec.Bytes()
+		bytes += n
+		if err := f.lane(k.Peer, k.Recv).reserve(f.m.d.Domain, n); err != nil {
+			return nil, err
+		}
+	}
+	f.mu.Lock()
+	if f.f == nil {
+		var err error
+		if f.f, err = f.m.d.LoadCopier(); err != nil {
+			f.mu.Unlock()
+			return nil, err
+		}
+	}
+	f.mu.Unlock()
+	copier, err := f.m.d.NewCopier(bytes, captured)
+	if err != nil {
+		return nil, err
+	}
+	return f.runOf(op, calls, copier), nil
+}
+
+// runOf is a run of calls by a kernel that there is.
+func (f *far) runOf(op string, calls []mail.Call, copier *gpu.Copier) *farRun {
+	r := &farRun{f: f, op: op, copier: copier, bounces: make([]bounce, len(calls))}
+	for i := range calls {
+		k := &calls[i]
+		r.bounces[i].set(f.lane(k.Peer, k.Recv), k)
+		r.left += r.bounces[i].parts
+	}
+	return r
+}
+
+// place gives the messages their places in the order.
+func (r *farRun) place() error {
+	for i := range r.bounces {
+		if err := r.bounces[i].place(r.f.mail, r.op); err != nil {
+			r.takeBack(i)
+			return err
+		}
+	}
+	r.f.count(1)
+	return nil
+}
+
+// takeBack takes back the places of the first n messages, which did not begin.
+func (r *farRun) takeBack(n int) {
+	r.f.mail.Withdraw(r.messages()[:n])
+	for i := range n {
+		r.bounces[i].end()
+	}
+}
+
+// withdraw undoes place: nothing was queued.
+func (r *farRun) withdraw() {
+	r.takeBack(len(r.bounces))
+	r.f.count(-1)
+}
+
+// count counts the runs under way.
+func (f *far) count(n int) {
+	f.mu.Lock()
+	f.running += n
+	f.mu.Unlock()
+}
+
+func (r *farRun) messages() []*mail.Message {
+	ms := make([]*mail.Message, len(r.bounces))
+	for i := range r.bounces {
+		ms[i] = r.bounces[i].msg
+	}
+	return ms
+}
+
+// launch queues the kernel on cu. What can be copied at once is told before that.
+func (r *farRun) launch(cu *cuda.Stream) error {
+	f := r.f
+	return r.copier.Launch(cu, f.f, f.m.d.StatusAddr(f.m.first))
+}
+
+// advance moves the copies on.
+func (r *farRun) advance() (busy bool) {
+	for i := range r.bounces {
+		if r.bounces[i].advance(r) {
+			busy = true
+		}
+	}
+	return busy
+}
+
+func (r *farRun) over() bool {
+	for i := range r.bounces {
+		if !r.bounces[i].over() {
+			return false
+		}
+	}
+	return true
+}
+
+// run moves the messages until they are done, once the kernel runs.
+func (r *farRun) run(ctx context.Context) error {
+	err := r.move(ctx)
+	if e := r.end(); err == nil {
+		err = e
+	}
+	r.f.count(-1)
+	return err
+}
+
+func (r *farRun) move(ctx context.Context) error {
+	c := r.f.m.c
+	if err := r.begin(ctx); err != nil {
+		return err
+	}
+	ms := r.messages()
+	r.f.mail.Begin(ms)
+	var w gpu.DeviceWait
+	copies := func() (busy bool, err error) {
+		if busy = r.advance(); !busy {
+			w = gpu.DeviceWait{}
+			return false, nil
+		}
+		_, err = w.Step(r.f.m.d, nil)
+		return busy, err
+	}
+	if err := r.f.mail.AwaitBounced(ctx, r.op, ms, copies); err != nil {
+		return err
+	}
+	for w = (gpu.DeviceWait{}); r.advance() || !r.over(); {
+		if e := c.Broken(); e != nil {
+			return e
+		}
+		if _, err := w.Step(r.f.m.d, nil); err != nil {
+			return c.FailOpen(r.f.m.error(r.op, "device", err))
+		}
+	}
+	if r.left > 0 { // some messages failed
+		r.left = 0
+		r.copier.Copy(0, 0, 0, true)
+	}
+	var errs []error
+	for _, msg := range ms {
+		if msg.Err != nil {
+			errs = append(errs, r.f.m.onDevice(msg.Err))
+			continue
+		}
+		n := r.f.noteOf(&mail.Call{Vec: msg.Vec, Peer: msg.Peer, Recv: msg.Recv}, msg.Seq())
+		c.NoteMessage(n.Info())
+	}
+	if len(errs) == 1 {
+		return errs[0]
+	}
+	return errors.Join(errs...)
+}
+
+// onDevice adds to the error of a message that it was of memory of a device.
+func (m *messages) onDevice(err error) error {
+	if e, ok := errors.AsType[*fault.Error](err); ok {
+		d := *e
+		d.Device = m.d.Domain.Context.Device()
+		return &d
+	}
+	return err
+}
+
+// begin waits until the kernel runs. Nobody knows when a stream gets to it, so this has no deadline of its own.
+func (r *farRun) begin(ctx context.Context) error {
+	c := r.f.m.c
+	var w gpu.DeviceWait
+	for !r.copier.Begun() {
+		if e := c.Broken(); e != nil {
+			return e
+		}
+		if ctx.Err() != nil {
+			return c.FailOpen(r.f.m.error(r.op, "launch", reason.Ended(ctx)))
+		}
+		if _, err := w.Step(r.f.m.d, r.own); err != nil && !errors.Is(err, fault.ErrTimeout) {
+			return c.FailOpen(r.f.m.error(r.op, "device", err))
+		}
+	}
+	return nil
+}
+
+// end waits until the kernel ends, and gives back what it used.
+func (r *farRun) end() error {
+	f := r.f
+	c := f.m.c
+	var w gpu.DeviceWait
+	var err error
+	var broken time.Time
+	ended := r.copier.Ended()
+	for !ended && err == nil {
+		if c.Broken() != nil {
+			if r.own == nil { // the stream's Sync waits for it
+				break
+			}
+			if broken.IsZero() {
+				broken = time.Now()
+			}
+			if time.Since(broken) > gpu.WaitGrace {
+				err = fmt.Errorf("what is queued has not ended after %v: %w", gpu.WaitGrace, fault.ErrTimeout)
+				break
+			}
+		}
+		if ended, err = w.Step(f.m.d, r.own); !ended {
+			ended = r.copier.Ended()
+		}
+	}
+	for i := range r.bounces {
+		r.bounces[i].end()
+	}
+	switch {
+	case r.copier.Ended():
+		f.giveBack(r.copier)
+	default:
+		f.mu.Lock()
+		f.lost = append(f.lost, r.copier)
+		f.mu.Unlock()
+	}
+	if err != nil {
+		return c.FailOpen(f.m.error(r.op, "device", err))
+	}
+	return nil
+}
+
+// giveBack gives a kernel's page back, unless it runs again.
+func (f *far) giveBack(k *gpu.Copier) {
+	if k.Captured() {
+		return
+	}
+	k.GiveBack()
+}
+
+// noteOf describes for LastOp and Stats how a message goes.
+func (f *far) noteOf(k *mail.Call, seq uint64) team.MessageNote {
+	n := team.MessageNote{Kind: team.KindSend, Device: true, Seq: seq, Bytes: k.Vec.Bytes(), Algorithm: "rendezvous",
+		Why: whyBounced, Between: f.mail.LinkTo(k.Peer)}
+	if k.Recv {
+		n.Kind = team.KindRecv
+	}
+	if n.Bytes <= mail.MediumFar {
+		n.Algorithm = "eager"
+	}
+	return n
+}
+
+// goRun runs r in a goroutine.
+func (r *farRun) goRun(ctx context.Context) {
+	r.ended = make(chan struct{})
+	r.f.runs.Add(1)
+	go func() {
+		defer r.f.runs.Done()
+		r.err = r.run(ctx)
+		close(r.ended)
+	}()
+}
+
+// start starts near, messages with ranks of this host, and away together, on s, or on streams of their own.
+func (f *far) start(ctx context.Context, s *engine.Stream, op string, near, away []Message, wait bool) (*Transfer, error) {
+	m := f.m
+	g := gpu.StreamOf(s)
+	captured := g != nil && g.Captured()
+	held, err := m.prepareFar(away, captured)
+	defer unprepare(away, held)
+	if err != nil {
+		return nil, err
+	}
+	calls := make([]mail.Call, len(away))
+	for i := range away {
+		calls[i] = away[i].Call
+	}
+	r, err := f.newRun(op, calls, captured)
+	if err != nil {
+		return nil, err
+	}
+	if g != nil {
+		return nil, f.queue(ctx, s, g, r, calls, near, captured)
+	}
+	var t *Transfer
+	if len(near) > 0 {
+		if t, err = m.begin(ctx, nil, op, near, wait); err != nil {
+			r.copier.GiveBack()
+			return nil, err
+		}
+	} else {
+		t = &Transfer{m: m, op: op, none: true}
+	}
+	if err := f.launchOwn(r); err != nil {
+		return nil, f.failed(r, len(near) > 0, err)
+	}
+	if t.far = r; !wait {
+		r.goRun(context.WithoutCancel(ctx))
+	}
+	return t, nil
+}
+
+// failed returns the error of messages whose kernel could not be queued. It breaks the communicator if others of the call were
+// queued, or the device is to blame.
+func (f *far) failed(r *farRun, others bool, err error) error {
+	if !others && (errors.Is(err, fault.ErrClosed) || errors.Is(err, fault.ErrLimit)) {
+		r.copier.GiveBack()
+		return err
+	}
+	return f.m.c.FailOpen(f.m.error(r.op, "device", err)) // the page stays: others may be about to use it
+}
+
+// launchOwn queues r's kernel on a stream of its own.
+func (f *far) launchOwn(r *farRun) error {
+	d := f.m.d
+	l := r.bounces[0].lane
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	s, err := f.own(l)
+	if err != nil {
+		return err
+	}
+	r.own = s
+	if err := d.Domain.BeginQueueing(s); err != nil {
+		return err
+	}
+	defer d.Domain.EndQueueing()
+	d.Watch()
+	if err := r.place(); err != nil {
+		return err
+	}
+	r.advance()
+	if err := s.Use(r.launch); err != nil {
+		r.withdraw()
+		return err
+	}
+	return nil
+}
+
+// own returns the lane's own stream. The caller has locked the lane.
+func (f *far) own(l *farLane) (*gpu.Stream, error) {
+	if l.own == nil {
+		s, err := f.m.d.Domain.NewStream()
+		if err != nil {
+			return nil, err
+		}
+		l.own = s
+		f.m.d.Domain.Add(s)
+	}
+	return l.own, nil
+}
+
+// queue queues r, and near beside it, on s, whose part on the device is g.
+func (f *far) queue(ctx context.Context, s *engine.Stream, g *gpu.Stream, r *farRun, calls []mail.Call, near []Message, captured bool) error {
+	m := f.m
+	g.Enter(m.d, m.d.Domain)
+	m.d.Watch()
+	if captured {
+		if err := f.fork(ctx, g, r, near, true); err != nil {
+			return f.failed(r, len(near) > 0, err)
+		}
+		f.keep(r, calls)
+		return nil
+	}
+	return s.Proxy(ctx, m.c, func() error {
+		err := r.place()
+		if err == nil {
+			r.advance()
+			if err = f.fork(ctx, g, r, near, false); err != nil {
+				r.withdraw()
+			}
+		}
+		if err != nil {
+			return f.failed(r, len(near) > 0, err)
+		}
+		return nil
+	}, r.run)
+}
+
+// fork queues r's kernel on g; or, if near has messages, on another stream, so that it runs beside theirs.
+func (f *far) fork(ctx context.Context, g *gpu.Stream, r *farRun, near []Message, captured bool) (err error) {
+	d := f.m.d.Domain
+	if len(near) == 0 {
+		if err := d.BeginQueueing(g); err != nil {
+			return err
+		}
+		defer d.EndQueueing()
+		return g.Use(func(cu *cuda.Stream) error {
+			g.Follows(0, 0)
+			return r.launch(cu)
+		})
+	}
+	begin, err1 := d.Context.NewEvent(false)
+	end, err2 := d.Context.NewEvent(false)
+	if err := errors.Join(err1, err2); err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, begin.Close(), end.Close()) }()
+	l := r.bounces[0].lane
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	own, err := f.own(l)
+	if err != nil {
+		return err
+	}
+	branch := own.Driver
+	if captured {
+		f.m.branches.Lock()
+		defer f.m.branches.Unlock()
+		err = g.Use(func(cu *cuda.Stream) error {
+			branch, err = f.m.branches.Take(d, cu, nil)
+			return err
+		})
+		if err != nil {
+			return err
+		}
+	}
+	if err := g.Use(begin.Record); err != nil {
+		return err
+	}
+	if _, err := f.m.begin(ctx, g, r.op, near, true); err != nil {
+		return err
+	}
+	if err := d.BeginQueueing(own); err != nil {
+		return err
+	}
+	defer d.EndQueueing()
+	return errors.Join(branch.Wait(begin), r.launch(branch), end.Record(branch), g.Use(func(cu *cuda.Stream) error {
+		return cu.Wait(end)
+	}))
+}
+
+// farCapture is messages of a capture of the user's.
+type farCapture struct {
+	op     string
+	calls  []mail.Call
+	copier *gpu.Copier
+	runs   atomic.Bool
+}
+
+// keep keeps what was captured, and runs it from now on whenever its kernel runs.
+func (f *far) keep(r *farRun, calls []mail.Call) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	all := append(slices.Clone(f.captures()), &farCapture{op: r.op, calls: calls, copier: r.copier})
+	f.kept.Store(&all)
+	if !f.serving {
+		f.serving = true
+		f.runs.Add(1)
+		go f.serve()
+	}
+}
+
+func (f *far) captures() []*farCapture {
+	if all := f.kept.Load(); all != nil {
+		return *all
+	}
+	return nil
+}
+
+// serve runs what was captured.
+func (f *far) serve() {
+	defer f.runs.Done()
+	last := time.Now()
+	for f.m.c.Broken() == nil {
+		select {
+		case <-f.stop:
+			return
+		default:
+		}
+		found := false
+		for _, k := range f.captures() {
+			if !k.runs.Load() && k.copier.Begun() {
+				k.runs.Store(true)
+				f.replay(k)
+				found = true
+			}
+		}
+		switch waited := time.Since(last); {
+		case found:
+			last = time.Now()
+		case waited < team.SleepAfter:
+			runtime.Gosched()
+		default:
+			time.Sleep(min(waited/64, 200*time.Microsecond))
+		}
+	}
+}
+
+// replay runs k in a goroutine, since other replays may have to run before it ends.
+func (f *far) replay(k *farCapture) {
+	r := f.runOf(k.op, k.calls, k.copier)
+	if err := r.place(); err != nil {
+		f.m.d.Report(err)
+		return
+	}
+	f.runs.Add(1)
+	go func() {
+		defer f.runs.Done()
+		if err := r.run(context.Background()); err != nil {
+			f.m.d.Report(err)
+		}
+		if k.copier.Ended() {
+			k.copier.Again()
+			k.runs.Store(false)
+		}
+	}()
+}
+
+// shut returns fault.ErrBusy while messages are on their way.
+func (f *far) shut() error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.running > 0 {
+		return fmt.Errorf("a message of device memory, from or to another host, is on its way (its call, Request.Wait "+
+			"or Stream.Sync ends it): %w", fault.ErrBusy)
+	}
+	return nil
+}
+
+// close frees what it has. Nothing is queued any more.
+func (f *far) close() error {
+	close(f.stop)
+	f.runs.Wait()
+	var errs []error
+	d := f.m.d.Domain
+	for _, l := range f.lanes {
+		if s := l.own; s != nil {
+			s.Quiet()
+			d.Remove(s)
+			errs = append(errs, s.End())
+		}
+		for i := range l.sizes {
+			if memory := l.sizes[i].memory; memory != nil {
+				d.GivePinned(memory)
+			}
+		}
+	}
+	for _, k := range f.lost {
+		if !k.Captured() {
+			k.GiveBack()
+		}
+	}
+	for _, k := range f.captures() {
+		k.copier.GiveBack()
+	}
+	return errors.Join(errs...)
+}

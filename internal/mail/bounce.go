@@ -1,0 +1,170 @@
+package mail
+
+import (
+	"context"
+	"unsafe"
+
+	"github.com/ubcoll/ubcoll/internal/engine"
+	"github.com/ubcoll/ubcoll/internal/team"
+)
+
+// Messages between hosts of memory that the network does not reach, that of devices, bounce: their data pass through
+// buffers of the host, which somebody else copies from and to. They have lanes of their own, beside those of messages of
+// host memory, so that neither kind takes the other's place.
+//
+// A message of up to BouncePart bytes travels as one of host memory does, once its buffer is there. A longer one is
+// announced. If the receiver expects it, it grants buffers for its parts one by one, as they become free, and the sender
+// puts what it has in its own buffers by then.
+
+// BouncePart is how many bytes of a long message are in a part, but for the last one, and BounceAhead how many parts may be
+// granted that have not landed.
+const (
+	BouncePart  = 256 << 10
+	BounceAhead = bouncePlaces
+
+	bouncePlaces = 4
+)
+
+// Bounce is the buffers through which a message passes. Whoever has the message's lane calls it, and it does not wait.
+type Bounce interface {
+	// Part returns where part i of a send is, or where a part of a receive may land; nil: not yet.
+	Part(i int) unsafe.Pointer
+	// Passed says that part i of a message that has several was sent, or has landed.
+	Passed(i int)
+}
+
+// NewBouncing makes the messages of c that bounce. They are with ranks of other hosts alone.
+func NewBouncing(c *engine.Comm) *Mail {
+	m := newMail(c.Rank(), 0)
+	m.c, m.team, m.Looks = c, c.Team(), c.Team().Looks()
+	m.between = newBetween(c)
+	m.between.bounces = true
+	for r := range m.between.local {
+		m.between.local[r] = -1
+	}
+	return m
+}
+
+// NewBounced makes a message that takes exactly as many elements as k has. k.Vec is where its elements are in the end.
+func NewBounced(k *Call, through Bounce, why string) *Message {
+	v := k.Vec
+	v.Ptr, v.Alloc = nil, nil
+	msg := &Message{Peer: k.Peer, Vec: v, Recv: k.Recv, Bytes: v.Bytes(), bounce: through, exact: true, queued: true}
+	if msg.Buf.Why = why; msg.Bytes > BouncePart {
+		msg.parts = (msg.Bytes + BouncePart - 1) / BouncePart
+	}
+	return msg
+}
+
+// Begin lets messages go on that have their places. The caller then calls AwaitBounced.
+func (m *Mail) Begin(ms []*Message) {
+	for _, msg := range ms {
+		msg.lane.Lock()
+		msg.queued = false
+		msg.lane.Unlock()
+	}
+}
+
+// Withdraw takes back messages that have their places, and did not begin.
+func (m *Mail) Withdraw(ms []*Message) {
+	for _, msg := range ms {
+		msg.lane.Lock()
+		msg.lane.waiting.remove(msg)
+		msg.lane.Unlock()
+	}
+}
+
+// AwaitBounced is Await for messages that bounce: see await.
+func (m *Mail) AwaitBounced(ctx context.Context, op string, ms []*Message, copies func() (busy bool, err error)) error {
+	return m.await(ctx, op, ms, copies)
+}
+
+// Seq is the number of a message that is done among those of its lane.
+func (m *Message) Seq() uint64 { return m.seq }
+
+// LinkTo says how messages go to a peer.
+func (m *Mail) LinkTo(peer int) *team.Link { return m.reach(m.Box(peer), false).pair.Link() }
+
+// ready reports whether msg may travel. The caller holds the lane.
+func (m *Message) ready() bool {
+	if m.bounce == nil || m.parts > 0 {
+		return true
+	}
+	m.Vec.Ptr = m.bounce.Part(0)
+	return m.Vec.Ptr != nil
+}
+
+// partOf returns the size of part i of a long message.
+func (m *Message) partOf(i int) int { return min(BouncePart, m.Bytes-i*BouncePart) }
+
+// partPlace is the place of part i of a message, and partKey its grant's sequence: the message's number and the part's.
+func partPlace(i int) int { return bouncePlace + i%bouncePlaces }
+
+func partKey(seq uint64, i int) uint64 { return seq<<20 | uint64(i+1) }
+
+// sendParts moves a long message on that bounces: it sends the parts that are there, and were granted.
+func (m *Mail) sendParts(b *Box, f *far, msg *Message) (moved bool, err error) {
+	for msg.passed < msg.moved && msg.sentBy[msg.passed%bouncePlaces] <= f.pair.Sent() {
+		msg.bounce.Passed(msg.passed)
+		msg.passed++
+		moved = true
+	}
+	for ; msg.moved < msg.parts && msg.moved < msg.passed+bouncePlaces; msg.moved++ {
+		at, k, n := partPlace(msg.moved), partKey(msg.seq, msg.moved), msg.partOf(msg.moved)
+		if f.pair.Granted(at).Load() != k {
+			break
+		}
+		if room := f.pair.Room(at); room != n {
+			return moved, m.damagedFar(b, "room for a part", uint64(room))
+		}
+		p := msg.bounce.Part(msg.moved)
+		if p == nil {
+			break
+		}
+		f.mu.Lock()
+		f.pair.Put(at, k, p, n)
+		msg.sentBy[msg.moved%bouncePlaces] = f.pair.Queued()
+		f.mu.Unlock()
+		msg.started, moved = true, true
+	}
+	if msg.passed == msg.parts {
+		b.Send.Open.remove(msg)
+		m.note(msg, false, f.pair.Link())
+		msg.finish()
+	}
+	return moved, nil
+}
+
+// landParts moves a long message on that bounces: it grants the buffers that are free, and sees what has landed.
+func (m *Mail) landParts(b *Box, f *far, msg *Message) (moved bool, err error) {
+	for ; msg.passed < msg.moved; msg.passed++ {
+		at := partPlace(msg.passed)
+		if f.pair.Word(at).Load() != partKey(msg.seq, msg.passed) {
+			break
+		}
+		if n := f.pair.Landed(at); n != msg.partOf(msg.passed) {
+			return moved, m.damagedFar(b, "size of a part", uint64(n))
+		}
+		msg.bounce.Passed(msg.passed)
+		moved = true
+	}
+	for ; msg.moved < msg.parts && msg.moved < msg.passed+bouncePlaces; msg.moved++ {
+		p := msg.bounce.Part(msg.moved)
+		if p == nil {
+			break
+		}
+		f.mu.Lock()
+		f.pair.Grant(partPlace(msg.moved), partKey(msg.seq, msg.moved), p, msg.partOf(msg.moved))
+		f.mu.Unlock()
+		moved = true
+	}
+	if msg.passed == msg.parts {
+		msg.Got = msg.Vec.Len
+		b.Recv.Seq++
+		f.brief = false
+		b.Recv.waiting.pop()
+		m.note(msg, false, f.pair.Link())
+		msg.finish()
+	}
+	return moved, nil
+}
