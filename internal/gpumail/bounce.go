@@ -233,7 +233,8 @@ func (b *bounce) tell(r *farRun) {
 		to, from = from, to
 	}
 	r.left--
-	b.copies[b.told%laneSlots] = r.copier.Copy(to, from, n, r.left == 0)
+	r.last = r.left == 0
+	b.copies[b.told%laneSlots] = r.copier.Copy(to, from, n, r.last)
 	b.told++
 }
 

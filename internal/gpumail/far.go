@@ -51,6 +51,7 @@ type farRun struct {
 	own     *gpu.Stream // of a call that is waited for; nil: it is on a stream of the user's
 	bounces []bounce
 	left    int           // copies that are still to be told, if all goes well
+	last    bool          // the last one was told
 	ended   chan struct{} // closed when a goroutine has run it; nil: whoever waits runs it
 	err     error
 }
@@ -209,8 +210,7 @@ func (r *farRun) move(ctx context.Context) error {
 			return c.FailOpen(r.f.m.error(r.op, "device", err))
 		}
 	}
-	if r.left > 0 { // some messages failed
-		r.left = 0
+	if !r.last { // some messages failed, or none has data
 		r.copier.Copy(0, 0, 0, true)
 	}
 	var errs []error
