@@ -32,6 +32,7 @@ func (n *lateNode) Join(c transport.Comm) error {
 	defer n.mu.Unlock()
 	if n.armed && c.Places > 0 { // channels and windows have none
 		made, first := make(chan struct{}), new(sync.Once)
+		clear(n.made) // messages of device memory join before those of host memory
 		n.made[c.ID] = made
 		inner := c.Made
 		c.Made = func(e transport.Endpoint) transport.Server {
