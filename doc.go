@@ -2,8 +2,8 @@
 // that the user registers once. MPI starts the ranks; without MPI they find each other through environment variables. A
 // registration cache remembers what is known about each buffer. Transfers read and write registered memory directly;
 // all other memory goes through staging memory. On the ranks of one host everything works, on the host's memory and on
-// its NVIDIA GPUs. On communicators with ranks on several hosts everything works on host memory; operations on devices
-// return an error that wraps [ErrNotSupported]. [Comm.Split] makes a communicator for each host's ranks.
+// its NVIDIA GPUs. On communicators with ranks on several hosts everything works on host memory, and collectives
+// and messages do on devices; the rest returns an error that wraps [ErrNotSupported] there. [Comm.Split] makes a communicator for each host's ranks.
 //
 // This package has the nouns: [Comm], [Vec], [Buffer], [Registration], [Remote], [Window], [Stream], [Op], [Error],
 // [Options]. The verbs are in packages

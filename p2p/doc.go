@@ -1,7 +1,6 @@
 // Package p2p moves data between two ranks: single sends and receives, exchanges of several messages, and memory
-// channels with semaphores. On a communicator with ranks on several hosts, messages of host memory work. All else
-// returns [ubcoll.ErrNotSupported] there: device memory, channels, semaphores. [ubcoll.Comm.Split] makes a communicator for
-// each host's ranks, on which all works.
+// channels with semaphores. On a communicator with ranks on several hosts, channels and semaphores of device
+// memory are [ubcoll.ErrNotSupported]. [ubcoll.Comm.Split] makes a communicator for each host's ranks, on which all works.
 //
 // Within one communicator, messages from one rank to another arrive in the order in which they were sent. There are no
 // tags; Dup separates messages. A send and its receive name the same element type, and the receive has room for at

@@ -16,7 +16,7 @@ import (
 // Send sends src to peer, which calls [Recv]. Blocking until the caller may change src again. A message of at most 2
 // KiB (less for more than 16 ranks) is copied and does not wait for its Recv, unless 8 such messages are on their way
 // to that peer already; a larger one waits for its Recv. To another host up to 8 KiB are copied, and up to 32 KiB if
-// there is room. A message to this rank itself must not need to wait
+// there is room, also of device memory. A message to this rank itself must not need to wait
 // (ErrArgument, ErrLimit): otherwise use [SendRecv] or a Group. For device memory the limits are 64 KiB and 2 messages;
 // a third one to this rank itself waits for a Recv of another goroutine or stream. A tuning table may lower both sizes
 // (UBCOLL_TUNING). On a stream it is queued, and src must not change until the stream has run it; in a Group it starts
