@@ -22,7 +22,7 @@ func TestMessagesApart(t *testing.T) {
 		if large {
 			n = 200 << 10
 		}
-		gputest.Run(t, 3, ubcoll.Options{}, func(ctx context.Context, c *ubcoll.Comm, dev ubcoll.Device) error {
+		gputest.Both(t, 3, ubcoll.Options{}, func(ctx context.Context, c *ubcoll.Comm, dev ubcoll.Device) error {
 			b, err := ubcoll.Alloc[byte](c, dev, 2*n)
 			if err != nil {
 				return err
@@ -74,7 +74,7 @@ func TestMessagesApart(t *testing.T) {
 func TestMessagesOrder(t *testing.T) {
 	seed := testkit.Seed(t)
 	const calls, most = 40, 100 << 10
-	gputest.Run(t, 2, ubcoll.Options{}, func(ctx context.Context, c *ubcoll.Comm, dev ubcoll.Device) error {
+	gputest.Both(t, 2, ubcoll.Options{}, func(ctx context.Context, c *ubcoll.Comm, dev ubcoll.Device) error {
 		b, err := ubcoll.Alloc[byte](c, dev, calls*most)
 		if err != nil {
 			return err
@@ -136,7 +136,7 @@ func TestMessagesMany(t *testing.T) {
 		for _, queued := range testkit.Sample(2, []bool{true, false}) {
 			ranks, each := k.ranks, k.each // a kernel has part of a lane's messages, or some lanes'
 			t.Run(fmt.Sprintf("%d ranks, %d each/queued=%v", ranks, each, queued), func(t *testing.T) {
-				gputest.Run(t, ranks, ubcoll.Options{}, func(ctx context.Context, c *ubcoll.Comm, dev ubcoll.Device) error {
+				gputest.Both(t, ranks, ubcoll.Options{}, func(ctx context.Context, c *ubcoll.Comm, dev ubcoll.Device) error {
 					src, err1 := ubcoll.Alloc[byte](c, dev, ranks*each*n)
 					dst, err2 := ubcoll.Alloc[byte](c, dev, ranks*each*n)
 					view, sync, end, err3 := gputest.View(ctx, c, dev, queued)
@@ -195,7 +195,7 @@ func TestMessagesParted(t *testing.T) {
 	for _, queued := range testkit.Sample(2, []bool{false, true}) {
 		for _, order := range [][2]int{{3, 1}, {1, 3}} {
 			t.Run(fmt.Sprintf("rank %d first/queued=%v", order[0], queued), func(t *testing.T) {
-				gputest.Run(t, ranks, ubcoll.Options{}, func(ctx context.Context, c *ubcoll.Comm, dev ubcoll.Device) error {
+				gputest.Both(t, ranks, ubcoll.Options{}, func(ctx context.Context, c *ubcoll.Comm, dev ubcoll.Device) error {
 					b, err1 := ubcoll.Alloc[byte](c, dev, (2*ranks*each+1)*n)
 					view, sync, end, err2 := gputest.View(ctx, c, dev, queued)
 					if err := errors.Join(err1, err2); err != nil {
@@ -254,7 +254,7 @@ func TestMessagesParted(t *testing.T) {
 func TestMessagesCaptured(t *testing.T) {
 	testkit.LongOrRace(t)
 	const small, large, many = 1000, 150 << 10, 80
-	gputest.Run(t, 2, ubcoll.Options{}, func(ctx context.Context, c *ubcoll.Comm, dev ubcoll.Device) error {
+	gputest.Both(t, 2, ubcoll.Options{}, func(ctx context.Context, c *ubcoll.Comm, dev ubcoll.Device) error {
 		peer := 1 - c.Rank()
 		b, err := ubcoll.Alloc[byte](c, dev, 2*(small+large)+2*many)
 		if err != nil {

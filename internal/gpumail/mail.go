@@ -45,6 +45,7 @@ func (m *Mail) OnDevice(d *gpu.Device) gpu.Client {
 	m.on.c, m.on.host, m.on.eager = m.c, mail.Of(m.c), m.c.Team().Tuning().Messages.EagerDevice
 	if m.between != nil {
 		m.on.far = newFar(m.on, m.between)
+		m.between.Beside(m.on.host)
 	}
 	return m.on
 }

@@ -19,6 +19,7 @@ type between struct {
 	boxes   []atomic.Pointer[Box] // by rank; nil: none yet
 	pairs   *hosts.Pairs          // nil before Span
 	bounces bool                  // all messages do
+	beside  *Mail                 // the messages of host memory beside those that bounce
 
 	making sync.Mutex // held by goroutines that make a box, and while the lanes are locked
 	known  atomic.Pointer[[]*Box]

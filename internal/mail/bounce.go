@@ -2,8 +2,11 @@ package mail
 
 import (
 	"context"
+	"errors"
+	"fmt"
 	"unsafe"
 
+	"github.com/ubcoll/ubcoll/fault"
 	"github.com/ubcoll/ubcoll/internal/engine"
 	"github.com/ubcoll/ubcoll/internal/team"
 )
@@ -54,6 +57,23 @@ func NewBounced(k *Call, through Bounce, why string) *Message {
 		msg.parts = (msg.Bytes + BouncePart - 1) / BouncePart
 	}
 	return msg
+}
+
+// Beside says which messages of host memory the communicator has beside m, which bounce.
+func (m *Mail) Beside(host *Mail) { m.between.beside = host }
+
+// hinted adds to err, which ends the wait for msg, that a message of the other kind has come.
+func (m *Mail) hinted(msg *Message, err error) error {
+	if m.between == nil || m.between.beside == nil || !msg.Recv || !errors.Is(err, fault.ErrTimeout) ||
+		!m.between.beside.Arrived(msg.Peer) {
+		return err
+	}
+	if e, ok := errors.AsType[*fault.Error](err); ok {
+		hinted := *e
+		hinted.Err = fmt.Errorf("no message of device memory has come, but a message of host memory: %w", e.Err)
+		return &hinted
+	}
+	return err
 }
 
 // Begin lets messages go on that have their places. The caller then calls AwaitBounced.

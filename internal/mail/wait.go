@@ -90,7 +90,7 @@ func (m *Mail) await(ctx context.Context, op string, ms []*Message, copies func(
 			if m.arrivedAfterAll(ms) || open.Done.Load() {
 				continue // an error that concerns the others comes again
 			}
-			return m.abandon(ms, m.Fail(op, open.Peer, err))
+			return m.abandon(ms, m.Fail(op, open.Peer, m.hinted(open, err)))
 		}
 	}
 }

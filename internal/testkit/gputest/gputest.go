@@ -70,6 +70,15 @@ func Run(t *testing.T, n int, o ubcoll.Options, f func(context.Context, *ubcoll.
 	}
 }
 
+// Both runs f on n ranks of one host, and then on n hosts.
+func Both(t *testing.T, n int, o ubcoll.Options, f func(context.Context, *ubcoll.Comm, ubcoll.Device) error) {
+	t.Helper()
+	t.Run("one host", func(t *testing.T) { Run(t, n, o, f) })
+	if n > 1 {
+		t.Run("hosts", func(t *testing.T) { Across(t, "abcdefgh"[:n], o, f) })
+	}
+}
+
 // Across is Run on hosts: rank i claims to be on the one that the i-th letter of hosts names.
 func Across(t *testing.T, hosts string, o ubcoll.Options, f func(context.Context, *ubcoll.Comm, ubcoll.Device) error) {
 	t.Helper()
