@@ -233,7 +233,7 @@ func (b *bounce) tell(r *farRun) {
 		to, from = from, to
 	}
 	r.left--
-	r.last = r.left == 0
+	r.last = r.left == 0 && !r.copier.Captured() // Sync of a program's own graph waits for the kernel alone
 	b.copies[b.told%laneSlots] = r.copier.Copy(to, from, n, r.last)
 	b.told++
 }

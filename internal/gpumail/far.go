@@ -45,15 +45,16 @@ func newFar(m *messages, between *mail.Mail) *far {
 
 // farRun is messages that start together.
 type farRun struct {
-	f       *far
-	op      string
-	copier  *gpu.Copier
-	own     *gpu.Stream // of a call that is waited for; nil: it is on a stream of the user's
-	bounces []bounce
-	left    int           // copies that are still to be told, if all goes well
-	last    bool          // the last one was told
-	ended   chan struct{} // closed when a goroutine has run it; nil: whoever waits runs it
-	err     error
+	f         *far
+	op        string
+	copier    *gpu.Copier
+	own       *gpu.Stream // of a call that is waited for; nil: it is on a stream of the user's
+	bounces   []bounce
+	left      int           // copies that are still to be told, if all goes well
+	last      bool          // the last one was told
+	uncounted bool          // count no longer has it
+	ended     chan struct{} // closed when a goroutine has run it; nil: whoever waits runs it
+	err       error
 }
 
 // lane returns the lane of messages to peer or, if recv, from it.
@@ -179,8 +180,16 @@ func (r *farRun) run(ctx context.Context) error {
 	if e := r.end(); err == nil {
 		err = e
 	}
-	r.f.count(-1)
+	r.uncount()
 	return err
+}
+
+// uncount ends what place has counted.
+func (r *farRun) uncount() {
+	if !r.uncounted {
+		r.uncounted = true
+		r.f.count(-1)
+	}
 }
 
 func (r *farRun) move(ctx context.Context) error {
@@ -210,9 +219,6 @@ func (r *farRun) move(ctx context.Context) error {
 			return c.FailOpen(r.f.m.error(r.op, "device", err))
 		}
 	}
-	if !r.last { // some messages failed, or none has data
-		r.copier.Copy(0, 0, 0, true)
-	}
 	var errs []error
 	for _, msg := range ms {
 		if msg.Err != nil {
@@ -222,10 +228,19 @@ func (r *farRun) move(ctx context.Context) error {
 		n := r.f.noteOf(&mail.Call{Vec: msg.Vec, Peer: msg.Peer, Recv: msg.Recv}, msg.Seq())
 		c.NoteMessage(n.Info())
 	}
+	err := errors.Join(errs...)
 	if len(errs) == 1 {
-		return errs[0]
+		err = errs[0]
 	}
-	return errors.Join(errs...)
+	if r.copier.Captured() && err != nil { // before the kernel ends, and so Sync
+		r.f.m.d.Report(err)
+		err = nil
+	}
+	if !r.last { // some messages failed, or none has data, or the kernel stays until all is over
+		r.uncount()
+		r.copier.Copy(0, 0, 0, true)
+	}
+	return err
 }
 
 // onDevice adds to the error of a message that it was of memory of a device.
@@ -561,6 +576,7 @@ func (f *far) replay(k *farCapture) {
 	r := f.runOf(k.op, k.calls, k.copier)
 	if err := r.place(); err != nil {
 		f.m.d.Report(err)
+		k.copier.Copy(0, 0, 0, true)
 		return
 	}
 	f.runs.Add(1)

@@ -45,7 +45,11 @@ func KillHosts(ctx context.Context, c *ubcoll.Comm) error {
 	other, counts := ubcoll.Of(make([]float32, 50000)), slices.Repeat([]int{50000 / n}, n)
 	for k := 0; err == nil; k++ {
 		if d != nil && k%2 == 1 {
-			err = d.collective(ctx, c, k/2)
+			if k%4 == 1 {
+				err = d.collective(ctx, c, k/4)
+			} else {
+				err = d.message(ctx, c, k/4, left, right)
+			}
 			continue
 		}
 		switch from := some.Slice(0, 50000/n*n); k % 15 {
@@ -91,7 +95,7 @@ func KillHosts(ctx context.Context, c *ubcoll.Comm) error {
 	return err
 }
 
-// device is what collectives between hosts do with device memory.
+// device is what collectives and messages between hosts do with device memory.
 type device struct {
 	many, other *ubcoll.Buffer[float32]
 	stream      *ubcoll.Stream
@@ -149,6 +153,44 @@ func (d *device) collective(ctx context.Context, c *ubcoll.Comm, k int) error {
 	default:
 		return coll.AllToAll(ctx, c, d.other.Vec().Slice(0, n*1000), d.many.Vec().Slice(0, n*1000))
 	}
+}
+
+// message sends messages around the ring of ranks.
+func (d *device) message(ctx context.Context, c *ubcoll.Comm, k, left, right int) error {
+	around := func(v *ubcoll.Comm, n int) error {
+		return testkit.ErrOf(p2p.SendRecv(ctx, v, left, d.other.Vec().Slice(0, n), right, d.many.Vec().Slice(0, n)))
+	}
+	switch k % 5 {
+	case 0:
+		return around(c, 1<<20)
+	case 1:
+		return around(c, 10)
+	case 2:
+		return testkit.InOrder(
+			func() error { return around(c.On(d.stream), 30_000) },
+			func() error { return around(c.On(d.stream), 1<<20) },
+			func() error { return around(c.On(d.stream), 1) },
+			func() error { return d.stream.Sync(ctx) })
+	case 3:
+		return testkit.InOrder(
+			func() error {
+				return ubcoll.Group(ctx, c.On(d.stream), func(g *ubcoll.Comm) error {
+					return errors.Join(coll.AllReduce(ctx, g, d.many.Vec().Slice(0, 5), d.many.Vec().Slice(0, 5), ubcoll.Max),
+						around(g, 300_000), around(g, 7))
+				})
+			},
+			func() error { return d.stream.Sync(ctx) })
+	}
+	var x p2p.Exchange
+	for i, n := range []int{3, 200_000, 5000} {
+		x.Send(right, d.many.Vec().Slice(i*300_000, i*300_000+n))
+		x.Recv(left, d.other.Vec().Slice(i*300_000, i*300_000+n))
+	}
+	r, err := x.Start(ctx, c)
+	if err != nil {
+		return err
+	}
+	return r.Wait(ctx)
 }
 
 // oneSided is what ranks do to each other's memory around the ring.

@@ -80,7 +80,7 @@ func Both(t *testing.T, n int, o ubcoll.Options, f func(context.Context, *ubcoll
 }
 
 // Across is Run on hosts: rank i claims to be on the one that the i-th letter of hosts names.
-func Across(t *testing.T, hosts string, o ubcoll.Options, f func(context.Context, *ubcoll.Comm, ubcoll.Device) error) {
+func Across(t testing.TB, hosts string, o ubcoll.Options, f func(context.Context, *ubcoll.Comm, ubcoll.Device) error) {
 	t.Helper()
 	t.Setenv(env.CUDA.Name, "share")
 	if o.Timeout == 0 {
