@@ -426,10 +426,11 @@ func (d *Device) count(n uint64) {
 func (d *Device) enqueue(s *Stream, captured bool) error {
 	defer func() { d.next.copy, d.next.graph = nil, nil }()
 	d.Watch()
-	if err := d.Domain.BeginQueueing(s); err != nil {
+	done, err := d.Domain.BeginQueueing(s)
+	if err != nil {
 		return err
 	}
-	defer d.Domain.EndQueueing()
+	defer done()
 	d.launches.Add(1)
 	return s.Use(func(cu *cuda.Stream) error {
 		last := d.last.Load()

@@ -6,6 +6,7 @@ import (
 	"os"
 	"strconv"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"unsafe"
 
@@ -27,7 +28,9 @@ type shared struct {
 	copying sync.Mutex   // held during copies
 	copies  *cuda.Stream // for copies between host and device
 
-	queueing sync.Mutex // held while a stream gets work, see BeginQueueing
+	queueing sync.Mutex  // held while a stream gets work, see BeginQueueing
+	unlock   func()      // queueing.Unlock
+	several  atomic.Bool // there were several domains at the same time, or there are ranks of other processes
 
 	mu      sync.Mutex
 	domains map[*Domain]bool
@@ -65,6 +68,7 @@ func (d *Domain) join(i, streams, more int) error {
 		}
 		s = &shared{context: ctx, kernels: kernels.New(ctx), domains: map[*Domain]bool{}, pages: map[int][]*page{},
 			queued: map[*Stream]bool{}, most: connections() - 2} // chores and copies have a queue each
+		s.unlock = s.queueing.Unlock
 		if s.chores, err = ctx.NewStream(); err == nil {
 			s.copies, err = ctx.NewStream()
 		}
@@ -76,6 +80,9 @@ func (d *Domain) join(i, streams, more int) error {
 	d.shared, d.Context, d.Kernels = s, s.context, s.kernels
 	s.mu.Lock()
 	s.domains[d] = true
+	if len(s.domains) > 1 || d.Sharers > 1 {
+		s.several.Store(true)
+	}
 	s.mu.Unlock()
 	return s.reserve(streams, more)
 }
@@ -257,8 +264,7 @@ func (s *shared) giveUnits(units int) {
 // Admit is called before work is queued on st for a rank of d. A stream with work has one of the device's queues, which
 // several streams have together when there are more of them. What waits in a queue keeps back all that is behind it, of
 // other streams too, so that ranks which share a device could wait for each other forever. So no more of their streams
-// have work at the same time than there are queues. The caller is between BeginQueueing, which admits its stream, and
-// EndQueueing.
+// have work at the same time than there are queues. The caller is behind BeginQueueing, which admits its stream.
 func (d *Domain) Admit(st *Stream) error {
 	if d.Sharers <= 1 {
 		return nil
@@ -284,28 +290,22 @@ func (d *Domain) Admit(st *Stream) error {
 	return nil
 }
 
-// BeginQueueing is called before st gets work for a rank of d, and EndQueueing after that, unless it fails. Nothing in
-// between may wait for a kernel. It waits if much is queued on st already, and then admits st: see Admit. If two threads give streams work at the same time, and neither stream has a queue, the driver may
-// give both the same one (seen on an H100 with driver 580: once in 50 times that two ranks made streams and queued two
-// kernels each). So one thread does it at a time, where ranks share a device.
-func (d *Domain) BeginQueueing(st *Stream) error {
-	if d.Sharers <= 1 {
-		return nil
+// BeginQueueing is called before st gets work for a rank of d, and what it returns after that. Nothing in between may wait for
+// a kernel. It waits if much is queued on st already, and then admits st: see Admit. If two threads give streams work at the
+// same time, and neither stream has a queue, the driver may give both the same one (seen on an H100 with driver 580: once in 50
+// times that two ranks made streams and queued two kernels each). So one thread does it at a time, where ranks share a device,
+// also if only this process knows that they do: those of other communicators, or that claim other hosts.
+func (d *Domain) BeginQueueing(st *Stream) (end func(), err error) {
+	if !d.shared.several.Load() {
+		return func() {}, nil
 	}
 	st.pace()
 	d.shared.queueing.Lock()
-	err := d.Admit(st)
-	if err != nil {
+	if err := d.Admit(st); err != nil {
 		d.shared.queueing.Unlock()
+		return nil, err
 	}
-	return err
-}
-
-// EndQueueing ends BeginQueueing.
-func (d *Domain) EndQueueing() {
-	if d.Sharers > 1 {
-		d.shared.queueing.Unlock()
-	}
+	return d.shared.unlock, nil
 }
 
 // choresOf is the stream for chores, for packages that know nothing of BeginQueueing.

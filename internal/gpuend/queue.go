@@ -51,12 +51,13 @@ func (e *End) submit(ctx context.Context, s *engine.Stream, steps []Step, all []
 	if on, err = e.ready(on, side, steps); err == nil {
 		most, err = e.room(on, side, steps)
 	}
+	var end func()
 	if err == nil {
-		err = e.d.Domain.BeginQueueing(on)
+		end, err = e.d.Domain.BeginQueueing(on)
 	}
 	if err == nil {
 		err = e.queue(on, steps, all, uint32(side), most)
-		e.d.Domain.EndQueueing()
+		end()
 		if err != nil {
 			err = e.failedWith(err)
 		}

@@ -405,10 +405,11 @@ func (f *far) launchOwn(r *farRun) error {
 		return err
 	}
 	r.own = s
-	if err := d.Domain.BeginQueueing(s); err != nil {
+	done, err := d.Domain.BeginQueueing(s)
+	if err != nil {
 		return err
 	}
-	defer d.Domain.EndQueueing()
+	defer done()
 	d.Watch()
 	if err := r.place(); err != nil {
 		return err
@@ -465,10 +466,11 @@ func (f *far) queue(ctx context.Context, s *engine.Stream, g *gpu.Stream, r *far
 func (f *far) fork(ctx context.Context, g *gpu.Stream, r *farRun, near []Message, captured bool) (err error) {
 	d := f.m.d.Domain
 	if len(near) == 0 {
-		if err := d.BeginQueueing(g); err != nil {
+		done, err := d.BeginQueueing(g)
+		if err != nil {
 			return err
 		}
-		defer d.EndQueueing()
+		defer done()
 		return g.Use(func(cu *cuda.Stream) error {
 			g.Follows(0, 0)
 			return r.launch(cu)
@@ -505,10 +507,11 @@ func (f *far) fork(ctx context.Context, g *gpu.Stream, r *farRun, near []Message
 	if _, err := f.m.begin(ctx, g, r.op, near, true); err != nil {
 		return err
 	}
-	if err := d.BeginQueueing(own); err != nil {
+	done, err := d.BeginQueueing(own)
+	if err != nil {
 		return err
 	}
-	defer d.EndQueueing()
+	defer done()
 	return errors.Join(branch.Wait(begin), r.launch(branch), end.Record(branch), g.Use(func(cu *cuda.Stream) error {
 		return cu.Wait(end)
 	}))

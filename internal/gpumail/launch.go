@@ -24,10 +24,11 @@ func (m *messages) queue(s *gpu.Stream, line int, ms []Message) (k *mark, begun 
 	} else {
 		s.Enter(m.d, m.d.Domain)
 	}
-	if err := m.d.Domain.BeginQueueing(s); err != nil {
+	done, err := m.d.Domain.BeginQueueing(s)
+	if err != nil {
 		return nil, false, err
 	}
-	defer m.d.Domain.EndQueueing()
+	defer done()
 	if k, err = m.take(s); err != nil {
 		return nil, false, err
 	}

@@ -13,7 +13,7 @@ import (
 	"github.com/ubcoll/ubcoll/p2p"
 )
 
-// Refused calls everything that does not cross hosts yet: messages, channels and windows on devices. Each call fails on all
+// Refused calls everything that does not cross hosts yet: channels and windows on devices. Each call fails on all
 // ranks with ErrNotSupported, and says why.
 func Refused(ctx context.Context, c *ubcoll.Comm) error {
 	if !Spans(c) {
@@ -35,12 +35,6 @@ func refusedAlike(ctx context.Context, c *ubcoll.Comm, err error) error {
 	return errors.Join(c.Err(), conform.SumOf(ctx, c, 1, int64(c.Size())))
 }
 
-// operation is an operation on device memory.
-type operation struct {
-	name string
-	call func(c *ubcoll.Comm) error
-}
-
 // onDevice calls what devices cannot do between hosts.
 func onDevice(ctx context.Context, c *ubcoll.Comm, dev ubcoll.Device) error {
 	b, err := ubcoll.Alloc[int32](c, dev, 4)
@@ -51,23 +45,7 @@ func onDevice(ctx context.Context, c *ubcoll.Comm, dev ubcoll.Device) error {
 	if err != nil {
 		return err
 	}
-	next, last := conform.Ring(c)
 	x := []int32{int32(c.Rank())}
-	for _, o := range []operation{
-		{"send_recv", func(c *ubcoll.Comm) error {
-			_, err := p2p.SendRecv(ctx, c, last, b.Vec().Slice(0, 1), next, b.Vec().Slice(1, 2))
-			return err
-		}},
-	} {
-		err := errors.Join(o.call(c.On(s)), s.Sync(ctx))
-		if err := refusedAlike(ctx, c, err); err != nil {
-			return conform.Fail(c, "%s of device memory, on a stream of the device: %w", o.name, err)
-		}
-	}
-	_, err = p2p.SendRecv(ctx, c, last, b.Vec().Slice(0, 1), next, b.Vec().Slice(1, 2))
-	if err := refusedAlike(ctx, c, err); err != nil {
-		return conform.Fail(c, "send_recv of device memory: %w", err)
-	}
 	if err := oneSidedOnDevice(ctx, c, b); err != nil {
 		return err
 	}
