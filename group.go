@@ -177,15 +177,13 @@ func (b *batch) submit(ctx context.Context, v *inside.View) error {
 
 // addOperation adds the messages as one work.
 func (b *batch) addOperation() {
-	turn := len(b.works) > 0
 	w := b.add()
 	w.Kind = team.KindMessages
 	if b.device != nil {
-		b.device.Host, b.device.Turn = b.messages, turn
+		b.device.Host = b.messages
 		w.Other = b.device
 		return
 	}
-	b.messages.Turn = turn
 	w.Other = b.messages
 }
 

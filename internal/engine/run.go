@@ -201,7 +201,7 @@ func (c *Comm) runAll(ctx context.Context, ws []team.Work, together bool) (err e
 	all := len(ws)
 	for n := 0; len(ws) > 0; ws = ws[n:] {
 		if n = 1; ws[0].Other != nil {
-			err = ws[0].Other.Run(ctx)
+			err = ws[0].Other.Run(ctx, true)
 		} else if ws[0].Kernel.Name != "" && c.device != nil {
 			n, err = c.device.PerformSome(ctx, ws, together)
 		} else {

@@ -114,7 +114,7 @@ func (s *Stream) carry(c *Comm, ctx context.Context, works []team.Work, group bo
 	for n := 0; len(works) > 0; works = works[n:] {
 		n = 1
 		if o := works[0].Other; o != nil { // also after a failure: the other ranks have queued theirs
-			err = errors.Join(err, o.Run(ctx))
+			err = errors.Join(err, o.Run(ctx, false))
 			continue
 		}
 		for n < len(works) && works[n].Other == nil {

@@ -29,7 +29,7 @@ func (s *Stream) LaunchAll(ctx context.Context, c *engine.Comm, works []team.Wor
 	for n := 0; len(works) > 0; works = works[n:] {
 		n = 1
 		if o := works[0].Other; o != nil { // also after a refusal: the other ranks have queued theirs
-			if err := o.Run(ctx); err != nil {
+			if err := o.Run(ctx, true); err != nil {
 				return err
 			}
 			continue

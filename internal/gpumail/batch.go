@@ -14,7 +14,6 @@ import (
 // It is not used again, because its messages may still be under way when it has run.
 type Batch struct {
 	Requests bool        // the caller wants Requests, to ask when they are done
-	Turn     bool        // they run in the communicator's turn, with the collectives of their group
 	Host     *mail.Batch // the group's messages of host memory, which start with them; or nil
 
 	m        *Mail
@@ -87,7 +86,7 @@ func (b *Batch) Do(ctx context.Context) error {
 	if err := b.SelfBlocked(); err != nil {
 		return err
 	}
-	return b.Run(engine.Context(ctx))
+	return b.Run(engine.Context(ctx), false)
 }
 
 // Place implements team.Operation.
@@ -99,7 +98,7 @@ func (b *Batch) Place() error {
 }
 
 // Run implements team.Operation. On a stream it queues the messages of device memory.
-func (b *Batch) Run(ctx context.Context) error {
+func (b *Batch) Run(ctx context.Context, turn bool) error {
 	defer b.m.c.Tracer.Begin(ctx, b.op).End()
 	var errs []error
 	if b.Host != nil {
@@ -124,7 +123,7 @@ func (b *Batch) Run(ctx context.Context) error {
 		if err == nil {
 			notes = append(notes, b.m.on.notes(b.messages)...)
 		}
-		b.m.c.NoteGroup(notes, b.Turn)
+		b.m.c.NoteGroup(notes, turn)
 	}
 	return errors.Join(errs...)
 }

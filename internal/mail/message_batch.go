@@ -24,7 +24,6 @@ type Call struct {
 // takes exactly as many elements as it has room for. It implements team.Operation.
 type Batch struct {
 	Requests bool // the caller wants Requests, to ask when they are done
-	Turn     bool // they run in the communicator's turn, with the collectives of their group
 
 	m       *Mail
 	stream  *engine.Stream
@@ -142,9 +141,9 @@ func (b *Batch) Do(ctx context.Context) error {
 		return err
 	}
 	if b.stream == nil {
-		return b.Run(ctx)
+		return b.Run(ctx, false)
 	}
-	return b.stream.Do(ctx, b.m.c, b.Run, b.Place)
+	return b.stream.Do(ctx, b.m.c, func(ctx context.Context) error { return b.Run(ctx, false) }, b.Place)
 }
 
 // Place implements team.Operation. It gives messages that do not go at once their places in the order, where they wait
@@ -204,7 +203,7 @@ func (b *Batch) note(i int) *team.MessageNote {
 }
 
 // Run implements team.Operation.
-func (b *Batch) Run(ctx context.Context) error {
+func (b *Batch) Run(ctx context.Context, turn bool) error {
 	defer b.m.c.Tracer.Begin(ctx, b.op).End()
 	errs, err := b.Start()
 	if err != nil {
@@ -212,7 +211,7 @@ func (b *Batch) Run(ctx context.Context) error {
 	}
 	errs = append(errs, b.Await(ctx)...)
 	if b.group {
-		b.m.c.NoteGroup(b.Notes(), b.Turn)
+		b.m.c.NoteGroup(b.Notes(), turn)
 	}
 	return errors.Join(errs...)
 }

@@ -91,8 +91,8 @@ type Operation interface {
 	SelfBlocked() error
 	// Place takes the operation's place among others, on a host stream, before Run.
 	Place() error
-	// Run runs it, or queues it on its device stream, in the communicator's turn.
-	Run(ctx context.Context) error
+	// Run runs it, or queues it on its device stream. turn: the caller has the communicator's turn.
+	Run(ctx context.Context, turn bool) error
 }
 
 // Hold keeps the memory of the buffers, as far as its allocation is known, from being freed while the operation runs.
