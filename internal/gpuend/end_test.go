@@ -380,3 +380,26 @@ func TestRoomForCapturedWaits(t *testing.T) {
 	require.ErrorIs(t, err, fault.ErrLimit)
 	require.NoError(t, errors.Join(g.Close(), again.Close(), other.Close(), end()))
 }
+
+// TestSignalThenClose lets a peer signal and at once close its side, while a wait for that signal runs: it takes the signal. A
+// kernel that looks at what ends waits after each poll (UBC_POLLS 1) finds errors here within some rounds.
+func TestSignalThenClose(t *testing.T) {
+	rounds := testkit.Often(1000)
+	sides := open(t)
+	s, peer := sides[0], sides[1]
+	for range rounds {
+		waits := make(chan error, 1)
+		go func() { waits <- s.launch(gpuend.Step{Kind: gpuend.StepWait}) }()
+		time.Sleep(time.Millisecond)
+		require.NoError(t, peer.launch(gpuend.Step{Kind: gpuend.StepSignal}))
+		peer.shut.Store(true)
+		s.owner.table.Watch()
+		require.NoError(t, <-waits)
+		peer.shut.Store(false)
+		for _, x := range sides { // the next pair of ends
+			require.NoError(t, x.end.Close(false))
+			require.NoError(t, x.owner.table.Clear(slot(x.c.Rank())))
+		}
+		require.NoError(t, errors.Join(testkit.Each(sides[:], func(x *side) error { return x.open(sides[1-x.c.Rank()]) })...))
+	}
+}

@@ -16,19 +16,20 @@ UBC_FN ubc_step ubc_step_at(const ubc_channel_params &p, ubc_u32 i) {
 		ubc_channel_word(p, at + 24)};
 }
 
-// ubc_keep_polling for channels.
-UBC_FN bool ubc_keep_polling(const ubc_channel_params &p, ubc_wait &w) {
+// ubc_stop is called after each poll that found nothing. Now and then it looks for a reason to stop, which it returns; else
+// UBC_OK. The caller then polls once more: what it waits for may have come before the reason, such as that the peer, which
+// has signalled, has closed its end.
+UBC_FN ubc_u32 ubc_stop(const ubc_channel_params &p, ubc_wait &w) {
 	ubc_pause();
 	if (++w.polls % UBC_POLLS != 0)
-		return true;
-	if (ubc_get32(p.mine + UBC_CHANNEL_FAILED) != 0)
-		return false;
-	ubc_u32 code = ubc_check_abort(p.status, p.timeout, w);
-	if (code == UBC_OK)
-		return true;
+		return UBC_OK;
+	return ubc_get32(p.mine + UBC_CHANNEL_FAILED) != 0 ? (ubc_u32)UBC_ABORTED : ubc_check_abort(p.status, p.timeout, w);
+}
+
+// ubc_fail ends the channel, unless it has ended.
+UBC_FN void ubc_fail(const ubc_channel_params &p, ubc_u32 code) {
 	if (ubc_exchange32(p.mine + UBC_CHANNEL_FAILED, 1) == 0)
 		ubc_post_error(p.status, code, p.peer, 0, 0, 0, 0);
-	return false;
 }
 
 // ubc_signal sends signal k. If the blocks have moved data before it, each of them adds some of the signal's units
@@ -54,12 +55,18 @@ UBC_FN bool ubc_wait_signal(const ubc_channel_params &p, ubc_u32 k) {
 		ubc_u64 at = p.mine + UBC_CHANNEL_SIGNALS + 4 * (k % UBC_SIGNAL_SLOTS);
 		ubc_u32 units = UBC_SIGNAL_UNITS * (k / UBC_SIGNAL_SLOTS + 1);
 		ubc_wait w = {0, 0};
+		ubc_u32 code = UBC_OK;
 		do {
-			while (ok && (int)(ubc_get32(at) - units) < 0)
-				ok = ubc_keep_polling(p, w);
+			while (ok && (int)(ubc_get32(at) - units) < 0) {
+				ok = code == UBC_OK;
+				if (ok)
+					code = ubc_stop(p, w);
+			}
 			// Only once, since an acquire empties the multiprocessor's cache. An assembler drops it if its result is
 			// not used.
 		} while (ok && (int)(ubc_acquire32(at) - units) < 0);
+		if (!ok)
+			ubc_fail(p, code);
 	}
 	return ubc_sync_and(ok);
 }
@@ -134,7 +141,7 @@ template <bool WIDE, int U>
 UBC_FN bool ubc_wait_packets(
 	const ubc_channel_params &p, ubc_pair *v, ubc_u64 from, ubc_u64 at, ubc_u64 apart, ubc_u64 end, ubc_u32 flag) {
 	ubc_wait w = {0, 0};
-	for (;;) {
+	for (ubc_u32 code = UBC_OK;; code = ubc_stop(p, w)) {
 		bool all = true;
 		UBC_UNROLL
 		for (int u = 0; u < U; u++)
@@ -142,8 +149,10 @@ UBC_FN bool ubc_wait_packets(
 				all = ubc_poll_packet<WIDE>(from + 2 * (at + u * apart), v[u], flag) && all;
 		if (all)
 			return true;
-		if (!ubc_keep_polling(p, w))
+		if (code != UBC_OK) {
+			ubc_fail(p, code);
 			return false;
+		}
 	}
 }
 
