@@ -137,7 +137,7 @@ const (
 // nor make progress; they may use the endpoint's Write and Call, and those of others.
 type Server interface {
 	// Reach returns where n bytes of a write go, or nil: then they are read and dropped. A long write comes in pieces, and
-	// is asked for each.
+	// is asked for each. All n bytes come then, also if the peer withdraws the write, unless the pair ends.
 	Reach(t Target, n int) unsafe.Pointer
 	// Called takes the bytes of a call, which are good until it returns. What was written before has landed.
 	Called(b []byte)

@@ -333,7 +333,8 @@ func (e *endpoint) Call(b []byte) {
 // Read implements transport.Endpoint: there is no RDMA.
 func (e *endpoint) Read(transport.Target, unsafe.Pointer, int, *transport.Result) bool { return false }
 
-// Withdraw implements transport.Endpoint. With delays, what is under way may be dropped, too.
+// Withdraw implements transport.Endpoint. With delays, what is under way may be dropped, too, unless the peer's server has
+// been asked about it.
 func (e *endpoint) Withdraw(t transport.Target) {
 	f := e.s.n.f
 	f.mu.Lock()
@@ -351,7 +352,7 @@ func (e *endpoint) Withdraw(t transport.Target) {
 	for _, m := range e.flying {
 		switch {
 		case !withdrawn(m):
-		case f.chance(2):
+		case !m.asked && f.chance(2):
 			m.drop()
 		default:
 			m.copy()

@@ -122,7 +122,9 @@ func (e *endpoint) written(m *message) bool {
 	t := m.to
 	t.Offset += uint64(m.rest[0])
 	var p unsafe.Pointer
+	m.asked = true
 	e.serve(func() { p = e.server.Reach(t, n) })
+	m.asked = false
 	defer e.serving.Unlock()
 	switch {
 	case m.data == nil || !m.own && m.from.down.Load() != nil: // its sender's memory is not to be read any more

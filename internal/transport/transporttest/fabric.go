@@ -278,6 +278,7 @@ type message struct {
 	from  *endpoint // nil if it is the node's own
 	at    time.Time // when it arrives
 	done  bool      // its sender need not care any more
+	asked bool      // the server has said where a part of a write goes, which lands next
 }
 
 // counts reports whether Queued and Sent count the message.

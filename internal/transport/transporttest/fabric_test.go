@@ -393,6 +393,33 @@ func TestBetweenReachAndBytes(t *testing.T) {
 	}
 }
 
+// Bytes land that the server has been asked about, also with delays, which may drop what is withdrawn.
+func TestWithdrawAfterReach(t *testing.T) {
+	for range 20 {
+		j, f, to := fabricJob(t, Options{Delays: true})
+		var x *stuck
+		for i, n := range j.Nodes {
+			require.NoError(t, n.Join(transport.Comm{ID: comm, Made: func(e transport.Endpoint) transport.Server {
+				if i == 0 {
+					return nil
+				}
+				x = &stuck{newServer(t, e), make(chan struct{}), make(chan struct{})}
+				return x
+			}}))
+		}
+		a, _ := j.endpoints(comm, 0, 1)
+		k, from, memory := transport.Target{Key: 1}, filled(8, 1), make([]byte, 8)
+		x.allow(k, 0, memory)
+		a.Write(k, at(from), 8, false)
+		<-x.reached
+		a.Withdraw(k)
+		fill(from, 2)
+		x.goOn <- struct{}{}
+		testkit.Eventually(t, func() bool { f.mu.Lock(); defer f.mu.Unlock(); return isFilled(memory, 1) })
+		require.Empty(t, to.all())
+	}
+}
+
 // Refuse waits for what has been reached, and for nothing else.
 func TestRefuseWaits(t *testing.T) {
 	j, f, to := fabricJob(t, Options{})
