@@ -381,8 +381,8 @@ func TestRoomForCapturedWaits(t *testing.T) {
 	require.NoError(t, errors.Join(g.Close(), again.Close(), other.Close(), end()))
 }
 
-// TestSignalThenClose lets a peer signal and at once close its side, while a wait for that signal runs: it takes the signal. A
-// kernel that looks at what ends waits after each poll (UBC_POLLS 1) finds errors here within some rounds.
+// TestSignalThenClose lets a peer signal and at once close its side, while a wait for that signal runs: it takes the signal.
+// Kernels look only now and then at what ends waits, emulated ones often (UBC_CHANNEL_POLLS).
 func TestSignalThenClose(t *testing.T) {
 	rounds := testkit.Often(1000)
 	sides := open(t)

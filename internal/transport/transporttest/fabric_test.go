@@ -323,6 +323,24 @@ func (x *stuck) Reach(t transport.Target, n int) unsafe.Pointer {
 	return p
 }
 
+// stuckJob is fabricJob with two servers; b's is stuck.
+func stuckJob(t *testing.T, o Options) (j *job, f *Fabric, to *told, x *stuck, a, b transport.Endpoint) {
+	t.Helper()
+	j, f, to = fabricJob(t, o)
+	for i, n := range j.Nodes {
+		require.NoError(t, n.Join(transport.Comm{ID: comm, Made: func(e transport.Endpoint) transport.Server {
+			s := newServer(t, e)
+			if i == 0 {
+				return s
+			}
+			x = &stuck{s, make(chan struct{}), make(chan struct{})}
+			return x
+		}}))
+	}
+	a, b = j.endpoints(comm, 0, 1)
+	return j, f, to, x, a, b
+}
+
 // What happens between Reach and the bytes counts: after Withdraw, Close, Kill and Stop nothing is read or written. Refuse
 // waits until they have landed.
 func TestBetweenReachAndBytes(t *testing.T) {
@@ -343,19 +361,7 @@ func TestBetweenReachAndBytes(t *testing.T) {
 		{"stop", func(f *Fabric, a, b transport.Endpoint, k transport.Target) { f.Stop(1) }, true},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			j, f, to := fabricJob(t, Options{})
-			var x *stuck
-			for i, n := range j.Nodes {
-				require.NoError(t, n.Join(transport.Comm{ID: comm, Made: func(e transport.Endpoint) transport.Server {
-					s := newServer(t, e)
-					if i == 0 {
-						return s
-					}
-					x = &stuck{s, make(chan struct{}), make(chan struct{})}
-					return x
-				}}))
-			}
-			a, b := j.endpoints(comm, 0, 1)
+			j, f, to, x, a, b := stuckJob(t, Options{})
 			k := transport.Target{Key: 1}
 			from, memory := filled(frame, 1), make([]byte, frame)
 			x.allow(k, 0, memory)
@@ -396,18 +402,7 @@ func TestBetweenReachAndBytes(t *testing.T) {
 // Bytes land that the server has been asked about, also with delays, which may drop what is withdrawn.
 func TestWithdrawAfterReach(t *testing.T) {
 	for range 20 {
-		j, f, to := fabricJob(t, Options{Delays: true})
-		var x *stuck
-		for i, n := range j.Nodes {
-			require.NoError(t, n.Join(transport.Comm{ID: comm, Made: func(e transport.Endpoint) transport.Server {
-				if i == 0 {
-					return nil
-				}
-				x = &stuck{newServer(t, e), make(chan struct{}), make(chan struct{})}
-				return x
-			}}))
-		}
-		a, _ := j.endpoints(comm, 0, 1)
+		_, f, to, x, a, _ := stuckJob(t, Options{Delays: true})
 		k, from, memory := transport.Target{Key: 1}, filled(8, 1), make([]byte, 8)
 		x.allow(k, 0, memory)
 		a.Write(k, at(from), 8, false)
@@ -422,19 +417,7 @@ func TestWithdrawAfterReach(t *testing.T) {
 
 // Refuse waits for what has been reached, and for nothing else.
 func TestRefuseWaits(t *testing.T) {
-	j, f, to := fabricJob(t, Options{})
-	var x *stuck
-	for i, n := range j.Nodes {
-		require.NoError(t, n.Join(transport.Comm{ID: comm, Made: func(e transport.Endpoint) transport.Server {
-			if i == 1 {
-				x = &stuck{newServer(t, e),
-					make(chan struct{}), make(chan struct{})}
-				return x
-			}
-			return nil
-		}}))
-	}
-	a, b := j.endpoints(comm, 0, 1)
+	j, f, to, x, a, b := stuckJob(t, Options{})
 	k := transport.Target{Key: 1}
 	memory := make([]byte, 8)
 	x.allow(k, 0, memory)
