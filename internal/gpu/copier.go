@@ -15,6 +15,7 @@ import (
 // between. It ends with the last copy. In a capture it runs again and again. One goroutine at a time.
 type Copier struct {
 	d      *Device
+	f      *cuda.Function
 	page   *page
 	words  *kernels.CopierPage
 	grid   int
@@ -30,13 +31,13 @@ const (
 	copierFew    = 64 << 10
 )
 
-// NewCopier makes a copier of that many bytes. again says that it will be captured.
-func (d *Device) NewCopier(bytes int, again bool) (*Copier, error) {
+// newCopier makes a copier of that many bytes, whose kernel is f. again says that it will be captured.
+func (d *Device) newCopier(f *cuda.Function, bytes int, again bool) (*Copier, error) {
 	p, err := d.Domain.shared.takePage(int(unsafe.Sizeof(kernels.CopierPage{})))
 	if err != nil {
 		return nil, err
 	}
-	k := &Copier{d: d, page: p, words: (*kernels.CopierPage)(unsafe.Pointer(&p.bytes[0])), grid: 1, again: again, serial: 1}
+	k := &Copier{d: d, f: f, page: p, words: (*kernels.CopierPage)(unsafe.Pointer(&p.bytes[0])), grid: 1, again: again, serial: 1}
 	k.words.Serial.Store(1)
 	if bytes > copierFew {
 		k.grid = min(copierBlocks, d.Room.Collectives)
@@ -44,15 +45,15 @@ func (d *Device) NewCopier(bytes int, again bool) (*Copier, error) {
 	return k, nil
 }
 
-// LoadCopier finds the kernel.
-func (d *Device) LoadCopier() (*cuda.Function, error) {
+// loadCopier finds the kernel.
+func (d *Device) loadCopier() (*cuda.Function, error) {
 	return d.Domain.Kernels.Kernel(kernels.Copier, dtype.Invalid, d.c.Team().Size())
 }
 
-// Launch queues the kernel f on cu. It ends at once when the word at status says so.
-func (k *Copier) Launch(cu *cuda.Stream, f *cuda.Function, status uint64) error {
-	params := kernels.CopierParams{Status: status, Page: uint64(k.page.at)}
-	return f.Launch(cu, cuda.Launch{Grid: k.grid, Block: min(k.d.Room.Threads, f.MaxThreads)}, kernels.Bytes(&params))
+// Launch queues the kernel on cu. It ends at once if the communicator breaks.
+func (k *Copier) Launch(cu *cuda.Stream) error {
+	params := kernels.CopierParams{Status: k.d.Params.Status, Page: uint64(k.page.at)}
+	return k.f.Launch(cu, cuda.Launch{Grid: k.grid, Block: min(k.d.Room.Threads, k.f.MaxThreads)}, kernels.Bytes(&params))
 }
 
 // Copy tells it to copy n bytes, on the device's addresses, and returns the number of that copy. What is told before the

@@ -50,6 +50,7 @@ type Device struct {
 	functions map[kernelKey]loaded // kernels used so far; the turn guards them
 
 	carry carry         // between hosts
+	Proxy Proxy         // of what the host does for streams
 	kept  engine.Keeper // memory that users' own captures use
 
 	last     atomic.Pointer[Stream] // the stream of the last operation
@@ -112,9 +113,11 @@ var (
 )
 
 func newDevice(c *engine.Comm, g *Domain, l kernels.Layout) *Device {
-	return &Device{c: c, Domain: g, Layout: l, graphs: map[*Graph]bool{},
+	d := &Device{c: c, Domain: g, Layout: l, graphs: map[*Graph]bool{},
 		stop:      make(chan struct{}),
 		functions: map[kernelKey]loaded{}, multi: multicast{fd: -1}}
+	d.Proxy.d, d.Proxy.stop = d, make(chan struct{})
+	return d
 }
 
 // Part implements Accelerator.
@@ -318,6 +321,7 @@ func (d *Device) Close() error {
 	for _, k := range d.clients {
 		errs = append(errs, k.Close())
 	}
+	d.Proxy.close()
 	if d.own != nil {
 		errs = append(errs, d.own.End())
 	}

@@ -4,18 +4,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"runtime"
-	"slices"
 	"sync"
-	"sync/atomic"
-	"time"
 
 	"github.com/ubcoll/ubcoll/fault"
 	"github.com/ubcoll/ubcoll/hw/cuda"
 	"github.com/ubcoll/ubcoll/internal/engine"
 	"github.com/ubcoll/ubcoll/internal/gpu"
 	"github.com/ubcoll/ubcoll/internal/mail"
-	"github.com/ubcoll/ubcoll/internal/reason"
 	"github.com/ubcoll/ubcoll/internal/team"
 )
 
@@ -28,19 +23,13 @@ type far struct {
 	mail *mail.Mail
 
 	mu      sync.Mutex
-	f       *cuda.Function // nil until it is first used
 	lanes   map[int]*farLane
-	lost    []*gpu.Copier // whose kernels have not told that they end
 	running int
-	runs    sync.WaitGroup // goroutines of requests and of captures
-
-	kept    atomic.Pointer[[]*farCapture]
-	serving bool
-	stop    chan struct{}
+	runs    sync.WaitGroup // goroutines of requests
 }
 
 func newFar(m *messages, between *mail.Mail) *far {
-	return &far{m: m, mail: between, lanes: map[int]*farLane{}, stop: make(chan struct{})}
+	return &far{m: m, mail: between, lanes: map[int]*farLane{}}
 }
 
 // farRun is messages that start together.
@@ -81,16 +70,7 @@ func (f *far) newRun(op string, calls []mail.Call, captured bool) (*farRun, erro
 			return nil, err
 		}
 	}
-	f.mu.Lock()
-	if f.f == nil {
-		var err error
-		if f.f, err = f.m.d.LoadCopier(); err != nil {
-			f.mu.Unlock()
-			return nil, err
-		}
-	}
-	f.mu.Unlock()
-	copier, err := f.m.d.NewCopier(bytes, captured)
+	copier, err := f.m.d.Proxy.NewCopier(bytes, captured)
 	if err != nil {
 		return nil, err
 	}
@@ -149,12 +129,6 @@ func (r *farRun) messages() []*mail.Message {
 	return ms
 }
 
-// launch queues the kernel on cu. What can be copied at once is told before that.
-func (r *farRun) launch(cu *cuda.Stream) error {
-	f := r.f
-	return r.copier.Launch(cu, f.f, f.m.d.StatusAddr(f.m.first))
-}
-
 // advance moves the copies on.
 func (r *farRun) advance() (busy bool) {
 	for i := range r.bounces {
@@ -194,8 +168,8 @@ func (r *farRun) uncount() {
 
 func (r *farRun) move(ctx context.Context) error {
 	c := r.f.m.c
-	if err := r.begin(ctx); err != nil {
-		return err
+	if err := r.f.m.d.Proxy.Begin(ctx, r.copier, r.own); err != nil {
+		return r.failed(ctx, err)
 	}
 	ms := r.messages()
 	r.f.mail.Begin(ms)
@@ -253,72 +227,29 @@ func (m *messages) onDevice(err error) error {
 	return err
 }
 
-// begin waits until the kernel runs. Nobody knows when a stream gets to it, so this has no deadline of its own.
-func (r *farRun) begin(ctx context.Context) error {
+// failed returns the error of a run whose kernel failed, and breaks the communicator.
+func (r *farRun) failed(ctx context.Context, err error) error {
 	c := r.f.m.c
-	var w gpu.DeviceWait
-	for !r.copier.Begun() {
-		if e := c.Broken(); e != nil {
-			return e
-		}
-		if ctx.Err() != nil {
-			return c.FailOpen(r.f.m.error(r.op, "launch", reason.Ended(ctx)))
-		}
-		if _, err := w.Step(r.f.m.d, r.own); err != nil && !errors.Is(err, fault.ErrTimeout) {
-			return c.FailOpen(r.f.m.error(r.op, "device", err))
-		}
+	step := "device"
+	switch {
+	case c.Broken() != nil:
+		return c.Broken()
+	case ctx.Err() != nil:
+		step = "launch"
 	}
-	return nil
+	return c.FailOpen(r.f.m.error(r.op, step, err))
 }
 
 // end waits until the kernel ends, and gives back what it used.
 func (r *farRun) end() error {
-	f := r.f
-	c := f.m.c
-	var w gpu.DeviceWait
-	var err error
-	var broken time.Time
-	ended := r.copier.Ended()
-	for !ended && err == nil {
-		if c.Broken() != nil {
-			if r.own == nil { // the stream's Sync waits for it
-				break
-			}
-			if broken.IsZero() {
-				broken = time.Now()
-			}
-			if time.Since(broken) > gpu.WaitGrace {
-				err = fmt.Errorf("what is queued has not ended after %v: %w", gpu.WaitGrace, fault.ErrTimeout)
-				break
-			}
-		}
-		if ended, err = w.Step(f.m.d, r.own); !ended {
-			ended = r.copier.Ended()
-		}
-	}
+	err := r.f.m.d.Proxy.End(r.copier, r.own)
 	for i := range r.bounces {
 		r.bounces[i].end()
 	}
-	switch {
-	case r.copier.Ended():
-		f.giveBack(r.copier)
-	default:
-		f.mu.Lock()
-		f.lost = append(f.lost, r.copier)
-		f.mu.Unlock()
-	}
 	if err != nil {
-		return c.FailOpen(f.m.error(r.op, "device", err))
+		return r.f.m.c.FailOpen(r.f.m.error(r.op, "device", err))
 	}
 	return nil
-}
-
-// giveBack gives a kernel's page back, unless it runs again.
-func (f *far) giveBack(k *gpu.Copier) {
-	if k.Captured() {
-		return
-	}
-	k.GiveBack()
 }
 
 // noteOf describes for LastOp and Stats how a message goes.
@@ -415,7 +346,7 @@ func (f *far) launchOwn(r *farRun) error {
 		return err
 	}
 	r.advance()
-	if err := s.Use(r.launch); err != nil {
+	if err := s.Use(r.copier.Launch); err != nil {
 		r.withdraw()
 		return err
 	}
@@ -473,7 +404,7 @@ func (f *far) fork(ctx context.Context, g *gpu.Stream, r *farRun, near []Message
 		defer done()
 		return g.Use(func(cu *cuda.Stream) error {
 			g.Follows(0, 0)
-			return r.launch(cu)
+			return r.copier.Launch(cu)
 		})
 	}
 	begin, err1 := d.Context.NewEvent(false)
@@ -512,87 +443,18 @@ func (f *far) fork(ctx context.Context, g *gpu.Stream, r *farRun, near []Message
 		return err
 	}
 	defer done()
-	return errors.Join(branch.Wait(begin), r.launch(branch), end.Record(branch), g.Use(func(cu *cuda.Stream) error {
+	return errors.Join(branch.Wait(begin), r.copier.Launch(branch), end.Record(branch), g.Use(func(cu *cuda.Stream) error {
 		return cu.Wait(end)
 	}))
 }
 
-// farCapture is messages of a capture of the user's.
-type farCapture struct {
-	op     string
-	calls  []mail.Call
-	copier *gpu.Copier
-	runs   atomic.Bool
-}
-
 // keep keeps what was captured, and runs it from now on whenever its kernel runs.
 func (f *far) keep(r *farRun, calls []mail.Call) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	all := append(slices.Clone(f.captures()), &farCapture{op: r.op, calls: calls, copier: r.copier})
-	f.kept.Store(&all)
-	if !f.serving {
-		f.serving = true
-		f.runs.Add(1)
-		go f.serve()
-	}
-}
-
-func (f *far) captures() []*farCapture {
-	if all := f.kept.Load(); all != nil {
-		return *all
-	}
-	return nil
-}
-
-// serve runs what was captured.
-func (f *far) serve() {
-	defer f.runs.Done()
-	last := time.Now()
-	for f.m.c.Broken() == nil {
-		select {
-		case <-f.stop:
-			return
-		default:
-		}
-		found := false
-		for _, k := range f.captures() {
-			if !k.runs.Load() && k.copier.Begun() {
-				k.runs.Store(true)
-				f.replay(k)
-				found = true
-			}
-		}
-		switch waited := time.Since(last); {
-		case found:
-			last = time.Now()
-		case waited < team.SleepAfter:
-			runtime.Gosched()
-		default:
-			time.Sleep(min(waited/64, 200*time.Microsecond))
-		}
-	}
-}
-
-// replay runs k in a goroutine, since other replays may have to run before it ends.
-func (f *far) replay(k *farCapture) {
-	r := f.runOf(k.op, k.calls, k.copier)
-	if err := r.place(); err != nil {
-		f.m.d.Report(err)
-		k.copier.Copy(0, 0, 0, true)
-		return
-	}
-	f.runs.Add(1)
-	go func() {
-		defer f.runs.Done()
-		if err := r.run(context.Background()); err != nil {
-			f.m.d.Report(err)
-		}
-		if k.copier.Ended() {
-			k.copier.Again()
-			k.runs.Store(false)
-		}
-	}()
+	op, copier := r.op, r.copier
+	f.m.d.Proxy.Keep(copier, func() (func() error, error) {
+		r := f.runOf(op, calls, copier)
+		return func() error { return r.run(context.Background()) }, r.place()
+	})
 }
 
 // shut returns fault.ErrBusy while messages are on their way.
@@ -608,7 +470,7 @@ func (f *far) shut() error {
 
 // close frees what it has. Nothing is queued any more.
 func (f *far) close() error {
-	close(f.stop)
+	f.m.d.Proxy.Halt()
 	f.runs.Wait()
 	var errs []error
 	d := f.m.d.Domain
@@ -623,14 +485,6 @@ func (f *far) close() error {
 				d.GivePinned(memory)
 			}
 		}
-	}
-	for _, k := range f.lost {
-		if !k.Captured() {
-			k.GiveBack()
-		}
-	}
-	for _, k := range f.captures() {
-		k.copier.GiveBack()
 	}
 	return errors.Join(errs...)
 }
