@@ -75,6 +75,9 @@ type NewIPC func(h *mem.Heap, secret []byte) (IPC, error)
 // SetDevice sets what the domain has on its device.
 func (d *Domain) SetDevice(on DomainDevice) { d.device = on }
 
+// Device is this rank's device; nil without one.
+func (d *Domain) Device() DomainDevice { return d.device }
+
 // IPC reaches the memory of the ranks of this host, and their devices.
 type IPC interface {
 	team.Transport

@@ -57,8 +57,8 @@ func (d *Domain) Served(g mem.Location) *Registration {
 	return r.(*Registration)
 }
 
-// Reach returns the address of n bytes at off, for a peer on another host that needs a right, and is connected by one of some
-// transports. They are good until the registration ends, which calls what OnRevoke has got.
+// Reach returns the address of n bytes at off, on the device if OnDevice says so, for a peer on another host that needs a
+// right, and is connected by one of some transports. They are good until the registration ends, which calls what OnRevoke has got.
 func (r *Registration) Reach(off, n int, need Access, by Transports) (unsafe.Pointer, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -68,7 +68,7 @@ func (r *Registration) Reach(off, n int, need Access, by Transports) (unsafe.Poi
 	switch bytes := r.ref.Claim().Len(); {
 	case r.access&need != need:
 		return nil, fmt.Errorf("the memory is registered with %v: %w", r.access, fault.ErrArgument)
-	case r.transports&by == 0 || !r.alloc.Dev.IsHost():
+	case r.transports&by == 0:
 		return nil, fmt.Errorf("the memory is registered for %v: %w", r.transports, fault.ErrNotSupported)
 	case off < 0 || n < 0 || off > bytes || n > bytes-off:
 		return nil, OutsideError(off, n, bytes, "the registration")
@@ -76,12 +76,12 @@ func (r *Registration) Reach(off, n int, need Access, by Transports) (unsafe.Poi
 	return unsafe.Add(r.base, off), nil
 }
 
+// OnDevice reports whether the memory is on this rank's device.
+func (r *Registration) OnDevice() bool { return !r.alloc.Dev.IsHost() }
+
 // ReachableFar returns why ranks of other hosts cannot reach what is exported, or nil.
 func (e *Export) ReachableFar() error {
-	switch {
-	case e.GPU:
-		return fmt.Errorf("memory of a device, between hosts: %w", fault.ErrNotSupported)
-	case e.Transports&(TCP|RDMA) == 0:
+	if e.Transports&(TCP|RDMA) == 0 {
 		return fmt.Errorf("the memory is registered for %v, not for %v: %w", e.Transports, TCP|RDMA, fault.ErrNotSupported)
 	}
 	return nil

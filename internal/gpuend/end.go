@@ -6,20 +6,9 @@ import (
 	"fmt"
 
 	"github.com/ubcoll/ubcoll/fault"
-	"github.com/ubcoll/ubcoll/hw/cuda"
-	"github.com/ubcoll/ubcoll/internal/engine"
 	"github.com/ubcoll/ubcoll/internal/gpu"
 	"github.com/ubcoll/ubcoll/internal/gpu/kernels"
-	"github.com/ubcoll/ubcoll/register"
 )
-
-// Memory is the two memories of an end.
-type Memory struct {
-	Local  *engine.Registration // nil: there is none, for ends that only signal
-	Remote *engine.Import       // the peer's memory
-	// What sets the packets to the peer, and those from it, apart from other channels' packets.
-	SaltOut, SaltIn uint32
-}
 
 // Config is what an end with signals of its own is opened with.
 type Config struct {
@@ -32,12 +21,8 @@ type Config struct {
 // peer has taken that back and no step can use it any more.
 type End struct {
 	*signals
-	Memory
-	shares     bool            // the signals are another end's
-	claim      *register.Claim // claim on this rank's memory
-	localAddr  cuda.Addr
-	remoteAddr cuda.Addr // as mapped by this rank
-	bytes      [2]int    // sizes: of this rank's memory, and of the peer's
+	memories
+	shares bool // the signals are another end's
 
 	// launching guards these.
 	held     bool // the peer's memory stays mapped
@@ -60,7 +45,7 @@ func (e *End) Share(ctx context.Context, m Memory) (*End, error) { return e.sign
 
 // open opens an end.
 func (s *signals) open(ctx context.Context, m Memory, shares bool) (*End, error) {
-	e := &End{signals: s, Memory: m, shares: shares, params: s.params(), streams: map[*gpu.Stream]bool{}}
+	e := &End{signals: s, memories: memories{Memory: m, peer: s.Rank}, shares: shares, params: s.params(), streams: map[*gpu.Stream]bool{}}
 	e.params.SaltOut, e.params.SaltIn = e.SaltOut, e.SaltIn
 	if e.Local != nil {
 		if err := e.mapMemory(ctx); err != nil {
@@ -74,15 +59,13 @@ func (s *signals) open(ctx context.Context, m Memory, shares bool) (*End, error)
 
 // mapMemory claims this rank's memory and maps the peer's.
 func (e *End) mapMemory(ctx context.Context) (err error) {
-	if e.claim, err = e.Local.Acquire(); err != nil {
+	if err := e.acquire(); err != nil {
 		return err
 	}
-	e.localAddr = cuda.Addr(e.claim.Addr())
-	e.bytes = [2]int{e.claim.Len(), e.Remote.Bytes}
-	if e.remoteAddr = e.localAddr; e.Rank != e.c.Rank() {
-		e.remoteAddr, err = e.c.DevicePeer(e.Rank).Hold(ctx, e.Remote.At.Arena, e.Remote.At.Offset, e.Remote.Bytes)
+	if e.remoteAddr = e.localAddr; e.Index != e.c.Team().Rank() {
+		e.remoteAddr, err = e.c.DevicePeer(e.Index).Hold(ctx, e.Remote.At.Arena, e.Remote.At.Offset, e.Remote.Bytes)
 		if err != nil {
-			e.claim.Release()
+			e.unclaim()
 			return err
 		}
 		e.held = true
@@ -116,10 +99,10 @@ func (e *End) closeFailed(quick bool) error {
 
 // watch is called at each tick of the watchdog.
 func (e *End) watch() {
-	if e.Rank == e.c.Rank() {
+	if e.Index == e.c.Team().Rank() {
 		return
 	}
-	if !e.shares && e.PeerClosed() && e.c.Team().Peers[e.Rank].Lost() == 0 {
+	if !e.shares && e.PeerClosed() && e.c.Team().Peers[e.Index].Lost() == 0 {
 		e.fail(fmt.Errorf("rank %d has closed its side of %s: %w", e.Rank, e.Name, fault.ErrClosed))
 	}
 	if e.Local != nil && e.Remote.Live() != nil && e.launching.TryLock() {
@@ -142,7 +125,7 @@ func (e *End) unholdMemory() error {
 		return nil
 	}
 	e.held = false
-	return e.c.DevicePeer(e.Rank).Unhold(e.Remote.At.Arena)
+	return e.c.DevicePeer(e.Index).Unhold(e.Remote.At.Arena)
 }
 
 // release releases the end's resources, once. It waits for all queued work, whose waits have been ended before.
@@ -160,8 +143,6 @@ func (e *End) release() error {
 	e.launching.Lock() // guards against the watchdog
 	errs = append(errs, e.unholdMemory())
 	e.launching.Unlock()
-	if e.claim != nil {
-		e.claim.Release()
-	}
+	e.unclaim()
 	return errors.Join(errs...)
 }

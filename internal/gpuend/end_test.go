@@ -126,7 +126,7 @@ func (s *side) export() error {
 func (s *side) open(peer *side) (err error) {
 	r := peer.c.Rank()
 	s.end, err = s.owner.table.Open(context.Background(), gpuend.Config{Signals: gpuend.Signals{Owner: s.owner, Op: "test", Name: "the end",
-		Rank: r, Slot: slot(s.c.Rank()), PeerSlot: slot(r), PeerClosed: peer.shut.Load}, Memory: s.memory(peer)})
+		Rank: r, Index: r, Slot: slot(s.c.Rank()), PeerSlot: slot(r), PeerClosed: peer.shut.Load}, Memory: s.memory(peer)})
 	return err
 }
 

@@ -18,28 +18,17 @@ import (
 // steps. If any step is invalid or not allowed, it queues none. Any goroutine may call it.
 func (e *End) Launch(ctx context.Context, s *engine.Stream, steps []Step) error {
 	var touched [16]touch
-	all := touched[:0]
-	for i := range steps {
-		if err := e.allowed(&steps[i]); err != nil {
-			return err
-		}
-		t, err := e.touches(&steps[i])
-		if err != nil {
-			return err
-		}
-		all = append(all, t)
+	all, err := e.check(steps, touched[:0])
+	if err != nil {
+		return err
 	}
 	return e.submit(ctx, s, steps, all)
 }
 
 // submit is Launch for steps that use the memory `all`, which has been checked.
 func (e *End) submit(ctx context.Context, s *engine.Stream, steps []Step, all []touch) error {
-	if e.Local != nil {
-		claim, err := e.Local.Acquire()
-		if err != nil {
-			return err
-		}
-		claim.Release() // the end has its own claim
+	if err := e.registered(); err != nil {
+		return err
 	}
 	on, err := e.t.stream(s)
 	if err != nil {
@@ -75,7 +64,7 @@ func (e *End) submit(ctx context.Context, s *engine.Stream, steps []Step, all []
 func (e *End) ready(s *gpu.Stream, side int, steps []Step) (*gpu.Stream, error) {
 	for i := range steps {
 		k := steps[i].Kind
-		if e.Rank != e.c.Rank() && (k == StepPut || k == StepGet || k == StepPutPackets) {
+		if e.Index != e.c.Team().Rank() && (k == StepPut || k == StepGet || k == StepPutPackets) {
 			if err := e.Remote.Live(); err != nil {
 				return nil, err
 			}

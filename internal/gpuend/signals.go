@@ -24,6 +24,7 @@ type Signals struct {
 	Op             string      // in errors of its kernels
 	Name           string      // in errors
 	Rank           int         // the peer, or this rank itself in windows
+	Index          int         // its rank in the team
 	Slot, PeerSlot int         // of this end and of the peer's; this one is clear
 	PeerClosed     func() bool // reports whether the peer has closed its side
 }
@@ -53,11 +54,11 @@ type signals struct {
 func (t *Table) newSignals(k Signals) (*signals, error) {
 	c, d := t.c, t.d
 	s := &signals{Signals: k, t: t, c: c, d: d, status: t.status(k.Slot), entered: map[*gpu.Stream]bool{}}
-	if err := d.Atomics[k.Rank]; err != nil {
+	if err := d.Atomics[k.Index]; err != nil {
 		return nil, err
 	}
 	var err error
-	s.f, err = d.Domain.Kernels.Kernel(kernels.Channel, dtype.Invalid, c.Size())
+	s.f, err = d.Domain.Kernels.Kernel(kernels.Channel, dtype.Invalid, c.Team().Size())
 	return s, err
 }
 
@@ -65,7 +66,7 @@ func (t *Table) newSignals(k Signals) (*signals, error) {
 func (s *signals) params() kernels.ChannelParams {
 	return kernels.ChannelParams{
 		Mine:   s.d.Params.Area[0] + uint64(s.d.Layout.Channel(s.Slot)),
-		Theirs: s.d.Areas[s.d.Distance(s.Rank)] + uint64(s.d.Layout.Channel(s.PeerSlot)),
+		Theirs: s.d.Areas[s.d.Distance(s.Index)] + uint64(s.d.Layout.Channel(s.PeerSlot)),
 		Status: s.d.StatusAddr(s.t.first + s.Slot), Peer: uint32(s.Rank)}
 }
 

@@ -1,12 +1,7 @@
 package gpuend
 
 import (
-	"errors"
-	"fmt"
-
-	"github.com/ubcoll/ubcoll/fault"
 	"github.com/ubcoll/ubcoll/hw/cuda"
-	"github.com/ubcoll/ubcoll/internal/engine"
 	"github.com/ubcoll/ubcoll/internal/gpu"
 	"github.com/ubcoll/ubcoll/internal/gpu/kernels"
 )
@@ -73,65 +68,6 @@ func (t *touch) meets(u *touch) bool {
 	return false
 }
 
-// allowed returns why the registrations do not allow s, or nil.
-func (e *End) allowed(s *Step) error {
-	switch s.Kind {
-	case StepPut, StepPutPackets:
-		return e.Remote.Needs(engine.RemoteWrite)
-	case StepGet:
-		return errors.Join(e.Remote.Needs(engine.RemoteRead), e.Local.Writable())
-	case StepGetPackets:
-		return e.Local.Writable()
-	}
-	return nil
-}
-
-// touches checks that s stays within the memories, and returns what it reads and writes.
-func (e *End) touches(s *Step) (t touch, err error) {
-	n, half := s.N, 0
-	if s.Kind == StepPutPackets || s.Kind == StepGetPackets {
-		switch {
-		case s.Width != 8 && s.Width != 16:
-			return t, fmt.Errorf("packets of %d bytes (8 or 16): %w", s.Width, fault.ErrArgument)
-		case s.N < 0 || s.N > 1<<46:
-			return t, fmt.Errorf("%d bytes as packets: %w", s.N, fault.ErrArgument)
-		}
-		half = s.packed()
-	}
-	switch s.Kind {
-	case StepPut:
-		t.reads[0], t.writes[1] = span{s.Src, n}, span{s.Dst, n}
-	case StepGet:
-		t.reads[1], t.writes[0] = span{s.Src, n}, span{s.Dst, n}
-	case StepPutPackets:
-		t.reads[0], t.writes[1] = span{s.Src, n}, span{s.Dst, half}
-	case StepGetPackets:
-		t.reads[0], t.writes[0] = span{s.Src, half}, span{s.Dst, n}
-	}
-	what := [2]string{"the registration", fmt.Sprintf("rank %d's memory", e.Rank)}
-	for i, most := range e.bytes {
-		for _, x := range []span{t.reads[i], t.writes[i]} {
-			if x.at < 0 || x.n < 0 || x.at > most || x.n > most-x.at {
-				return t, engine.OutsideError(x.at, x.n, most, what[i])
-			}
-		}
-	}
-	if half > 0 {
-		at := e.remoteAddr + cuda.Addr(s.Dst)
-		if s.Kind == StepGetPackets {
-			at = e.localAddr + cuda.Addr(s.Src)
-			if t.reads[0].meets(t.writes[0]) {
-				return t, fmt.Errorf("packets [%d,+%d) overlap their destination [%d,+%d): %w", s.Src, half, s.Dst, n,
-					fault.ErrArgument)
-			}
-		}
-		if uintptr(at)%uintptr(s.Width) != 0 {
-			return t, fmt.Errorf("packets at %#x, which is no multiple of %d: %w", uintptr(at), s.Width, fault.ErrArgument)
-		}
-	}
-	return t, nil
-}
-
 func sideOf(steps []Step) int {
 	side := -1
 	for i := range steps {
@@ -145,17 +81,6 @@ func sideOf(steps []Step) int {
 		side = mine
 	}
 	return side
-}
-
-// addresses returns the destination and source of a step.
-func (e *End) addresses(s *Step) (dst, src cuda.Addr) {
-	switch s.Kind {
-	case StepPut, StepPutPackets:
-		return e.remoteAddr + cuda.Addr(s.Dst), e.localAddr + cuda.Addr(s.Src)
-	case StepGet:
-		return e.localAddr + cuda.Addr(s.Dst), e.remoteAddr + cuda.Addr(s.Src)
-	}
-	return e.localAddr + cuda.Addr(s.Dst), e.localAddr + cuda.Addr(s.Src)
 }
 
 var stepCodes = [...]uint64{StepPut: kernels.StepCopy, StepGet: kernels.StepCopy, StepSignal: kernels.StepSignal,

@@ -13,7 +13,7 @@ import (
 
 // TestTouches checks which memory steps use: in this rank's memory of 100 bytes, and in the peer's of 200.
 func TestTouches(t *testing.T) {
-	e := &End{signals: &signals{Signals: Signals{Rank: 1}}, bytes: [2]int{100, 200}}
+	e := &memories{peer: 1, bytes: [2]int{100, 200}}
 	for _, k := range []struct {
 		step Step
 		want touch
@@ -59,7 +59,7 @@ func TestAllowed(t *testing.T) {
 		StepSignal: 0, StepRelaxedSignal: 0, StepWait: 0, StepFlush: 0} {
 		t.Run(kind.String(), func(t *testing.T) {
 			allowed := func(a engine.Access) error {
-				e := &End{Memory: Memory{Remote: &engine.Import{Export: engine.Export{Access: a}}}}
+				e := &memories{Memory: Memory{Remote: &engine.Import{Export: engine.Export{Access: a}}}}
 				return e.allowed(&Step{Kind: kind})
 			}
 			require.NoError(t, allowed(need))
@@ -72,7 +72,7 @@ func TestAllowed(t *testing.T) {
 
 // TestTouchMeets checks which steps may not be in one kernel: those of which one writes what the other one uses.
 func TestTouchMeets(t *testing.T) {
-	e := &End{signals: &signals{Signals: Signals{Rank: 1}}, bytes: [2]int{1000, 1000}}
+	e := &memories{peer: 1, bytes: [2]int{1000, 1000}}
 	touches := func(s Step) *touch {
 		x, err := e.touches(&s)
 		require.NoError(t, err)

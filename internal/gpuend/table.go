@@ -5,6 +5,8 @@ package gpuend
 import (
 	"errors"
 	"fmt"
+	"maps"
+	"slices"
 	"sync"
 
 	"github.com/ubcoll/ubcoll/fault"
@@ -23,10 +25,13 @@ type Table struct {
 
 	mu   sync.Mutex
 	open map[*End]bool
+	far  map[*FarEnd]bool
 }
 
 // NewTable makes the table of d.
-func NewTable(d *gpu.Device) *Table { return &Table{c: d.Comm(), d: d, open: map[*End]bool{}} }
+func NewTable(d *gpu.Device) *Table {
+	return &Table{c: d.Comm(), d: d, open: map[*End]bool{}, far: map[*FarEnd]bool{}}
+}
 
 // Slots returns how many slots there are.
 func (t *Table) Slots() int { return t.d.Layout.Channels }
@@ -114,6 +119,12 @@ func (t *Table) Watch() {
 
 // Close implements gpu.Client.
 func (t *Table) Close() error {
+	t.mu.Lock()
+	far := slices.Collect(maps.Keys(t.far))
+	t.mu.Unlock()
+	for _, e := range far {
+		e.release()
+	}
 	var errs []error
 	for _, shares := range []bool{true, false} { // those whose signals others share come last
 		for _, e := range t.all() {

@@ -4,6 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
+	"slices"
+	"sync"
 	"unsafe"
 
 	"github.com/ubcoll/ubcoll/fault"
@@ -15,24 +18,44 @@ import (
 	"github.com/ubcoll/ubcoll/internal/team"
 )
 
-// Window is the ends of a window over device memory: one towards every rank, including this one.
+// Window is the ends of a window over device memory: one towards every rank of the team, including this one, and one towards
+// each rank of another host that was used.
 type Window struct {
 	t    *Table
 	part team.Vec      // this rank's
-	ends []*End        // by rank
+	ends []*End        // by the team's rank
 	kept engine.Keeper // other memory that users' captures put or get
+
+	mu  sync.Mutex
+	far map[int]*FarEnd // by rank
 }
 
 // NewWindow makes a Window without ends. part is this rank's part of the window.
-func (t *Table) NewWindow(part team.Vec) *Window { return &Window{t: t, part: part} }
+func (t *Table) NewWindow(part team.Vec) *Window {
+	return &Window{t: t, part: part, far: map[int]*FarEnd{}}
+}
 
-// Open opens the end towards the next rank. The other calls but Discard are for a Window with all ends.
+// Open opens the end towards the next rank of the team. The other calls but Discard are for a Window with all ends.
 func (w *Window) Open(ctx context.Context, k Config) error {
 	e, err := w.t.Open(ctx, k)
 	if err == nil {
 		w.ends = append(w.ends, e)
 	}
 	return err
+}
+
+// Far returns the end towards a rank of another host, which it opens the first time.
+func (w *Window) Far(k FarConfig, m Memory) (*FarEnd, error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if e := w.far[k.Rank]; e != nil {
+		return e, nil
+	}
+	e, err := w.t.OpenFar(k, m)
+	if err == nil {
+		w.far[k.Rank] = e
+	}
+	return e, err
 }
 
 // Discard releases the ends of a window that was not completed.
@@ -54,22 +77,36 @@ func (w *Window) Close(quick bool) error {
 	for _, e := range w.ends {
 		errs = append(errs, e.closeFailed(quick))
 	}
+	for _, e := range w.far { // nothing uses the window any more
+		errs = append(errs, e.Close(quick))
+	}
 	return errors.Join(append(errs, w.kept.Close())...)
 }
 
-// Copy copies all of v to offset off in a rank's part, or from there to v, by a kernel or a copy engine, on s or a
-// stream of the end's own.
-func (w *Window) Copy(ctx context.Context, s *engine.Stream, rank, off int, v team.Vec, put bool) error {
-	e, c, n := w.ends[rank], w.t.c, v.Bytes()
+// A WindowEnd is an end of a window towards one rank.
+type WindowEnd interface {
+	memory() *memories
+	submit(ctx context.Context, s *engine.Stream, steps []Step, all []touch) error
+}
+
+func (e *End) memory() *memories    { return &e.memories }
+func (e *FarEnd) memory() *memories { return &e.memories }
+
+// End returns the end towards a rank of the team.
+func (w *Window) End(index int) WindowEnd { return w.ends[index] }
+
+// Copy copies all of v to offset off in the part of an end's rank, or from there to v, on s or a stream of the end's own.
+func (w *Window) Copy(ctx context.Context, s *engine.Stream, to WindowEnd, off int, v team.Vec, put bool) error {
+	e, c, n := to.memory(), w.t.c, v.Bytes()
 	if most := e.Remote.Bytes; off < 0 || off > most || n > most-off {
-		return engine.OutsideError(off, n, most, fmt.Sprintf("rank %d's memory", rank))
+		return engine.OutsideError(off, n, most, fmt.Sprintf("rank %d's memory", e.peer))
 	}
 	if err := c.CheckDevice(v.Dev); err != nil {
 		return err
 	}
 	// Offsets of a step count from the beginning of this rank's part; v may begin before that.
 	local := int(uintptr(v.Ptr)) - int(e.localAddr)
-	if apart := local - off; rank == c.Rank() && apart != 0 && apart < n && -apart < n {
+	if apart := local - off; e.peer == c.Rank() && apart != 0 && apart < n && -apart < n {
 		return fmt.Errorf("bytes [%d,+%d) of this rank's own part overlap what is copied: %w", off, n,
 			fault.ErrArgument)
 	}
@@ -89,17 +126,12 @@ func (w *Window) Copy(ctx context.Context, s *engine.Stream, rank, off int, v te
 	if !put {
 		step = Step{Kind: StepGet, Dst: local, Src: off, N: n}
 	}
-	return w.step(ctx, s, rank, step)
+	return to.submit(ctx, s, []Step{step}, make([]touch, 1))
 }
 
-// Signal signals a rank or waits for its signal, as kind says, on s or a stream of the end's own.
-func (w *Window) Signal(ctx context.Context, s *engine.Stream, rank int, kind StepKind) error {
-	return w.step(ctx, s, rank, Step{Kind: kind})
-}
-
-// step does one step towards a rank.
-func (w *Window) step(ctx context.Context, s *engine.Stream, rank int, step Step) error {
-	return w.ends[rank].submit(ctx, s, []Step{step}, make([]touch, 1))
+// Signal signals an end's rank or waits for its signal, as kind says, on s or a stream of the end's own.
+func (w *Window) Signal(ctx context.Context, s *engine.Stream, to WindowEnd, kind StepKind) error {
+	return to.submit(ctx, s, []Step{{Kind: kind}}, make([]touch, 1))
 }
 
 // keep registers a until the window is closed, because a user's capture uses a and may be replayed at any time.
@@ -138,11 +170,19 @@ func (w *Window) Flush(ctx context.Context, s *engine.Stream) error {
 			return e.failedWith(err)
 		}
 	}
+	w.mu.Lock()
+	far := slices.SortedFunc(maps.Values(w.far), func(a, b *FarEnd) int { return a.Rank - b.Rank })
+	w.mu.Unlock()
+	for _, e := range far {
+		if err := e.submit(ctx, s, []Step{{Kind: StepFlush}}, nil); err != nil {
+			return err
+		}
+	}
 	return nil
 }
 
-// Part returns a rank's part as this rank has it mapped.
-func (w *Window) Part(rank int) team.Vec {
-	return team.Vec{Ptr: *(*unsafe.Pointer)(unsafe.Pointer(&w.ends[rank].remoteAddr)), Len: w.part.Len, Type: w.part.Type,
+// Part returns the part of a rank of the team as this rank has it mapped.
+func (w *Window) Part(index int) team.Vec {
+	return team.Vec{Ptr: *(*unsafe.Pointer)(unsafe.Pointer(&w.ends[index].remoteAddr)), Len: w.part.Len, Type: w.part.Type,
 		Dev: w.part.Dev}
 }

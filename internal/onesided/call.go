@@ -2,9 +2,11 @@ package onesided
 
 import (
 	"encoding/binary"
+	"fmt"
 	"unsafe"
 
 	"github.com/ubcoll/ubcoll/dtype"
+	"github.com/ubcoll/ubcoll/fault"
 	"github.com/ubcoll/ubcoll/hw/cpu"
 	"github.com/ubcoll/ubcoll/hw/cpu/spin"
 	"github.com/ubcoll/ubcoll/internal/engine"
@@ -39,6 +41,7 @@ const (
 	callMark                             // answer with a callMarked of ID
 	callMarked
 	callWords // request: connect a queue pair for atomics, whose address Offset, B, C and D are, for window A
+	callPut   // the data, or C bytes of staged data, to the grant's memory, which is on a device
 	callKinds
 )
 
@@ -84,8 +87,32 @@ func (f *far) Called(b []byte) {
 	for i, v := range [...]*uint64{(*uint64)(&k.Kind), &k.ID, &k.Slot, &k.Generation, &k.Offset, &k.A, &k.B, &k.C, &k.D} {
 		*v = binary.LittleEndian.Uint64(b[8*i:])
 	}
-	f.serve(&k, b[callHead:])
+	data, whole := b[callHead:], true
+	switch k.Kind {
+	case callDone, callMarked:
+	case callAccumulate, callPackets, callPut:
+		if len(data) == 0 {
+			data, whole = f.stagedData(&k)
+		}
+		fallthrough
+	default:
+		if whole && f.defers(&k, data) {
+			return
+		}
+	}
+	if whole {
+		f.serve(&k, data)
+	}
 	f.heard.Add(1)
+}
+
+// stagedData returns the staged data of a call, if all have come: not if the peer has given up.
+func (f *far) stagedData(k *call) (data []byte, whole bool) {
+	came := f.came
+	if f.came = 0; came == 0 || uint64(came) != k.C {
+		return nil, false
+	}
+	return unsafe.Slice((*byte)(unsafe.Pointer(&f.staged[0])), came), true
 }
 
 // damaged notes what a correct peer never sends.
@@ -104,7 +131,7 @@ func (f *far) serve(k *call, data []byte) {
 	case callAtomic:
 		f.serveAtomic(k)
 	case callCheck:
-		_, err := f.exported(k.grant(), 0, 0, 0)
+		_, _, err := f.served(k.grant(), 0, 0, 0)
 		answer := call{Kind: callDone, ID: k.ID, A: codeOf(err)}
 		if err == nil {
 			f.tells(k.grant())
@@ -120,6 +147,8 @@ func (f *far) serve(k *call, data []byte) {
 		f.done(k.ID, nil, 0)
 	case callAccumulate, callPackets:
 		f.serveData(k, data)
+	case callPut:
+		f.servePut(k, data)
 	case callRefused:
 		f.refuse(k.grant())
 		if k.ID != 0 {
@@ -154,17 +183,27 @@ func codeOf(err error) uint64 {
 	return uint64(code)
 }
 
-// exported returns the address of n bytes of a grant's memory.
-func (f *far) exported(g mem.Location, off uint64, n int, need engine.Access) (unsafe.Pointer, error) {
+// served returns the registration that a grant is for, and the address of n bytes of its memory.
+func (f *far) served(g mem.Location, off uint64, n int, need engine.Access) (*engine.Registration, unsafe.Pointer, error) {
 	r := f.sp.c.Domain().Served(g)
 	if r == nil {
-		return nil, staleError(f.sp.c.Rank())
+		return nil, nil, staleError(f.sp.c.Rank())
 	}
 	by := engine.TCP
 	if f.pair.RDMA() {
 		by |= engine.RDMA
 	}
-	return r.Reach(int(min(off, transport.MaxOffset)), n, need, by)
+	p, err := r.Reach(int(min(off, transport.MaxOffset)), n, need, by)
+	return r, p, err
+}
+
+// exported returns the address of n bytes of a grant's memory, which is the host's.
+func (f *far) exported(g mem.Location, off uint64, n int, need engine.Access) (unsafe.Pointer, error) {
+	r, p, err := f.served(g, off, n, need)
+	if err == nil && r.OnDevice() {
+		return nil, fmt.Errorf("memory of a device: %w", fault.ErrNotSupported)
+	}
+	return p, err
 }
 
 // Reach implements transport.Server.
@@ -209,6 +248,10 @@ func (f *far) refuses(g mem.Location) {
 
 // serveGet answers with data and then whether they are all.
 func (f *far) serveGet(k *call) {
+	if f.onDevice(k.grant()) {
+		f.serveDeviceGet(k)
+		return
+	}
 	p, err := f.exported(k.grant(), k.Offset, int(min(k.A, getPiece)), engine.RemoteRead)
 	if n := int(min(k.A, getPiece)); err == nil && n > 0 {
 		to := transport.Target{Slot: answerSlot, Key: k.ID}
@@ -245,14 +288,6 @@ func (f *far) serveAtomic(k *call) {
 
 // serveData accumulates, or writes packets.
 func (f *far) serveData(k *call, data []byte) {
-	if len(data) == 0 { // not all has come if the peer has given up
-		if came := f.came; came == 0 || uint64(came) != k.C {
-			f.came = 0
-			return
-		}
-		data = unsafe.Slice((*byte)(unsafe.Pointer(&f.staged[0])), f.came)
-		f.came = 0
-	}
 	src := unsafe.Pointer(&data[0])
 	if uintptr(src)%16 != 0 {
 		src = unsafe.Pointer(&f.scratch)

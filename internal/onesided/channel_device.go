@@ -53,9 +53,7 @@ func (ch *Channel) openDevice(ctx context.Context, r *engine.Registration, peers
 	if err := ch.sp.noDevice(); err != nil {
 		return err
 	}
-	ch.device, err = ch.sp.device.Open(ctx, gpuend.Config{Signals: ch.deviceSignals("channel", theirSlot),
-		Memory: ch.deviceMemory(r)})
-	return err
+	return ch.openEnd(ctx, "channel", theirSlot, ch.remote, ch.deviceMemory(r))
 }
 
 // deviceMemory are the memories of ch.
@@ -64,25 +62,46 @@ func (ch *Channel) deviceMemory(r *engine.Registration) gpuend.Memory {
 }
 
 // shareDevice makes the device side of ch, which is over a semaphore on a device.
-func (ch *Channel) shareDevice(r *engine.Registration) (err error) {
-	ch.device, err = ch.over.device.Share(context.Background(), ch.deviceMemory(r))
+func (ch *Channel) shareDevice(r *engine.Registration) error {
+	var d deviceEnd
+	var err error
+	switch over := ch.over.device.(type) {
+	case *gpuend.FarEnd:
+		d, err = over.Share(farHost{&ch.over.Side, ch.remote}, ch.deviceMemory(r))
+	case *gpuend.End:
+		d, err = over.Share(context.Background(), ch.deviceMemory(r))
+	}
+	if err == nil {
+		ch.device = d
+	}
 	return err
 }
 
 // openDevice makes the device side of s.
 func (s *Semaphore) openDevice(ctx context.Context, theirSlot int) error {
-	d, err := s.sp.device.Open(ctx, gpuend.Config{Signals: s.deviceSignals("semaphore", theirSlot)})
+	return s.openEnd(ctx, "semaphore", theirSlot, nil, gpuend.Memory{})
+}
+
+// openEnd makes the device side of e. op is for errors, and remote is nil without memory.
+func (e *Side) openEnd(ctx context.Context, op string, theirSlot int, remote *Remote, m gpuend.Memory) error {
+	var d deviceEnd
+	var err error
+	if e.far != nil {
+		d, err = e.sp.device.OpenFar(gpuend.FarConfig{Op: op, Name: e.self.name(), Rank: e.peer, Host: farHost{e, remote}}, m)
+	} else {
+		d, err = e.sp.device.Open(ctx, gpuend.Config{Signals: e.deviceSignals(op, theirSlot), Memory: m})
+	}
 	if err != nil {
 		return err
 	}
-	s.sp.mu.Lock()
-	s.device = d
-	s.sp.mu.Unlock()
+	e.sp.mu.Lock()
+	e.device = d
+	e.sp.mu.Unlock()
 	return nil
 }
 
 // deviceSignals are e's signals on a device. op is for errors.
 func (e *Side) deviceSignals(op string, theirSlot int) gpuend.Signals {
-	return gpuend.Signals{Owner: e.self, Op: op, Name: e.self.name(), Rank: e.peer, Slot: e.slot, PeerSlot: theirSlot,
+	return gpuend.Signals{Owner: e.self, Op: op, Name: e.self.name(), Rank: e.peer, Index: e.sp.local(e.peer), Slot: e.slot, PeerSlot: theirSlot,
 		PeerClosed: e.theirsClosed}
 }

@@ -55,6 +55,8 @@ type far struct {
 	scratch [transport.MaxCall / 8]uint64 // for calls whose data are not aligned
 	staged  []uint64                      // see dataSlot; nil until it is needed
 	came    int                           // bytes there
+
+	deferred deferred
 }
 
 // farEnd is an end of this rank, and what the peer has told of its own.
@@ -130,7 +132,12 @@ func (sp *Space) closeFar() error {
 	if sp.pairs == nil {
 		return nil
 	}
-	return sp.pairs.Close()
+	all := sp.allFar()
+	err := sp.pairs.Close()
+	for _, f := range all {
+		f.deferred.close(sp.c.Domain())
+	}
+	return err
 }
 
 // revokeFar stops what ranks of other hosts do with a grant, which has been revoked. Those that know it are told, and it
@@ -181,6 +188,7 @@ func (f *far) knew(g mem.Location) bool {
 
 // stop stops what the peer does with a grant.
 func (f *far) stop(g mem.Location) {
+	f.stopCopy(g)
 	f.pair.Refuse(transport.Target{Slot: g.Slot, Key: g.Generation})
 	sent := f.pair.Sent()
 	var under []reply

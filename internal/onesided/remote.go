@@ -88,6 +88,11 @@ func (sp *Space) reach(rank int, e engine.Export) (*Remote, error) {
 	}
 	if m.far = sp.far(rank, false); m.far != nil {
 		m.Memory = farMemory{m.far}
+		if e.GPU {
+			if err := sp.noDevice(); err != nil {
+				return nil, fmt.Errorf("memory on the device of rank %d: %w", rank, err)
+			}
+		}
 		return m, e.ReachableFar()
 	}
 	m.Memory = sp.peer(rank).Mem

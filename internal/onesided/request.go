@@ -202,6 +202,13 @@ func (f *far) callAt(kind callKind, m *Remote, off, n int, need engine.Access) (
 
 // put writes n bytes. When it returns, the source may be changed. more says that the caller sends something else at once.
 func (f *far) put(ctx context.Context, op string, of closable, m *Remote, off int, local unsafe.Pointer, n int, more func()) error {
+	if m.GPU {
+		err := f.putDevice(ctx, op, of, m, off, local, n)
+		if err == nil && more != nil {
+			more()
+		}
+		return err
+	}
 	t, err := f.at(m, off, n, engine.RemoteWrite)
 	if err != nil {
 		return err
@@ -234,8 +241,12 @@ func (f *far) get(ctx context.Context, op string, of closable, m *Remote, off in
 	if err != nil || n == 0 {
 		return err
 	}
-	if done, err := f.read(ctx, op, of, m, t, local, n); done || err != nil {
-		return err
+	most := devicePiece
+	if !m.GPU {
+		most = getPiece
+		if done, err := f.read(ctx, op, of, m, t, local, n); done || err != nil {
+			return err
+		}
 	}
 	var open [getPieces]struct {
 		id uint64
@@ -244,9 +255,9 @@ func (f *far) get(ctx context.Context, op string, of closable, m *Remote, off in
 	begun, ended := 0, 0
 	for done := 0; err == nil && (done < n || ended < begun); {
 		if done < n && begun-ended < getPieces {
-			k, e := f.callAt(callGet, m, off+done, min(getPiece, n-done), engine.RemoteRead)
+			k, e := f.callAt(callGet, m, off+done, min(most, n-done), engine.RemoteRead)
 			if err = e; err == nil {
-				r := &request{to: unsafe.Add(local, done), n: min(getPiece, n-done)}
+				r := &request{to: unsafe.Add(local, done), n: min(most, n-done)}
 				k.A = uint64(r.n)
 				f.ask(k, r)
 				open[begun%getPieces].id, open[begun%getPieces].r = k.ID, r
@@ -350,6 +361,12 @@ func (f *far) sendData(ctx context.Context, op string, of closable, m *Remote, k
 			f.send(k, nil)
 			f.given.Add(1)
 			f.staging.Unlock()
+			if k.Kind == callPut { // a peer's device may be slower than the network
+				if err := f.pace(ctx, op, of, piece); err != nil {
+					f.pair.Withdraw(to)
+					return err
+				}
+			}
 		}
 		k.Offset += uint64(piece * takes)
 	}

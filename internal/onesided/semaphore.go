@@ -28,7 +28,7 @@ func (sp *Space) NewSemaphore(ctx context.Context, peer int, dev hw.Device) (*Se
 	}
 	s := &Semaphore{}
 	s.Side = newSide(sp, peer, s)
-	err := s.match(ctx, op, semaphoreWords(!dev.IsHost()), sp.checkPlace(dev, peer), func(_ *channelEnd, slot int) error {
+	err := s.match(ctx, op, semaphoreWords(!dev.IsHost()), sp.checkPlace(dev), func(_ *channelEnd, slot int) error {
 		if dev.IsHost() {
 			return nil
 		}
@@ -40,13 +40,10 @@ func (sp *Space) NewSemaphore(ctx context.Context, peer int, dev hw.Device) (*Se
 	return s, nil
 }
 
-// checkPlace returns why this rank can have no semaphore with a peer on dev, or nil.
-func (sp *Space) checkPlace(dev hw.Device, peer int) error {
-	switch {
-	case dev.IsHost():
+// checkPlace returns why this rank can have no semaphore on dev, or nil.
+func (sp *Space) checkPlace(dev hw.Device) error {
+	if dev.IsHost() {
 		return nil
-	case sp.local(peer) < 0:
-		return fmt.Errorf("a semaphore on %v, between hosts: %w", dev, fault.ErrNotSupported)
 	}
 	if err := sp.c.CheckDevice(dev); err != nil {
 		return err

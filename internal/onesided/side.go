@@ -14,8 +14,15 @@ type Side struct {
 	uses
 	counters
 	*signals
-	self   closable    // the Channel or the Semaphore
-	device *gpuend.End // nil for host memory
+	self   closable  // the Channel or the Semaphore
+	device deviceEnd // nil for host memory
+}
+
+// deviceEnd is an end on a device: a gpuend.End, or a gpuend.FarEnd.
+type deviceEnd interface {
+	Launch(ctx context.Context, s *engine.Stream, steps []gpuend.Step) error
+	EndWaits()
+	Close(quick bool) error
 }
 
 func newSide(sp *Space, peer int, self closable) Side {

@@ -21,9 +21,9 @@ func (sp *Space) noDevice() error {
 	return nil
 }
 
-// noDeviceOf returns why this rank cannot use a peer's device, or nil.
+// noDeviceOf returns why this rank cannot use the device of a rank of its host, or nil.
 func (sp *Space) noDeviceOf(rank int) error {
-	if gpu.DeviceOf(sp.c) == nil || !sp.c.DevicePeer(rank).HasDevice() {
+	if gpu.DeviceOf(sp.c) == nil || !sp.c.DevicePeer(sp.local(rank)).HasDevice() {
 		return sp.c.WhyNoGPU()
 	}
 	return nil

@@ -75,7 +75,7 @@ type Window struct {
 	vec    team.Vec
 	reg    *engine.Registration
 	device *gpuend.Window // nil on the host
-	slots  []int          // on devices: of the ends, by rank
+	slots  []int          // on devices: of the ends, by the team's rank
 	block  *mem.Allocation
 	mine   *windowBlock
 	ranks  []windowRank  // by the team's rank
@@ -201,7 +201,10 @@ func (w *Window) Copy(ctx context.Context, s *engine.Stream, op string, peer, of
 		return peerError(w.c, op, peer, err)
 	}
 	if w.device != nil {
-		err := w.device.Copy(ctx, s, peer, off, v, put)
+		to, err := w.deviceEnd(k, peer)
+		if err == nil {
+			err = w.device.Copy(ctx, s, to, off, v, put)
+		}
 		if err == nil {
 			w.count(put, v.Bytes())
 		}
@@ -275,7 +278,10 @@ func (w *Window) signal(ctx context.Context, s *engine.Stream, peer int, kind gp
 	defer end(w)
 	switch {
 	case w.device != nil:
-		err = w.device.Signal(ctx, s, peer, kind)
+		var to gpuend.WindowEnd
+		if to, err = w.deviceEnd(k, peer); err == nil {
+			err = w.device.Signal(ctx, s, to, kind)
+		}
 	case k.far != nil && kind == gpuend.StepSignal:
 		err = w.signalFar(ctx, k)
 	case k.far != nil:

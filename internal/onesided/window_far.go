@@ -59,7 +59,7 @@ func (w *Window) farRank(ctx context.Context, op string, f *far) (*windowRank, e
 	}
 	m := &Remote{c: w.c, far: f, Import: engine.Import{Rank: f.pair.Rank, Memory: farMemory{f}, Export: engine.Export{
 		At: mem.Location{Offset: a.C}, Bytes: w.vec.Bytes(), Grant: mem.Location{Slot: uint32(a.D), Generation: a.B},
-		Access: w.flags.access(), Transports: engine.TCP}}}
+		GPU: w.device != nil, Access: w.flags.access(), Transports: engine.TCP}}}
 	k.far.part.CompareAndSwap(nil, m)
 	return k, nil
 }
@@ -108,7 +108,7 @@ func (f *far) serveWindow(k *call) {
 // signalFar signals a rank of another host.
 func (w *Window) signalFar(ctx context.Context, k *windowRank) error {
 	f := k.far.far
-	if err := f.pace(ctx, "signal", w, 0); err != nil {
+	if err := f.pace(ctx, "signal", w.stopper(), 0); err != nil {
 		return err
 	}
 	k.sent++
@@ -136,15 +136,15 @@ func (w *Window) copyFar(ctx context.Context, op string, k *windowRank, off int,
 		return err
 	case put:
 		if w.flags&WindowStrictOrdering != 0 && n > transport.MaxCall {
-			if err := k.far.takes(ctx, w); err != nil {
+			if err := k.far.takes(ctx, w.stopper()); err != nil {
 				return err
 			}
 		}
-		err = k.far.put(ctx, op, w, m, off, p, n, nil)
+		err = k.far.put(ctx, op, w.stopper(), m, off, p, n, nil)
 		k.far.written.Add(1) // not before: another goroutine's Flush would count it without having waited for it
 		return err
 	}
-	return k.far.get(ctx, op, w, m, off, p, n)
+	return k.far.get(ctx, op, w.stopper(), m, off, p, n)
 }
 
 // flushFar waits until what this rank has put is in the memory of all ranks of other hosts.
@@ -156,22 +156,30 @@ func (w *Window) flushFar(ctx context.Context) (about int, err error) {
 		if k == nil || k.far.part.Load() == nil {
 			continue
 		}
-		written := k.far.written.Load()
-		if err := f.flush(ctx, w); err != nil {
-			return f.pair.Rank, err
-		}
-		// If the part has been closed meanwhile, nobody knows what was refused.
-		m, err := k.remote()
-		if err == nil {
-			err = m.Live()
-		}
-		if err == nil {
-			raise(&k.far.landed, written)
-		} else if written > k.far.landed.Load() {
+		if err := w.flushRank(ctx, k); err != nil {
 			return f.pair.Rank, err
 		}
 	}
 	return -1, nil
+}
+
+// flushRank waits until what this rank has put is in the memory of a rank of another host.
+func (w *Window) flushRank(ctx context.Context, k *windowRank) error {
+	written := k.far.written.Load()
+	if err := k.far.flush(ctx, w.stopper()); err != nil {
+		return err
+	}
+	// If the part has been closed meanwhile, nobody knows what was refused.
+	m, err := k.remote()
+	if err == nil {
+		err = m.Live()
+	}
+	if err == nil {
+		raise(&k.far.landed, written)
+	} else if written > k.far.landed.Load() {
+		return err
+	}
+	return nil
 }
 
 // raise sets v to x unless it is more.

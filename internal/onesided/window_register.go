@@ -13,8 +13,8 @@ import (
 	"github.com/ubcoll/ubcoll/internal/team"
 )
 
-// windowRecord is what ranks tell each other about a window. On devices, the slots of its ends follow: a u32 for each
-// rank.
+// windowRecord is what ranks of a host tell each other about a window. On devices, the slots of its ends follow: a u32 for each
+// of them.
 type windowRecord struct {
 	Flags    uint64
 	Bytes    uint64
@@ -173,9 +173,6 @@ func (w *Window) offer() ([]byte, error) {
 	}
 	var err error
 	if !w.vec.Dev.IsHost() {
-		if c.SpansHosts() {
-			return nil, c.BetweenHosts(fmt.Sprintf("a window on %v", w.vec.Dev))
-		}
 		if err = c.CheckDevice(w.vec.Dev); err != nil {
 			return nil, err
 		}
@@ -212,7 +209,7 @@ func (w *Window) compare(all [][]byte) (int, error) {
 	w.ranks = make([]windowRank, t.Size())
 	for i := range w.ranks {
 		r := t.Name(i)
-		x, slot, err := readWindowRecord(all[r], w.c.Size(), w.c.Rank())
+		x, slot, err := readWindowRecord(all[r], t.Size(), t.Rank())
 		if err != nil {
 			return r, fmt.Errorf("record of rank %d: %w: %w", r, err, fault.ErrMismatch)
 		}

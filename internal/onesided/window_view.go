@@ -38,7 +38,7 @@ func (w *Window) Peer(rank int) (team.Vec, error) {
 	case err != nil:
 		return team.Vec{}, peerError(w.c, "peer", rank, err)
 	case w.device != nil:
-		return w.device.Part(rank), nil
+		return w.device.Part(w.sp.local(rank)), nil
 	case v.Alloc != nil:
 		v.Ptr = v.Alloc.Ptr
 	}
