@@ -24,6 +24,7 @@ const whyStaged = "copied through page-locked host memory"
 func divide(t *team.Team, w *team.Work) team.Division {
 	d := team.Division{Blocks: [2]int{1, 1}, Bytes: [2]int{w.Src.Bytes(), w.Dst.Bytes()}, Parts: 1}
 	if w.Kind == team.KindBarrier || isVector(w.Kind) {
+		d.Bytes[team.Destination] = received(w)
 		d.Most = max(d.Bytes[0], d.Bytes[1])
 		return d
 	}
@@ -43,6 +44,23 @@ func divide(t *team.Team, w *team.Work) team.Division {
 	d.Most = max(stagedPart/max(d.Blocks[0], d.Blocks[1])/line, 1) * line
 	d.Parts = max((w.Count*size+d.Most-1)/d.Most, 1)
 	return d
+}
+
+// received returns how many bytes of the destination change, at most: a graph's launch may have smaller counts than its capture,
+// and leaves the rest as it is.
+func received(w *team.Work) int {
+	bytes := w.Dst.Bytes()
+	if w.RecvCounts == nil {
+		return bytes
+	}
+	total := 0
+	for _, n := range w.RecvCounts {
+		if n < 0 || n > team.MaxCount { // then the operation is refused
+			return bytes
+		}
+		total += n
+	}
+	return min(total*w.Type.Size(), bytes)
 }
 
 // staged is a rank's side of a collective on device memory between hosts.

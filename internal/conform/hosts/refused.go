@@ -3,18 +3,14 @@ package hosts
 import (
 	"context"
 	"errors"
-	"fmt"
-	"strings"
 
 	"github.com/ubcoll/ubcoll"
 	"github.com/ubcoll/ubcoll/coll"
 	"github.com/ubcoll/ubcoll/internal/conform"
 	"github.com/ubcoll/ubcoll/internal/testkit"
-	"github.com/ubcoll/ubcoll/p2p"
 )
 
-// Refused calls everything that does not cross hosts yet: channels and windows on devices. Each call fails on all
-// ranks with ErrNotSupported, and says why.
+// Refused calls what does not cross hosts: operations whose ranks are not all on devices. Each call fails on all ranks.
 func Refused(ctx context.Context, c *ubcoll.Comm) error {
 	if !Spans(c) {
 		return nil
@@ -26,16 +22,7 @@ func Refused(ctx context.Context, c *ubcoll.Comm) error {
 	return onDevice(ctx, c, dev)
 }
 
-// refusedAlike checks that this rank, like all, has the error for operations that do not work between hosts, and that
-// the communicator still works.
-func refusedAlike(ctx context.Context, c *ubcoll.Comm, err error) error {
-	if !errors.Is(err, ubcoll.ErrNotSupported) || !strings.Contains(err.Error(), "is not supported between hosts yet") {
-		return fmt.Errorf("%v, not that it is not supported between hosts", err)
-	}
-	return errors.Join(c.Err(), conform.SumOf(ctx, c, 1, int64(c.Size())))
-}
-
-// onDevice calls what devices cannot do between hosts.
+// onDevice calls on devices what others call on the host.
 func onDevice(ctx context.Context, c *ubcoll.Comm, dev ubcoll.Device) error {
 	b, err := ubcoll.Alloc[int32](c, dev, 4)
 	if err != nil {
@@ -46,9 +33,6 @@ func onDevice(ctx context.Context, c *ubcoll.Comm, dev ubcoll.Device) error {
 		return err
 	}
 	x := []int32{int32(c.Rank())}
-	if err := oneSidedOnDevice(ctx, c, b); err != nil {
-		return err
-	}
 	// If a rank calls on its device what the others call on the host, all refuse.
 	if c.Rank() == c.Size()-1 {
 		err = coll.AllReduce(ctx, c, b.Vec().Slice(0, 1), b.Vec().Slice(0, 1), ubcoll.Sum)
@@ -76,40 +60,4 @@ func onDevice(ctx context.Context, c *ubcoll.Comm, dev ubcoll.Device) error {
 		return conform.Fail(c, "all_reduce on the devices of a host: %v, %v", got, err)
 	}
 	return errors.Join(s.Close(), d.Close(), b.Free())
-}
-
-// oneSidedOnDevice makes windows, channels and imports of device memory.
-func oneSidedOnDevice(ctx context.Context, c *ubcoll.Comm, b *ubcoll.Buffer[int32]) error {
-	_, err := c.RegisterWindow(ctx, b.Vec(), ubcoll.WindowDefault)
-	if err := refusedAlike(ctx, c, err); err != nil {
-		return conform.Fail(c, "window of device memory: %w", err)
-	}
-	r, err := c.RegisterBuffer(b.Vec())
-	if err != nil {
-		return err
-	}
-	if p := conform.Partner(c); p >= 0 && conform.Far(c, p) {
-		_, err := p2p.Connect(ctx, c, p, r)
-		if err := conform.Refused(c, "channel of device memory", err, ubcoll.ErrNotSupported); err != nil {
-			return err
-		}
-	}
-	h, err := r.MarshalBinary()
-	if err != nil {
-		return err
-	}
-	all := make([]byte, len(h)*c.Size())
-	if err := coll.AllGather(ctx, c, ubcoll.Of(all), ubcoll.Of(h)); err != nil {
-		return err
-	}
-	for p := range c.Size() {
-		if !conform.Far(c, p) {
-			continue
-		}
-		if err := conform.Refused(c, "import of device memory", testkit.ErrOf(c.Import(all[p*len(h):][:len(h)])),
-			ubcoll.ErrNotSupported); err != nil {
-			return err
-		}
-	}
-	return errors.Join(c.Err(), coll.Barrier(ctx, c), r.Close())
 }

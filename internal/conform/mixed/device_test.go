@@ -42,3 +42,26 @@ func TestDevicePrograms(t *testing.T) {
 		}
 	}
 }
+
+// TestDeviceHostsPrograms runs random programs on the devices of goroutine ranks that claim to be on several hosts: 500 in full
+// runs, or CONFORM_PROGRAMS for each seed. TEST_SEED repeats a run.
+func TestDeviceHostsPrograms(t *testing.T) {
+	if race.Enabled {
+		t.Skip("the tests of coll and p2p have what is instrumented")
+	}
+	programs, err := conform.Number("CONFORM_PROGRAMS", testkit.Often(500))
+	require.NoError(t, err)
+	options := []ubcoll.Options{{}, {Register: register.Explicit}, {Algorithm: "ring"}, {Algorithm: "chain"}, {Register: register.Off}}
+	layouts := []string{"ab", "aabb", "abc", "abab", "aab"}
+	each := max(programs/(len(layouts)*len(options)), 1)
+	for _, seed := range testkit.Seeds(t) {
+		for k := range len(layouts) * len(options) {
+			hosts, o := layouts[k%len(layouts)], options[k/len(layouts)]
+			t.Run(fmt.Sprintf("%s/%v/%s/seed=%d", hosts, o.Register, o.Algorithm, seed+uint64(k)), func(t *testing.T) {
+				gputest.Across(t, hosts, o, func(ctx context.Context, c *ubcoll.Comm, _ ubcoll.Device) error {
+					return mixed.DevicePrograms(seed+uint64(k), each)(ctx, c)
+				})
+			})
+		}
+	}
+}

@@ -25,25 +25,22 @@ var memories = []struct {
 	{"Device memory", true, false, slices.Concat(collectives, messages, windows, channels)},
 	{"No memory", false, false, others},
 	{"Host memory, between hosts", false, true, slices.Concat(collectives, messages, windows, channels)},
-	{"Device memory, between hosts", true, true, slices.Concat(collectives, messages, ends)},
+	{"Device memory, between hosts", true, true, slices.Concat(collectives, messages, windows, channels)},
 	{"No memory, between hosts", false, true, others},
 }
 
 // env is a rank's memory: what operations read and write, and a window and a channel over other memory.
 type env struct {
 	c        *ubcoll.Comm
-	own      *ubcoll.Comm // a communicator of this rank alone, if the ranks are on different hosts
 	gpu      ubcoll.Device
 	src, dst *ubcoll.Buffer[int32]
 	shared   *ubcoll.Buffer[int32] // the memory of the window and the channel
 	reg      *ubcoll.Registration
-	handle   []byte // of the peer's, on devices between hosts
 	w, more  *ubcoll.Window
 	ch       *p2p.Channel
 	sem      *p2p.Semaphore
 	gates    map[ubcoll.Device]*ubcoll.Window // to hold up streams
 	held     bool                             // streams are held up
-	me       int                              // this rank in the communicator of the gates
 	turns    *turns                           // shared with the other rank
 }
 
@@ -56,22 +53,14 @@ const (
 	width = p2p.Packet8
 )
 
-func open(ctx context.Context, c *ubcoll.Comm, gpu ubcoll.Device, device, between bool) (*env, error) {
-	e := &env{c: c, gpu: gpu, gates: map[ubcoll.Device]*ubcoll.Window{}, me: c.Rank()}
-	own := c
-	if between { // gates are of this rank alone, and there are none on devices between hosts
-		var err error
-		if own, err = c.Split(ctx, c.Rank(), 0); err != nil {
-			return nil, err
-		}
-		e.own, e.me = own, 0
-	}
+func open(ctx context.Context, c *ubcoll.Comm, gpu ubcoll.Device, device bool) (*env, error) {
+	e := &env{c: c, gpu: gpu, gates: map[ubcoll.Device]*ubcoll.Window{}}
 	for _, dev := range []ubcoll.Device{ubcoll.Host, gpu} {
-		b, err := ubcoll.Alloc[int32](own, dev, 1)
+		b, err := ubcoll.Alloc[int32](c, dev, 1)
 		if err != nil {
 			return nil, err
 		}
-		if e.gates[dev], err = own.RegisterWindow(ctx, b.Vec(), ubcoll.WindowDefault); err != nil {
+		if e.gates[dev], err = c.RegisterWindow(ctx, b.Vec(), ubcoll.WindowDefault); err != nil {
 			return nil, err
 		}
 	}
@@ -89,15 +78,6 @@ func open(ctx context.Context, c *ubcoll.Comm, gpu ubcoll.Device, device, betwee
 		ubcoll.AccessRemoteAtomic}
 	if e.reg, err = c.RegisterWith(e.shared.Vec(), rights); err != nil {
 		return nil, err
-	}
-	if between && device {
-		h, err := e.reg.MarshalBinary()
-		if err != nil {
-			return nil, err
-		}
-		e.handle = make([]byte, len(h))
-		_, err = p2p.SendRecv(ctx, c, e.peer(), ubcoll.Of(e.handle), e.peer(), ubcoll.Of(h))
-		return e, err
 	}
 	flags := ubcoll.WindowAtomic
 	if device {
@@ -120,9 +100,6 @@ func (e *env) close() error {
 		errs = append(errs, e.ch.Close(), e.sem.Close(), e.w.Close())
 	}
 	errs = append(errs, e.reg.Close(), e.shared.Free())
-	if e.own != nil {
-		errs = append(errs, e.own.Close())
-	}
 	return errors.Join(errs...)
 }
 
@@ -478,11 +455,6 @@ var channels = []operation{
 		return s.Wait(ctx)
 	}, nil},
 }
-
-// ends are operations that make an object for accessing a peer's memory, which must not be on a device between hosts.
-var ends = []operation{windows[0], channels[0], newSemaphore, {false, "Comm.Import", func(_ context.Context, e *env, at on) error {
-	return testkit.ErrOf(at.c.Import(e.handle))
-}, nil}}
 
 var others = []operation{
 	{false, "Barrier", func(ctx context.Context, _ *env, at on) error { return coll.Barrier(ctx, at.c) }, nil},

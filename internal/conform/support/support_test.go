@@ -73,7 +73,7 @@ func TestSupport(t *testing.T) {
 				run = onHosts
 			}
 			run(t, ranks, o, func(ctx context.Context, c *ubcoll.Comm, gpu ubcoll.Device) error {
-				e, err := open(ctx, c, gpu, m.device, m.between)
+				e, err := open(ctx, c, gpu, m.device)
 				if err != nil {
 					return err
 				}
@@ -239,7 +239,7 @@ func onStream(ctx context.Context, e *env, dev ubcoll.Device, call func(at on) e
 	if err != nil {
 		return err
 	}
-	gate, me := e.gates[dev], e.me
+	gate, me := e.gates[dev], e.c.Rank()
 	if e.held {
 		err = gate.On(s).Wait(ctx, me)
 	}
