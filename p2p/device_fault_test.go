@@ -21,11 +21,12 @@ import (
 // packets.
 func TestChannelOnDevicesReplayed(t *testing.T) {
 	const n = 30000
-	gputest.Run(t, 2, ubcoll.Options{}, func(ctx context.Context, c *ubcoll.Comm, dev ubcoll.Device) (err error) {
+	gputest.Both(t, 2, ubcoll.Options{}, func(ctx context.Context, c *ubcoll.Comm, dev ubcoll.Device) (err error) {
 		e, err := openEnd(ctx, c, dev, 1-c.Rank(), 8*n)
 		if err != nil {
 			return err
 		}
+		far := c.LocalSize() < 2 // then there are no packets
 		cu, s, end, err := gputest.Foreign(dev)
 		if err != nil {
 			return err
@@ -35,8 +36,11 @@ func TestChannelOnDevicesReplayed(t *testing.T) {
 		}
 		for i := 0; i < 3 && err == nil; i++ {
 			err = e.ch.On(s).Batch(ctx, func(b *p2p.Channel) error {
-				return errors.Join(b.RelaxedSignal(ctx), b.Wait(ctx), b.Put(ctx, n, 0, n), b.Signal(ctx), b.Wait(ctx),
-					b.PutPackets(ctx, 2*n+2*n*(i%2), 0, n/8, p2p.Packet16), b.GetPackets(ctx, 6*n, 2*n+2*n*(i%2), n/8, p2p.Packet16))
+				err := errors.Join(b.RelaxedSignal(ctx), b.Wait(ctx), b.Put(ctx, n, 0, n), b.Signal(ctx), b.Wait(ctx))
+				if far {
+					return err
+				}
+				return errors.Join(err, b.PutPackets(ctx, 2*n+2*n*(i%2), 0, n/8, p2p.Packet16), b.GetPackets(ctx, 6*n, 2*n+2*n*(i%2), n/8, p2p.Packet16))
 			})
 		}
 		g, err2 := cu.EndCapture()
@@ -61,7 +65,7 @@ func TestChannelOnDevicesReplayed(t *testing.T) {
 			if err := e.buf.CopyTo(ctx, got); err != nil {
 				return err
 			}
-			if !bytes.Equal(got[n:2*n], theirs) || !bytes.Equal(got[6*n:6*n+n/8], theirs[:n/8]) {
+			if !bytes.Equal(got[n:2*n], theirs) || !far && !bytes.Equal(got[6*n:6*n+n/8], theirs[:n/8]) {
 				return fmt.Errorf("round %d: wrong data", round)
 			}
 			if err := testkit.InOrder(
@@ -78,7 +82,7 @@ func TestChannelOnDevicesReplayed(t *testing.T) {
 func TestChannelOnDevicesLarge(t *testing.T) {
 	testkit.LongOrRace(t)
 	const n = 33 << 20
-	gputest.Run(t, 2, ubcoll.Options{}, func(ctx context.Context, c *ubcoll.Comm, dev ubcoll.Device) error {
+	gputest.Both(t, 2, ubcoll.Options{}, func(ctx context.Context, c *ubcoll.Comm, dev ubcoll.Device) error {
 		e, err := openEnd(ctx, c, dev, 1-c.Rank(), 4*n)
 		if err != nil {
 			return err
@@ -112,7 +116,7 @@ func TestChannelOnDevicesLarge(t *testing.T) {
 }
 
 func TestChannelOnDevicesRefused(t *testing.T) {
-	gputest.Run(t, 2, ubcoll.Options{}, func(ctx context.Context, c *ubcoll.Comm, dev ubcoll.Device) error {
+	gputest.Both(t, 2, ubcoll.Options{}, func(ctx context.Context, c *ubcoll.Comm, dev ubcoll.Device) error {
 		e, err := openEnd(ctx, c, dev, 1-c.Rank(), 1000)
 		if err != nil {
 			return err
@@ -124,13 +128,17 @@ func TestChannelOnDevicesRefused(t *testing.T) {
 		_, poll := e.ch.Poll()
 		twice := e.ch.Batch(ctx, func(b *p2p.Channel) error { return b.Batch(ctx, func(*p2p.Channel) error { return nil }) })
 		half := e.ch.Batch(ctx, func(b *p2p.Channel) error { return errors.Join(b.Signal(ctx), b.Put(ctx, 990, 0, 11)) })
+		packets := ubcoll.ErrArgument
+		if c.LocalSize() < 2 {
+			packets = ubcoll.ErrNotSupported
+		}
 		if err := errors.Join(
 			testkit.Wants(e.ch.Put(ctx, 990, 0, 11), ubcoll.ErrArgument), testkit.Wants(e.ch.Put(ctx, 0, -1, 1), ubcoll.ErrArgument),
 			testkit.Wants(e.ch.Get(ctx, 0, 1001, 0), ubcoll.ErrArgument), testkit.Wants(e.ch.Get(ctx, 0, 0, -1), ubcoll.ErrArgument),
-			testkit.Wants(e.ch.PutPackets(ctx, 8, 0, 16, p2p.Packet16), ubcoll.ErrArgument),
-			testkit.Wants(e.ch.PutPackets(ctx, 0, 0, 501, p2p.Packet16), ubcoll.ErrArgument),
-			testkit.Wants(e.ch.PutPackets(ctx, 0, 0, 16, 12), ubcoll.ErrArgument),
-			testkit.Wants(e.ch.GetPackets(ctx, 31, 0, 16, p2p.Packet16), ubcoll.ErrArgument),
+			testkit.Wants(e.ch.PutPackets(ctx, 8, 0, 16, p2p.Packet16), packets),
+			testkit.Wants(e.ch.PutPackets(ctx, 0, 0, 501, p2p.Packet16), packets),
+			testkit.Wants(e.ch.PutPackets(ctx, 0, 0, 16, 12), packets),
+			testkit.Wants(e.ch.GetPackets(ctx, 31, 0, 16, p2p.Packet16), packets),
 			testkit.Wants(e.ch.On(host).Signal(ctx), ubcoll.ErrArgument), testkit.Wants(poll, fault.ErrNotSupported),
 			testkit.Wants(twice, ubcoll.ErrArgument), testkit.Wants(half, ubcoll.ErrArgument),
 			host.Close()); err != nil {
@@ -236,7 +244,10 @@ func TestChannelOnDevicesEnds(t *testing.T) {
 			if k.name != "timeout" && k.peer == nil {
 				testkit.LongOrRace(t)
 			}
-			gputest.Run(t, 2, ubcoll.Options{}, func(ctx context.Context, c *ubcoll.Comm, dev ubcoll.Device) error {
+			gputest.Both(t, 2, ubcoll.Options{}, func(ctx context.Context, c *ubcoll.Comm, dev ubcoll.Device) error {
+				if c.LocalSize() < 2 && k.name == "timeout of packets" {
+					return nil
+				}
 				e, err := openEnd(ctx, c, dev, 1-c.Rank(), 1024)
 				if err != nil {
 					return err
@@ -282,7 +293,7 @@ func TestChannelOnDevicesEnds(t *testing.T) {
 
 // TestChannelOnDevicesAborted makes a peer abort.
 func TestChannelOnDevicesAborted(t *testing.T) {
-	gputest.Run(t, 2, ubcoll.Options{}, func(ctx context.Context, c *ubcoll.Comm, dev ubcoll.Device) error {
+	gputest.Both(t, 2, ubcoll.Options{}, func(ctx context.Context, c *ubcoll.Comm, dev ubcoll.Device) error {
 		e, err := openEnd(ctx, c, dev, 1-c.Rank(), 1024)
 		if err != nil {
 			return err

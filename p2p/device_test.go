@@ -183,7 +183,7 @@ func trades(ctx context.Context, c *ubcoll.Comm, dev ubcoll.Device, peer int, se
 // a handle.
 func TestChannelOnDevicesOrder(t *testing.T) {
 	seed := testkit.Seed(t)
-	gputest.Run(t, 2, ubcoll.Options{}, func(ctx context.Context, c *ubcoll.Comm, dev ubcoll.Device) error {
+	gputest.Both(t, 2, ubcoll.Options{}, func(ctx context.Context, c *ubcoll.Comm, dev ubcoll.Device) error {
 		e, err := openEnd(ctx, c, dev, 1-c.Rank(), part)
 		if err != nil {
 			return err

@@ -113,7 +113,7 @@ func TestSemaphoreBadArguments(t *testing.T) {
 
 // TestSemaphoreOtherMemory makes channels over memory of another kind than the semaphore's.
 func TestSemaphoreOtherMemory(t *testing.T) {
-	gputest.Run(t, 2, ubcoll.Options{}, func(ctx context.Context, c *ubcoll.Comm, dev ubcoll.Device) error {
+	gputest.Both(t, 2, ubcoll.Options{}, func(ctx context.Context, c *ubcoll.Comm, dev ubcoll.Device) error {
 		peer := 1 - c.Rank()
 		var regions [2]*region
 		for i, d := range []ubcoll.Device{ubcoll.Host, dev} {

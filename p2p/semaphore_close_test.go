@@ -220,7 +220,7 @@ func TestSemaphoreWaitEnds(t *testing.T) {
 							testkit.Wants(x.s.Close(), ubcoll.ErrClosed), testkit.Wants(x.ch.Close(), ubcoll.ErrClosed))
 					}
 					if place == "device" {
-						gputest.Run(t, 2, ubcoll.Options{}, do)
+						gputest.Both(t, 2, ubcoll.Options{}, do)
 						return
 					}
 					require.NoError(t, ubcoll.Local(t.Context(), 2, ubcoll.Options{}, func(ctx context.Context, c *ubcoll.Comm) error {
@@ -272,7 +272,7 @@ func TestSemaphoreBusy(t *testing.T) {
 // TestSemaphoreChannelCloseOnDevice closes a channel whose wait is under way on a device, where that would end the
 // semaphore: the close waits for it.
 func TestSemaphoreChannelCloseOnDevice(t *testing.T) {
-	gputest.Run(t, 2, ubcoll.Options{}, func(ctx context.Context, c *ubcoll.Comm, dev ubcoll.Device) error {
+	gputest.Both(t, 2, ubcoll.Options{}, func(ctx context.Context, c *ubcoll.Comm, dev ubcoll.Device) error {
 		peer := 1 - c.Rank()
 		s, err := p2p.NewSemaphore(ctx, c, peer, dev)
 		if err != nil {

@@ -53,7 +53,7 @@ func onPlaces(t *testing.T, f func(ctx context.Context, c *ubcoll.Comm, dev ubco
 			return f(ctx, c, ubcoll.Host)
 		}))
 	})
-	t.Run("device", func(t *testing.T) { gputest.Run(t, 2, ubcoll.Options{}, f) })
+	t.Run("device", func(t *testing.T) { gputest.Both(t, 2, ubcoll.Options{}, f) })
 }
 
 // meet lets both ranks get here.
@@ -261,7 +261,7 @@ func TestSemaphoreMismatch(t *testing.T) {
 				return errors.Join(coll.Barrier(ctx, c), g.close())
 			}
 			if k.device {
-				gputest.Run(t, 2, ubcoll.Options{}, func(ctx context.Context, c *ubcoll.Comm, _ ubcoll.Device) error { return do(ctx, c) })
+				gputest.Both(t, 2, ubcoll.Options{}, func(ctx context.Context, c *ubcoll.Comm, _ ubcoll.Device) error { return do(ctx, c) })
 				return
 			}
 			require.NoError(t, ubcoll.Local(t.Context(), 2, ubcoll.Options{}, do))

@@ -174,7 +174,7 @@ func (d *Device) Card(ctx context.Context) (card engine.DeviceCard, err error) {
 		if err := g.reserve(ranks); err != nil {
 			return card, err
 		}
-		if err := g.Kernels.Load(ctx, ranks, ranks > 2 || c.Options().Algorithm == "ring"); err != nil {
+		if err := g.Kernels.Load(ctx, ranks, ranks > 2 || c.Options().Algorithm == "ring", c.Size() == 1); err != nil {
 			return card, err
 		}
 	}

@@ -235,10 +235,10 @@ func TestLoad(t *testing.T) {
 	}
 	s := New(w.ranks[0].ctx)
 	defer s.Close()
-	require.NoError(t, s.Load(t.Context(), 3, true))
+	require.NoError(t, s.Load(t.Context(), 3, true, false))
 	require.ElementsMatch(t, loaded(t, 3, true), slices.Collect(maps.Keys(s.modules)))
 	t.Setenv("UBCOLL_EMULATE_FAIL", "cuLibraryLoadData:1,cuLibraryGetKernel:1")
-	require.NoError(t, s.Load(t.Context(), 4, true), "all is there")
+	require.NoError(t, s.Load(t.Context(), 4, true, false), "all is there")
 	for ranks := 1; ranks <= 4; ranks++ { // communicators made from this one have fewer ranks
 		for _, typ := range dtype.All() {
 			for _, name := range []string{OneShot, Packets, Lines, TwoShot, Group, Ring, Move, MovePackets, MoveLines,
@@ -262,20 +262,20 @@ func TestLoadFails(t *testing.T) {
 	defer s.Close()
 	ctx, cancel := context.WithCancelCause(t.Context())
 	cancel(errors.New("no more time"))
-	require.ErrorContains(t, s.Load(ctx, 2, false), "no more time")
+	require.ErrorContains(t, s.Load(ctx, 2, false, false), "no more time")
 	require.Empty(t, s.modules)
 	all := len(loaded(t, 2, false))
 	for k := 1; k <= all; k++ {
 		t.Setenv("UBCOLL_EMULATE_FAIL", fmt.Sprintf("cuLibraryLoadData:%d=218", k)) // bad PTX
 		s := New(w.ranks[0].ctx)
-		err := s.Load(t.Context(), 2, false)
+		err := s.Load(t.Context(), 2, false, false)
 		require.ErrorContains(t, err, "kernels of ")
 		require.ErrorIs(t, err, fault.ErrArgument)
 		require.Less(t, len(s.modules), all)
-		require.NoError(t, s.Load(t.Context(), 2, false), "only that call failed")
+		require.NoError(t, s.Load(t.Context(), 2, false, false), "only that call failed")
 		require.Len(t, s.modules, all)
 		require.NoError(t, s.Close())
-		require.ErrorIs(t, s.Load(t.Context(), 2, false), fault.ErrClosed)
+		require.ErrorIs(t, s.Load(t.Context(), 2, false, false), fault.ErrClosed)
 	}
 }
 
@@ -296,7 +296,7 @@ func TestLoadTogether(t *testing.T) {
 				_, errs[i] = s.Kernel(TwoShot, dtype.Int32, 2)
 				return
 			}
-			errs[i] = s.Load(t.Context(), 2, true)
+			errs[i] = s.Load(t.Context(), 2, true, false)
 		})
 	}
 	all.Wait()

@@ -152,11 +152,11 @@ func entry(name string, t dtype.Type, up int) (module, kernel string, err error)
 }
 
 // Load loads all kernels that communicators of that many ranks use, rings only on request, so that none must be loaded
-// while kernels run. Of one rank, whose kernels wait for nobody, reductions are loaded when they are first used: most are
+// while kernels run. Of one rank alone, whose kernels wait for nobody, reductions are loaded when they are first used: most are
 // mere copies then. The first time on a machine, the driver's assembler takes some tenths of a second for each module;
 // they are assembled on all processors. Later it finds them in its cache. After ctx has ended, no more modules are
 // started.
-func (s *Set) Load(ctx context.Context, ranks int, rings bool) error {
+func (s *Set) Load(ctx context.Context, ranks int, rings, alone bool) error {
 	sets := []int{ranks}
 	if ranks > Narrow { // for smaller communicators made from this one too, perhaps while kernels run
 		sets = []int{ranks, Narrow}
@@ -177,7 +177,7 @@ func (s *Set) Load(ctx context.Context, ranks int, rings bool) error {
 			return err
 		}
 		types := dtype.All()
-		if ranks == 1 {
+		if alone {
 			types = nil
 		}
 		for _, t := range types { // first, since they take longest
