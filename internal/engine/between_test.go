@@ -5,7 +5,6 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/ubcoll/ubcoll/fault"
 	"github.com/ubcoll/ubcoll/internal/hosts"
 	"github.com/ubcoll/ubcoll/internal/team"
 )
@@ -31,10 +30,6 @@ func TestPlacesOnHosts(t *testing.T) {
 		require.Equal(t, name, c.Hostname(r), r)
 	}
 	require.True(t, c.SpansHosts())
-	require.ErrorIs(t, c.BetweenHosts("scatter"), fault.ErrNotSupported)
-	require.EqualError(t, c.BetweenHosts("scatter"), "scatter is not supported between hosts yet (ubcoll.Comm.Split by host "+
-		"makes communicators that have it): not supported")
-	require.ErrorContains(t, c.BetweenHosts(""), "it is not supported between hosts yet")
 	c.attach()
 	require.Equal(t, []Attachment{&spanning{}}, c.Attachments(), "those that reach other hosts, alone")
 	require.False(t, NoView.Comm.SpansHosts())
@@ -45,7 +40,6 @@ func TestPlacesOnHosts(t *testing.T) {
 	require.Equal(t, []string{"", "here", "here", "here", ""}, []string{one.Hostname(-1), one.Hostname(0), one.Hostname(1),
 		one.Hostname(2), one.Hostname(3)})
 	require.False(t, one.SpansHosts())
-	require.NoError(t, one.BetweenHosts("scatter"))
 }
 
 // TestSiblings: what a communicator's attachments share with others of the domain does not depend on its parent having

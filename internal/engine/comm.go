@@ -96,19 +96,6 @@ func (c *Comm) LocalSize() int { return c.team.Size() }
 // SpansHosts reports whether the communicator has ranks on several hosts.
 func (c *Comm) SpansHosts() bool { return c.size != c.team.Size() }
 
-// BetweenHosts returns the error that what, or the operation if what is "", is not supported because there are several
-// hosts; nil if there is one.
-func (c *Comm) BetweenHosts(what string) error {
-	if !c.SpansHosts() {
-		return nil
-	}
-	if what == "" {
-		what = "it"
-	}
-	return fmt.Errorf("%s is not supported between hosts yet (ubcoll.Comm.Split by host makes communicators that have "+
-		"it): %w", what, fault.ErrNotSupported)
-}
-
 // Hostname is the name of a rank's host, or "" if there is no such rank. Implements team.Comm.
 func (c *Comm) Hostname(rank int) string {
 	switch {

@@ -45,10 +45,13 @@ func KillHosts(ctx context.Context, c *ubcoll.Comm) error {
 	other, counts := ubcoll.Of(make([]float32, 50000)), slices.Repeat([]int{50000 / n}, n)
 	for k := 0; err == nil; k++ {
 		if d != nil && k%2 == 1 {
-			if k%4 == 1 {
-				err = d.collective(ctx, c, k/4)
-			} else {
-				err = d.message(ctx, c, k/4, left, right)
+			switch k % 6 {
+			case 1:
+				err = d.collective(ctx, c, k/6)
+			case 3:
+				err = d.message(ctx, c, k/6, left, right)
+			default:
+				err = d.access(ctx, k/6, left, right)
 			}
 			continue
 		}
@@ -95,11 +98,13 @@ func KillHosts(ctx context.Context, c *ubcoll.Comm) error {
 	return err
 }
 
-// device is what collectives and messages between hosts do with device memory.
+// device is what is done with device memory between hosts.
 type device struct {
 	many, other *ubcoll.Buffer[float32]
 	stream      *ubcoll.Stream
 	graph       *graph.Graph // of all-reduces, on the stream
+	w           *ubcoll.Window
+	left, right *p2p.Channel
 }
 
 // onDevice returns nil if the rank has no device.
@@ -115,8 +120,54 @@ func onDevice(ctx context.Context, c *ubcoll.Comm) (*device, error) {
 		return nil, err
 	}
 	d := &device{many: many, other: other, stream: s}
+	if d.w, err = c.RegisterWindow(ctx, other.Vec(), ubcoll.WindowDefault); err != nil {
+		return nil, err
+	}
+	r, err := c.RegisterBuffer(other.Vec())
+	if err != nil {
+		return nil, err
+	}
+	if d.left, d.right, err = around(ctx, c, r); err != nil {
+		return nil, err
+	}
 	d.graph, err = graph.Capture(ctx, c.On(s), func(v *ubcoll.Comm) error { return d.queue(ctx, v) })
 	return d, err
+}
+
+// access puts, gets and signals around the ring of ranks.
+func (d *device) access(ctx context.Context, k, left, right int) error {
+	some, few := d.many.Vec().Slice(0, 300_000), d.many.Vec().Slice(0, 10)
+	switch k % 4 {
+	case 0:
+		return testkit.InOrder(
+			func() error { return d.w.Put(ctx, right, 4<<10, some) },
+			func() error { return d.w.Signal(ctx, right) },
+			func() error { return d.w.Wait(ctx, left) },
+			func() error { return d.w.Get(ctx, left, some, 0) })
+	case 1:
+		w := d.w.On(d.stream)
+		return testkit.InOrder(
+			func() error { return w.Put(ctx, right, 0, few) },
+			func() error { return w.Put(ctx, right, 1<<20, some) },
+			func() error { return w.Flush(ctx) },
+			func() error { return w.Signal(ctx, right) },
+			func() error { return w.Wait(ctx, left) },
+			func() error { return w.Get(ctx, right, some, 1000) },
+			func() error { return d.stream.Sync(ctx) })
+	case 2:
+		return testkit.InOrder(
+			func() error { return d.right.On(d.stream).PutWithSignal(ctx, 0, 0, 2<<20) },
+			func() error { return d.right.On(d.stream).PutWithSignal(ctx, 0, 100, 8) },
+			func() error { return d.left.On(d.stream).Wait(ctx) },
+			func() error { return d.left.On(d.stream).Wait(ctx) },
+			func() error { return d.stream.Sync(ctx) })
+	}
+	return testkit.InOrder(
+		func() error { return d.right.Get(ctx, 0, 1<<20, 1<<20) },
+		func() error { return d.right.Put(ctx, 1<<20, 0, 100) },
+		func() error { return d.right.Signal(ctx) },
+		func() error { return d.left.Wait(ctx) },
+		func() error { return d.right.Flush(ctx) })
 }
 
 // queue calls all-reduces of several sizes.
@@ -211,15 +262,22 @@ func openOneSided(ctx context.Context, c *ubcoll.Comm) (o *oneSided, err error) 
 	if o.w, err = c.RegisterWindow(ctx, g.Buf.Vec(), ubcoll.WindowAtomic); err != nil {
 		return nil, err
 	}
+	o.left, o.right, err = around(ctx, c, g.Reg)
+	return o, err
+}
+
+// around connects a rank with those beside it in the ring.
+func around(ctx context.Context, c *ubcoll.Comm, r *ubcoll.Registration) (toLeft, toRight *p2p.Channel, err error) {
 	right, left := conform.Ring(c)
 	connect := []func() error{
-		func() (err error) { o.right, err = p2p.Connect(ctx, c, right, g.Reg); return err },
-		func() (err error) { o.left, err = p2p.Connect(ctx, c, left, g.Reg); return err },
+		func() (err error) { toRight, err = p2p.Connect(ctx, c, right, r); return err },
+		func() (err error) { toLeft, err = p2p.Connect(ctx, c, left, r); return err },
 	}
 	if c.Rank() == c.Size()-1 { // else each waits for the next one
 		slices.Reverse(connect)
 	}
-	return o, testkit.InOrder(connect...)
+	err = testkit.InOrder(connect...)
+	return toLeft, toRight, err
 }
 
 // window puts and gets, and signals around the ring.
