@@ -32,10 +32,11 @@ type Host interface {
 
 // FarConfig is what a far end is opened with.
 type FarConfig struct {
-	Op   string // in errors
-	Name string // likewise
-	Rank int    // the peer
-	Host Host
+	Owner Owner
+	Op    string // in errors
+	Name  string // likewise
+	Rank  int    // the peer
+	Host  Host
 }
 
 // FarEnd is an end whose peer is on another host. Data pass through page-locked memory. On a stream each call has a copier in
@@ -394,7 +395,9 @@ func (r *farRun) do(ctx context.Context) error {
 		case StepWait:
 			if err = h.Wait(ctx); err != nil {
 				err = e.error("wait", err)
-				e.fail(err)
+				if e.Owner.Err() == nil { // else what is queued besides waits is still done
+					e.fail(err)
+				}
 			}
 		}
 		if err != nil {

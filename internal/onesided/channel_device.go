@@ -87,7 +87,7 @@ func (e *Side) openEnd(ctx context.Context, op string, theirSlot int, remote *Re
 	var d deviceEnd
 	var err error
 	if e.far != nil {
-		d, err = e.sp.device.OpenFar(gpuend.FarConfig{Op: op, Name: e.self.name(), Rank: e.peer, Host: farHost{e, remote}}, m)
+		d, err = e.sp.device.OpenFar(gpuend.FarConfig{Owner: e.self, Op: op, Name: e.self.name(), Rank: e.peer, Host: farHost{e, remote}}, m)
 	} else {
 		d, err = e.sp.device.Open(ctx, gpuend.Config{Signals: e.deviceSignals(op, theirSlot), Memory: m})
 	}

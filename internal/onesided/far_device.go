@@ -69,7 +69,7 @@ func (w *Window) deviceEnd(k *windowRank, peer int) (gpuend.WindowEnd, error) {
 	if k.far == nil {
 		return w.device.End(w.sp.local(peer)), nil
 	}
-	e, err := w.device.Far(gpuend.FarConfig{Op: "window", Name: "the window " + between(w.c, peer), Rank: peer, Host: farPart{w, k}},
+	e, err := w.device.Far(gpuend.FarConfig{Owner: w, Op: "window", Name: "the window " + between(w.c, peer), Rank: peer, Host: farPart{w, k}},
 		gpuend.Memory{Local: w.reg, Remote: &k.far.part.Load().Import})
 	if err != nil {
 		return nil, err
