@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"github.com/ubcoll/ubcoll"
+	"github.com/ubcoll/ubcoll/coll"
 	"github.com/ubcoll/ubcoll/internal/testkit"
 	"github.com/ubcoll/ubcoll/internal/testkit/gputest"
 	"github.com/ubcoll/ubcoll/p2p"
@@ -30,7 +31,8 @@ func TestDeviceChannelsBetween(t *testing.T) {
 						return fmt.Errorf("rank %d with %d: %w", c.Rank(), peer, err)
 					}
 				}
-				return nil
+				// A rank that ends gives page-locked memory back, and the driver waits for the kernels of all ranks of the process.
+				return coll.Barrier(ctx, c)
 			})
 		})
 	}

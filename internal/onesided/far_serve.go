@@ -3,8 +3,10 @@ package onesided
 import (
 	"bytes"
 	"context"
+	"runtime"
 	"sync"
 	"sync/atomic"
+	"time"
 	"unsafe"
 
 	"github.com/ubcoll/ubcoll/fault"
@@ -25,6 +27,8 @@ type deferred struct {
 	runs  sync.WaitGroup
 
 	copying atomic.Pointer[mem.Location] // the grant whose memory is used just now; or nil
+	landing *gpu.Pinned                  // where data of several puts become one copy; nil until it is needed
+	few     bool                         // there is no memory for that
 	answers *gpu.Pinned                  // for data of gets, in answerSlots pieces; nil until it is needed
 	until   [answerSlots]uint64          // what the pair has sent once a slot is free
 	next    int                          // slot
@@ -60,21 +64,93 @@ func (f *far) defers(k *call, data []byte) bool {
 func (f *far) serveDeferred() {
 	d := &f.deferred
 	defer d.runs.Done()
-	for {
+	linger := lingers
+	if f.sp.c.Team().Crowded {
+		linger = 0
+	}
+	for last := time.Now(); ; {
 		d.mu.Lock()
 		if len(d.queue) == 0 {
+			if time.Since(last) < linger { // to start a goroutine takes as long as a small copy
+				d.mu.Unlock()
+				runtime.Gosched()
+				continue
+			}
 			d.queue = nil
 			d.busy.Store(false)
 			d.mu.Unlock()
 			return
 		}
-		k := d.queue[0]
-		d.queue[0].data = nil
-		d.queue = d.queue[1:]
+		n := d.run()
+		calls := d.queue[:n:n]
+		d.queue = d.queue[n:]
 		d.mu.Unlock()
-		f.serve(&k.call, k.data)
-		f.heard.Add(1)
+		data := calls[0].data
+		if n > 1 {
+			data = f.together(calls)
+		}
+		if data == nil {
+			for i := range calls {
+				f.serve(&calls[i].call, calls[i].data)
+			}
+		} else {
+			f.serve(&calls[0].call, data)
+		}
+		clear(calls)
+		f.heard.Add(uint64(n))
+		last = time.Now()
 	}
+}
+
+// lingers is how long the goroutine waits for more before it ends.
+const lingers = 200 * time.Microsecond
+
+// landingBytes is how much is put into memory of a device at once. The driver takes some 10 us for each copy.
+const landingBytes = 1 << 20
+
+// run returns how many of the calls, from the first on, are puts of bytes that follow each other, which are done as one; or 1.
+func (d *deferred) run() int {
+	first := &d.queue[0]
+	n, end := 1, first.call.Offset+uint64(len(first.data))
+	for ; first.call.Kind == callPut && n < len(d.queue); n++ {
+		k := &d.queue[n]
+		if k.call.Kind != callPut || k.call.grant() != first.call.grant() || k.call.Offset != end ||
+			end+uint64(len(k.data))-first.call.Offset > landingBytes {
+			break
+		}
+		end += uint64(len(k.data))
+	}
+	return n
+}
+
+// together returns the data of calls in one piece, or nil if there is no memory for that.
+func (f *far) together(calls []deferredCall) []byte {
+	d := &f.deferred
+	if d.landing == nil && !d.few {
+		var err error
+		if d.landing, err = f.pinned(landingBytes); err != nil {
+			d.few = true
+			f.sp.c.Log().Debug("one-sided: puts into memory of a device go one by one", "error", err)
+		}
+	}
+	if d.few {
+		return nil
+	}
+	all := unsafe.Slice((*byte)(d.landing.Ptr()), landingBytes)
+	n := 0
+	for i := range calls {
+		n += copy(all[n:], calls[i].data)
+	}
+	return all[:n]
+}
+
+// pinned returns page-locked memory of this rank's device.
+func (f *far) pinned(n int) (*gpu.Pinned, error) {
+	on, ok := f.sp.c.Domain().Device().(*gpu.Domain)
+	if !ok {
+		return nil, fault.ErrNotSupported
+	}
+	return on.TakePinned(n)
 }
 
 // onDevice reports whether a grant's memory is on this rank's device.
@@ -142,12 +218,8 @@ func (f *far) serveDeviceGet(k *call) {
 func (f *far) answerSlot(slot int) (unsafe.Pointer, error) {
 	d := &f.deferred
 	if d.answers == nil {
-		on, ok := f.sp.c.Domain().Device().(*gpu.Domain)
-		if !ok {
-			return nil, fault.ErrNotSupported
-		}
 		var err error
-		if d.answers, err = on.TakePinned(answerSlots * devicePiece); err != nil {
+		if d.answers, err = f.pinned(answerSlots * devicePiece); err != nil {
 			return nil, err
 		}
 	}
@@ -161,8 +233,10 @@ func (f *far) answerSlot(slot int) (unsafe.Pointer, error) {
 // close ends it, once the pair has ended.
 func (d *deferred) close(dom *engine.Domain) {
 	d.runs.Wait()
-	if d.answers != nil {
-		dom.Device().(*gpu.Domain).GivePinned(d.answers)
+	for _, m := range []*gpu.Pinned{d.answers, d.landing} {
+		if m != nil {
+			dom.Device().(*gpu.Domain).GivePinned(m)
+		}
 	}
 }
 

@@ -58,7 +58,7 @@ func (w *waiting) untilFar(f *far, ready func() bool) error {
 			}
 			return w.lost(err)
 		}
-		w.sp.pairs.Idle(&step, f.pair, false)
+		w.sp.pairs.Idle(&step, f.pair, f.deferred.busy.Load())
 		if f.look(looksFar, ready) {
 			return nil
 		}

@@ -58,6 +58,9 @@ func TestDeviceHostsPrograms(t *testing.T) {
 		for k := range len(layouts) * len(options) {
 			hosts, o := layouts[k%len(layouts)], options[k/len(layouts)]
 			t.Run(fmt.Sprintf("%s/%v/%s/seed=%d", hosts, o.Register, o.Algorithm, seed+uint64(k)), func(t *testing.T) {
+				if gputest.Sharers(t, len(hosts)) > 3 {
+					t.Skip("one device has no room for what four ranks of a process split off")
+				}
 				gputest.Across(t, hosts, o, func(ctx context.Context, c *ubcoll.Comm, _ ubcoll.Device) error {
 					return mixed.DevicePrograms(seed+uint64(k), each)(ctx, c)
 				})
