@@ -70,7 +70,7 @@ func (c *Comm) Hostname(rank int) string { return c.view().Hostname(rank) }
 // a host use devices if each of them has a device of its own, up to 72 ranks, or may share one ([DevicesShare]). Otherwise
 // the error wraps [ErrNotSupported] and names the obstacle, and the ranks use host memory only. It wraps [ErrLimit] where
 // a device has no memory left, and on a communicator of Split or Dup for which ranks that share a device have no room left there.
-// On a communicator with ranks on several hosts, channels and windows on devices need a communicator of one host's ranks. Local.
+// Local.
 func (c *Comm) GPU() (Device, error) {
 	d, err := c.view().GPU()
 	if err != nil {

@@ -32,7 +32,7 @@ var errNoRemote = engine.NilError("remote", "Comm.Import makes one")
 // peer's, who may close the registration at any time: every use checks this and then returns [ErrStale]. Import checks everything in the handle. [ErrArgument]: the bytes are no
 // handle, too few, of another version, changed, or this rank's own handle. ErrStale: it comes from another job (another
 // [Open] counts as one), from a process that is no rank of c, or from a closed registration. [ErrNotSupported]: its
-// [Transports] are not those between the two ranks, or it is of a device on another host. Of another host's peer also
+// [Transports] are not those between the two ranks, or it is of a device and this rank has none. Of another host's peer also
 // [ErrTimeout], which leaves c usable, and what breaks c: [ErrPeerLost], [ErrAborted].
 func (c *Comm) Import(handle []byte) (*Remote, error) {
 	m, err := c.view().Space.Import(handle)

@@ -38,7 +38,9 @@ import (
 // order of the calls, whatever the streams, except that calls that wait or take packets do not delay puts, gets and
 // signals. Kernels count the signals, so a CUDA graph of the user may hold calls of a channel, as long as the channel
 // is open. Outside of such captures, a small kernel may start before the previous one in the stream has ended, which
-// saves some tenths of a microsecond. Copy engines do puts and gets of 32 MiB and more.
+// saves some tenths of a microsecond. Copy engines do puts and gets of 32 MiB and more. Towards a rank of another host the
+// host does the calls, in the same order, and a kernel in their place on the stream copies between the device and the host;
+// packets are ErrNotSupported.
 //
 // A Wait or GetPackets that ends by [ubcoll.Options.Timeout] or a context ends the channel on devices: calls queued
 // behind it do nothing, and all later calls return that error; the communicator stays usable. The memory of both sides
@@ -70,7 +72,7 @@ func (ch *Channel) nothing() bool { return ch == nil || ch.end == nil }
 //
 // ErrArgument for a bad rank, device memory on one side only, or a peer whose matching call makes a semaphore.
 // ErrNotSupported for memory that peers cannot reach ([ubcoll.Adopt]), of devices whose link has no native atomic
-// operations, or of devices of different hosts. A refused call counts as any other, and the peer's call fails with the same reason at once; only one with
+// operations. A refused call counts as any other, and the peer's call fails with the same reason at once; only one with
 // a bad rank counts for nobody. ErrTimeout and a context's end leave the communicator usable; the peer's call then
 // fails too, or its channel is closed. ErrPeerLost breaks the communicator, and so does an error that has broken it on
 // a peer (ErrAborted, ErrTimeout there). On a view made by [ubcoll.Comm.On], Connect works as on the communicator
