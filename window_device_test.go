@@ -179,7 +179,7 @@ func windowRounds(ctx context.Context, c *ubcoll.Comm, dev ubcoll.Device, seed u
 	if err := coll.Barrier(ctx, c); err != nil {
 		return err
 	}
-	return errors.Join(streams[0].Close(), streams[1].Close(), other.Free(), p.close())
+	return errors.Join(streams[0].Sync(ctx), streams[1].Sync(ctx), streams[0].Close(), streams[1].Close(), other.Free(), p.close())
 }
 
 // TestWindowOnDevicesReplayed captures calls on a stream of its own and replays them: the device counts signals, and
