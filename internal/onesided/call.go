@@ -41,7 +41,8 @@ const (
 	callMark                             // answer with a callMarked of ID
 	callMarked
 	callWords // request: connect a queue pair for atomics, whose address Offset, B, C and D are, for window A
-	callPut   // the data, or C bytes of staged data, to the grant's memory, which is on a device
+	callPut   // the data, or C bytes of staged data, to the grant's memory, which is on a device; with A a request: C bytes of slot A-1
+	callLand  // request: make slots for puts
 	callKinds
 )
 
@@ -91,7 +92,13 @@ func (f *far) Called(b []byte) {
 	switch k.Kind {
 	case callDone, callMarked:
 	case callAccumulate, callPackets, callPut:
-		if len(data) == 0 {
+		switch {
+		case len(data) > 0:
+		case k.Kind == callPut && k.A != 0:
+			if data, whole = f.landedData(&k); !whole {
+				f.done(k.ID, fault.ErrTimeout, 0) // the peer has given it up
+			}
+		default:
 			data, whole = f.stagedData(&k)
 		}
 		fallthrough
@@ -149,6 +156,8 @@ func (f *far) serve(k *call, data []byte) {
 		f.serveData(k, data)
 	case callPut:
 		f.servePut(k, data)
+	case callLand:
+		f.serveLand(k)
 	case callRefused:
 		f.refuse(k.grant())
 		if k.ID != 0 {
@@ -213,6 +222,8 @@ func (f *far) Reach(t transport.Target, n int) unsafe.Pointer {
 		return f.answer(t, n)
 	case dataSlot:
 		return f.stage(t, n)
+	case landSlot:
+		return f.landAt(t, n)
 	}
 	g := mem.Location{Slot: t.Slot, Generation: t.Key}
 	p, err := f.exported(g, t.Offset, n, engine.RemoteWrite)

@@ -57,6 +57,9 @@ type far struct {
 	came    int                           // bytes there
 
 	deferred deferred
+	landed   landed
+
+	landings landings
 }
 
 // farEnd is an end of this rank, and what the peer has told of its own.
@@ -135,7 +138,7 @@ func (sp *Space) closeFar() error {
 	all := sp.allFar()
 	err := sp.pairs.Close()
 	for _, f := range all {
-		f.deferred.close(sp.c.Domain())
+		f.closeServing()
 	}
 	return err
 }

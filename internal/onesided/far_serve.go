@@ -2,7 +2,6 @@ package onesided
 
 import (
 	"bytes"
-	"context"
 	"runtime"
 	"sync"
 	"sync/atomic"
@@ -27,8 +26,6 @@ type deferred struct {
 	runs  sync.WaitGroup
 
 	copying atomic.Pointer[mem.Location] // the grant whose memory is used just now; or nil
-	landing *gpu.Pinned                  // where data of several puts become one copy; nil until it is needed
-	few     bool                         // there is no memory for that
 	answers *gpu.Pinned                  // for data of gets, in answerSlots pieces; nil until it is needed
 	until   [answerSlots]uint64          // what the pair has sent once a slot is free
 	next    int                          // slot
@@ -47,12 +44,15 @@ const (
 // defers leaves a call to the goroutine, if it is for that.
 func (f *far) defers(k *call, data []byte) bool {
 	d := &f.deferred
-	if !d.busy.Load() && k.Kind != callPut && (k.Kind != callGet || !f.onDevice(k.grant())) {
+	if !d.busy.Load() && k.Kind != callPut && k.Kind != callLand && (k.Kind != callGet || !f.onDevice(k.grant())) {
 		return false
+	}
+	if k.Kind != callPut || k.A == 0 { // else they stay where they are until this rank answers
+		data = bytes.Clone(data)
 	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	d.queue = append(d.queue, deferredCall{*k, bytes.Clone(data)})
+	d.queue = append(d.queue, deferredCall{*k, data})
 	if !d.busy.Swap(true) {
 		d.runs.Add(1)
 		go f.serveDeferred()
@@ -81,68 +81,18 @@ func (f *far) serveDeferred() {
 			d.mu.Unlock()
 			return
 		}
-		n := d.run()
-		calls := d.queue[:n:n]
-		d.queue = d.queue[n:]
+		k := d.queue[0]
+		d.queue[0].data = nil
+		d.queue = d.queue[1:]
 		d.mu.Unlock()
-		data := calls[0].data
-		if n > 1 {
-			data = f.together(calls)
-		}
-		if data == nil {
-			for i := range calls {
-				f.serve(&calls[i].call, calls[i].data)
-			}
-		} else {
-			f.serve(&calls[0].call, data)
-		}
-		clear(calls)
-		f.heard.Add(uint64(n))
+		f.serve(&k.call, k.data)
+		f.heard.Add(1)
 		last = time.Now()
 	}
 }
 
 // lingers is how long the goroutine waits for more before it ends.
 const lingers = 200 * time.Microsecond
-
-// landingBytes is how much is put into memory of a device at once. The driver takes some 10 us for each copy.
-const landingBytes = 1 << 20
-
-// run returns how many of the calls, from the first on, are puts of bytes that follow each other, which are done as one; or 1.
-func (d *deferred) run() int {
-	first := &d.queue[0]
-	n, end := 1, first.call.Offset+uint64(len(first.data))
-	for ; first.call.Kind == callPut && n < len(d.queue); n++ {
-		k := &d.queue[n]
-		if k.call.Kind != callPut || k.call.grant() != first.call.grant() || k.call.Offset != end ||
-			end+uint64(len(k.data))-first.call.Offset > landingBytes {
-			break
-		}
-		end += uint64(len(k.data))
-	}
-	return n
-}
-
-// together returns the data of calls in one piece, or nil if there is no memory for that.
-func (f *far) together(calls []deferredCall) []byte {
-	d := &f.deferred
-	if d.landing == nil && !d.few {
-		var err error
-		if d.landing, err = f.pinned(landingBytes); err != nil {
-			d.few = true
-			f.sp.c.Log().Debug("one-sided: puts into memory of a device go one by one", "error", err)
-		}
-	}
-	if d.few {
-		return nil
-	}
-	all := unsafe.Slice((*byte)(d.landing.Ptr()), landingBytes)
-	n := 0
-	for i := range calls {
-		n += copy(all[n:], calls[i].data)
-	}
-	return all[:n]
-}
 
 // pinned returns page-locked memory of this rank's device.
 func (f *far) pinned(n int) (*gpu.Pinned, error) {
@@ -190,10 +140,14 @@ func (f *far) stopCopy(g mem.Location) {
 	}
 }
 
-// servePut puts data into memory of the device.
+// servePut puts data into memory of the device. A slot is free then.
 func (f *far) servePut(k *call, data []byte) {
-	if f.copyDevice(k, data, true) != nil {
+	err := f.copyDevice(k, data, true)
+	if err != nil {
 		f.refuses(k.grant())
+	}
+	if k.A != 0 {
+		f.done(k.ID, err, 0)
 	}
 }
 
@@ -230,21 +184,12 @@ func (f *far) answerSlot(slot int) (unsafe.Pointer, error) {
 	return unsafe.Add(d.answers.Ptr(), slot*devicePiece), nil
 }
 
-// close ends it, once the pair has ended.
-func (d *deferred) close(dom *engine.Domain) {
-	d.runs.Wait()
-	for _, m := range []*gpu.Pinned{d.answers, d.landing} {
+// closeServing ends it, once the pair has ended.
+func (f *far) closeServing() {
+	f.deferred.runs.Wait()
+	for _, m := range []*gpu.Pinned{f.deferred.answers, f.landed.memory.Load()} {
 		if m != nil {
-			dom.Device().(*gpu.Domain).GivePinned(m)
+			f.sp.c.Domain().Device().(*gpu.Domain).GivePinned(m)
 		}
 	}
-}
-
-// putDevice puts n bytes into a peer's memory on a device.
-func (f *far) putDevice(ctx context.Context, op string, of closable, m *Remote, off int, local unsafe.Pointer, n int) error {
-	k, err := f.callAt(callPut, m, off, n, engine.RemoteWrite)
-	if err != nil {
-		return err
-	}
-	return f.sendData(ctx, op, of, m, k, local, n, 1, 1)
 }
