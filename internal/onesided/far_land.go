@@ -13,9 +13,9 @@ import (
 	"github.com/ubcoll/ubcoll/internal/transport"
 )
 
-// Puts into memory of a device land in page-locked memory of its host, which the owner takes when it is first asked. It has a few
+// Longer puts into memory of a device land in page-locked memory of its host, which the owner takes when it is first asked. It has a few
 // slots; the peer's answer to a put says that the slot is free again. Where the owner has no such memory, the data go through the
-// staging memory of other calls.
+// staging memory of other calls, as shorter ones do.
 
 const (
 	landSlot  = 1<<32 - 3 // of targets there; the key is the slot's number, from 1 on
@@ -48,7 +48,7 @@ func (f *far) putDevice(ctx context.Context, op string, of closable, m *Remote, 
 	if err != nil {
 		return err
 	}
-	if n > callData {
+	if n > dataBytes { // in one piece it is sooner there by the staging memory, without an answer
 		if there, err := f.lands(ctx, op, of); err != nil {
 			return err
 		} else if there {
