@@ -11,6 +11,7 @@ import (
 
 	"github.com/ubcoll/ubcoll"
 	"github.com/ubcoll/ubcoll/coll"
+	"github.com/ubcoll/ubcoll/internal/env"
 	"github.com/ubcoll/ubcoll/internal/testkit"
 	"github.com/ubcoll/ubcoll/internal/testkit/gputest"
 )
@@ -160,4 +161,41 @@ func TestDeviceBetweenAborted(t *testing.T) {
 			return testkit.Wants(c.Err(), ubcoll.ErrAborted)
 		})
 	}
+}
+
+// TestDeviceBetweenNoRoom puts and gets where the owner of the memory may lock no more memory: long puts go through the memory of
+// calls then, and gets say why they fail.
+func TestDeviceBetweenNoRoom(t *testing.T) {
+	testkit.SkipRace(t) // memory is on the Go heap there, and does not count
+	const n, most = 300_000, 4 << 20
+	t.Setenv(env.MaxPinned.Name, fmt.Sprint(most))
+	gputest.Across(t, "ab", ubcoll.Options{}, func(ctx context.Context, c *ubcoll.Comm, dev ubcoll.Device) error {
+		e, err := openEnd(ctx, c, dev, 1-c.Rank(), 2*n)
+		if err != nil {
+			return err
+		}
+		want := bytes.Repeat([]byte{9}, n)
+		if c.Rank() == 1 {
+			full, err := ubcoll.Alloc[byte](c, ubcoll.Host, most-2*n-100_000)
+			if err != nil {
+				return err
+			}
+			r, err := c.RegisterBuffer(full.Vec())
+			if err != nil {
+				return err
+			}
+			got := make([]byte, 2*n)
+			return errors.Join(testkit.InOrder(func() error { return e.ch.Signal(ctx) }, func() error { return e.ch.Wait(ctx) },
+				func() error { return e.buf.CopyTo(ctx, got) }, func() error {
+					if !bytes.Equal(got[n:], want) {
+						return errors.New("wrong data")
+					}
+					return nil
+				}), coll.Barrier(ctx, c), r.Close(), full.Free(), e.close())
+		}
+		err = testkit.InOrder(func() error { return e.buf.CopyFrom(ctx, want) }, func() error { return e.ch.Wait(ctx) },
+			func() error { return testkit.Wants(e.ch.Get(ctx, 0, 0, n), ubcoll.ErrLimit) },
+			func() error { return e.ch.PutWithSignal(ctx, n, 0, n) })
+		return errors.Join(err, coll.Barrier(ctx, c), e.close())
+	})
 }
