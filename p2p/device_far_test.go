@@ -10,6 +10,7 @@ import (
 
 	"github.com/ubcoll/ubcoll"
 	"github.com/ubcoll/ubcoll/coll"
+	"github.com/ubcoll/ubcoll/internal/race"
 	"github.com/ubcoll/ubcoll/internal/testkit"
 	"github.com/ubcoll/ubcoll/internal/testkit/gputest"
 	"github.com/ubcoll/ubcoll/p2p"
@@ -20,8 +21,11 @@ import (
 func TestDeviceChannelsBetween(t *testing.T) {
 	seed := testkit.Seed(t)
 	rounds := 60
-	if testkit.Daily() {
+	if testing.Short() {
 		rounds = 25
+	}
+	if race.Enabled {
+		rounds = 8
 	}
 	for _, hosts := range []string{"ab", "aabb"} {
 		t.Run(hosts, func(t *testing.T) {
