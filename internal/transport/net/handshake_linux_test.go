@@ -485,7 +485,7 @@ func TestConnectErrors(t *testing.T) {
 // If only small packets pass, Connect fails and says so.
 func TestSmallPacketsOnly(t *testing.T) {
 	a, _ := node(t, 0)
-	b, _ := node(t, 1)
+	b, atB := node(t, 1)
 	l, err := stdnet.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
 	var relays sync.WaitGroup
@@ -513,6 +513,7 @@ func TestSmallPacketsOnly(t *testing.T) {
 	row, muteRow := b.row, a.row
 	row.Port = netip.MustParseAddrPort(l.Addr().String()).Port()
 	muteRow.Port = netip.MustParseAddrPort(mute.Addr().String()).Port()
+	atB.rows.Store(0, muteRow) // rank 0 may be there before rank 1 dials
 	var both sync.WaitGroup
 	over, end := context.WithCancel(t.Context()) // rank 1's end must not be what rank 0 notices first
 	both.Go(func() {
