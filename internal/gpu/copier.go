@@ -175,6 +175,14 @@ func (d *Domain) TakePinned(n int) (*Pinned, error) {
 // GivePinned gives back what TakePinned returned.
 func (d *Domain) GivePinned(all ...*Pinned) { d.pinned.give(all...) }
 
+// GivePinned gives back what copiers used. If the communicator is broken, it stays until the domain ends: a copier that
+// nobody waits for any more may still copy there.
+func (d *Device) GivePinned(all ...*Pinned) {
+	if d.c.Broken() == nil {
+		d.Domain.GivePinned(all...)
+	}
+}
+
 // Report has the next Sync of a stream that the communicator uses return err.
 func (d *Device) Report(err error) {
 	d.mu.Lock()

@@ -113,7 +113,7 @@ func (e *FarEnd) release() {
 	e.runs.Wait()
 	for _, m := range e.stages {
 		if m != nil {
-			e.t.d.Domain.GivePinned(m)
+			e.t.d.GivePinned(m)
 		}
 	}
 	e.unclaim()

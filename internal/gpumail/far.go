@@ -482,7 +482,7 @@ func (f *far) close() error {
 		}
 		for i := range l.sizes {
 			if memory := l.sizes[i].memory; memory != nil {
-				d.GivePinned(memory)
+				f.m.d.GivePinned(memory)
 			}
 		}
 	}
