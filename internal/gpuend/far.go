@@ -85,9 +85,6 @@ func (t *Table) openFar(e *FarEnd, m Memory) (*FarEnd, error) {
 	return e, nil
 }
 
-// EndWaits does nothing: a wait looks whether its owner is closed.
-func (e *FarEnd) EndWaits() {}
-
 // Close waits for all that the end has queued, and releases it. No Launch is under way, and none follows. quick: if the
 // communicator is broken, the end is released later, with the communicator.
 func (e *FarEnd) Close(quick bool) error {

@@ -7,6 +7,7 @@ import (
 	"github.com/ubcoll/ubcoll/fault"
 	"github.com/ubcoll/ubcoll/hw"
 	"github.com/ubcoll/ubcoll/internal/engine"
+	"github.com/ubcoll/ubcoll/internal/gpuend"
 	"github.com/ubcoll/ubcoll/internal/team"
 )
 
@@ -158,8 +159,8 @@ func (s *Semaphore) leave(ch *Channel) {
 func (s *Semaphore) ending() (all []closable) {
 	s.sp.mu.Lock()
 	defer s.sp.mu.Unlock()
-	if s.device != nil {
-		s.device.EndWaits()
+	if e, near := s.device.(*gpuend.End); near { // those of a far end look whether this is closed
+		e.EndWaits()
 	}
 	for ch := range s.channels {
 		all = append(all, ch)

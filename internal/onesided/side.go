@@ -21,7 +21,6 @@ type Side struct {
 // deviceEnd is an end on a device: a gpuend.End, or a gpuend.FarEnd.
 type deviceEnd interface {
 	Launch(ctx context.Context, s *engine.Stream, steps []gpuend.Step) error
-	EndWaits()
 	Close(quick bool) error
 }
 
