@@ -31,8 +31,8 @@ const (
 	Allocated         // from Alloc; Options.Register decides whether the library registers them
 )
 
-// Where the buffers are. Auto takes each rank's GPU if all ranks have one, all are on one host, and the operation runs
-// on GPUs. Otherwise it takes host memory.
+// Where the buffers are. Auto takes each rank's GPU if all ranks have one, and the operation runs on GPUs. Otherwise it
+// takes host memory.
 const (
 	Auto = "auto"
 	Host = "host"

@@ -21,7 +21,7 @@ import (
 // use in turn. There are two because a rank may begin the next call before its peer has read the packets of this one.
 var oneSided = []operation{
 	{name: "channel", outOfPlace: true, device: true, trips: 1, bus: once, shape: pairs, peers: paired, open: openChannel, parts: 6,
-		variants: []string{"put", "get", "packet"}, elements: dtype.Uint8},
+		variants: []string{"put", "get", packet}, elements: dtype.Uint8},
 	{name: "window", outOfPlace: true, device: true, trips: 1, bus: once, shape: pairs, peers: paired, open: openWindow, parts: 2,
 		variants: []string{"put", "get"}, elements: dtype.Uint8},
 	{name: putBandwidth, outOfPlace: true, device: true, trips: 1, window: true, bus: ofHalves, shape: halves, peers: opposite,
@@ -36,6 +36,9 @@ var oneSided = []operation{
 
 // putBandwidth is the name of the operation that measures bandwidth and rate of puts, as OSU's osu_put_bw does.
 const putBandwidth = "put_bw"
+
+// packet is the variant that memory of devices has on one host alone.
+const packet = "packet"
 
 // ends holds what a rank needs for the one-sided operations of a run.
 type ends struct {
@@ -133,7 +136,7 @@ func (e *ends) queued(ch *p2p.Channel) func(ctx context.Context, variant string,
 	turn := 0
 	return func(ctx context.Context, variant string, n int) error {
 		return ch.Batch(ctx, func(b *p2p.Channel) error {
-			if variant == "packet" {
+			if variant == packet {
 				turn ^= 1
 				at := (2 + 2*turn) * e.max
 				return errors.Join(b.PutPackets(ctx, at, 0, n, p2p.Packet16), b.GetPackets(ctx, e.max, at, n, p2p.Packet16))
@@ -315,9 +318,11 @@ func (r *runner) oneSided(ctx context.Context) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, e.done(), e.mem.close()) }()
+	variants, not := r.variants(!r.dev.IsHost())
+	r.text.leftOut(not)
 	r.text.columns()
-	variants, sizes := r.op.variants, r.cfg.sizes()
-	if variants == nil {
+	sizes := r.cfg.sizes()
+	if r.op.variants == nil {
 		variants = []string{""}
 	}
 	if r.op.bytes > 0 {
@@ -325,9 +330,6 @@ func (r *runner) oneSided(ctx context.Context) (err error) {
 	}
 	for cycle := 0; r.cfg.Cycles == 0 || cycle < r.cfg.Cycles; cycle++ {
 		for _, variant := range variants {
-			if r.op.variants != nil && r.cfg.Variants != nil && !slices.Contains(r.cfg.Variants, variant) {
-				continue
-			}
 			for _, n := range sizes {
 				r.text.heartbeat("%s: %d bytes, %v", name(r.op, variant), n, time.Since(r.rep.Start).Round(time.Second))
 				if err := r.oneSidedRow(ctx, e, variant, n); err != nil {
@@ -338,6 +340,21 @@ func (r *runner) oneSided(ctx context.Context) (err error) {
 	}
 	r.finish()
 	return nil
+}
+
+// variants returns which of the variants that cfg names can be measured here, and which not: no kernel writes packets into
+// memory of another host.
+func (r *runner) variants(onDevices bool) (can, not []string) {
+	for _, v := range r.op.variants {
+		switch {
+		case r.cfg.Variants != nil && !slices.Contains(r.cfg.Variants, v):
+		case v == packet && onDevices && r.c.LocalSize() < r.c.Size():
+			not = append(not, v)
+		default:
+			can = append(can, v)
+		}
+	}
+	return can, not
 }
 
 // name is an operation with the variant, if it has some.

@@ -1,10 +1,12 @@
 package bench
 
 import (
+	"bytes"
 	"context"
 	"fmt"
 	"io"
 	"slices"
+	"strings"
 	"sync/atomic"
 	"testing"
 
@@ -229,4 +231,54 @@ func TestOneSidedOnDevices(t *testing.T) {
 	cfg := small("channel")
 	cfg.Device, cfg.Graphs, cfg.Iterations = CUDA, 1, 3
 	require.ErrorIs(t, cfg.Validate(), ubcoll.ErrArgument)
+}
+
+// TestOneSidedOnDevicesOfHosts: between hosts there are no packets of device memory. Where others are measured as well, one line
+// says so.
+func TestOneSidedOnDevicesOfHosts(t *testing.T) {
+	const left = "# Left out: packet on devices of several hosts (on host memory: -device host): not supported\n"
+	for _, k := range []struct {
+		op, device string
+		variants   []string
+		want       string
+		rows       int // 0: it is not supported
+	}{
+		{"channel", Auto, nil, CUDA, 6},
+		{"channel", CUDA, nil, CUDA, 6},
+		{"channel", CUDA, []string{"get"}, CUDA, 3},
+		{"channel", Host, nil, Host, 9},
+		{"channel", Auto, []string{packet}, Host, 3},
+		{"channel", CUDA, []string{packet}, "", 0},
+		{"window", Auto, nil, CUDA, 6},
+		{"accumulate", Auto, nil, Host, 3},
+		{"all_reduce", Auto, nil, CUDA, 3},
+	} {
+		t.Run(fmt.Sprint(k.op, " ", k.device, " ", k.variants), func(t *testing.T) {
+			cfg := small(k.op)
+			cfg.Device, cfg.Variants, cfg.Iterations, cfg.Cycles, cfg.Cache = k.device, k.variants, 4, 1, false
+			var rep *Report
+			var table bytes.Buffer
+			gputest.Across(t, "ab", ubcoll.Options{}, func(ctx context.Context, c *ubcoll.Comm, _ ubcoll.Device) error {
+				mine, err := Run(ctx, c, cfg, Program{}, &table, nil)
+				if k.rows == 0 {
+					return testkit.Wants(err, ubcoll.ErrNotSupported)
+				}
+				if c.Rank() == 0 {
+					rep = mine
+				}
+				return err
+			})
+			if k.rows == 0 {
+				return
+			}
+			require.Len(t, rep.Results, k.rows)
+			require.Equal(t, k.want, rep.Config.Device)
+			require.Equal(t, Bounds{0, true}, rep.Wrong)
+			lines := 0
+			if k.op == "channel" && k.want == CUDA && k.variants == nil {
+				lines = 1
+			}
+			require.Equal(t, lines, strings.Count(table.String(), left), table.String())
+		})
+	}
 }

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"os"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/ubcoll/ubcoll"
@@ -35,7 +36,12 @@ func (r *runner) ownStream() (end func() error, err error) {
 
 // place decides where the buffers are and how calls are timed, on all ranks alike. Collective.
 func (r *runner) place(ctx context.Context) error {
-	dev, err := Place(ctx, r.c, r.cfg.Device, r.op.device)
+	can, not := r.variants(true)
+	none := len(can) == 0 && len(not) > 0
+	if none && r.cfg.Device == CUDA {
+		return fmt.Errorf("%s %s on devices of several hosts: %w", r.op.name, strings.Join(not, ", "), fault.ErrNotSupported)
+	}
+	dev, err := Place(ctx, r.c, r.cfg.Device, r.op.device && !none)
 	if err != nil {
 		return err
 	}
@@ -51,10 +57,10 @@ func (r *runner) place(ctx context.Context) error {
 }
 
 // Place returns the device for this rank's buffers. device is Host, CUDA or Auto, as in a Config. can says whether the
-// operation can run on a device. Auto takes the host unless it can, all ranks are on one host, and all have a GPU. If a
-// rank has no GPU, CUDA fails on all ranks, and Auto takes the host on all. Collective.
+// operation can run on a device. Auto takes the host unless it can, and all ranks have a GPU. If a rank has no GPU, CUDA
+// fails on all ranks, and Auto takes the host on all. Collective.
 func Place(ctx context.Context, c *ubcoll.Comm, device string, can bool) (ubcoll.Device, error) {
-	if device == Host || device == Auto && (!can || c.LocalSize() < c.Size()) {
+	if device == Host || device == Auto && !can {
 		return ubcoll.Host, nil
 	}
 	dev, err := c.GPU()

@@ -81,6 +81,13 @@ func (t *text) header(r *Report) {
 	}
 }
 
+// leftOut says which variants are not measured, since there are none on devices of several hosts.
+func (t *text) leftOut(variants []string) {
+	if len(variants) > 0 {
+		t.printf("#\n# Left out: %s on devices of several hosts (on host memory: -device host): not supported\n", strings.Join(variants, ", "))
+	}
+}
+
 func (t *text) columns() {
 	stamp, stampFormat, width := "", "", 0
 	if t.cfg.Timestamps {
