@@ -72,6 +72,8 @@ type Info struct {
 	Pools         bool // stream-ordered memory pools
 	DirectRDMA    bool // network cards can reach its memory
 	DirectRDMAVMM bool // also memory made by Create
+	OrderedRDMA   bool // what network cards have written there is visible on the device once the host knows of it
+	FlushRDMA     bool // ... or once FlushRDMAWrites has returned
 	DMABuf        bool // its memory can be exported as a dma-buf
 	HostAtomics   bool // the link to the host carries atomic operations
 	Multicast     bool // it can be in multicast objects; whether this build can make some: HaveMulticast

@@ -79,6 +79,8 @@ ubc_result ubc_describe(int ordinal, ubc_device *d) {
 	d->multicast = attribute(UBC_ATTR_MULTICAST, dev);
 	d->rdma = attribute(UBC_ATTR_RDMA, dev);
 	d->rdma_vmm = attribute(UBC_ATTR_RDMA_VMM, dev);
+	d->rdma_flush = attribute(UBC_ATTR_RDMA_FLUSH, dev);
+	d->rdma_order = attribute(UBC_ATTR_RDMA_ORDER, dev);
 	d->dma_buf = attribute(UBC_ATTR_DMA_BUF, dev);
 	d->host_atomics = attribute(UBC_ATTR_HOST_ATOMICS, dev);
 	d->pools = attribute(UBC_ATTR_POOLS, dev);

@@ -127,6 +127,7 @@ func Describe(d hw.Device) (Info, error) {
 		Major: int(x.major), Minor: int(x.minor), Multiprocessors: int(x.sms), CopyEngines: int(x.copy_engines),
 		SharedMemory: int(x.shared), VMM: x.vmm != 0, PosixFD: x.posix_fd != 0, Fabric: x.fabric != 0,
 		Pools: x.pools != 0, DirectRDMA: x.rdma != 0, DirectRDMAVMM: x.rdma_vmm != 0, DMABuf: x.dma_buf != 0,
+		OrderedRDMA: x.rdma_order >= C.UBC_RDMA_ORDER_OWNER, FlushRDMA: x.rdma_flush&C.UBC_RDMA_FLUSH_HOST != 0,
 		HostAtomics: x.host_atomics != 0, Multicast: x.multicast != 0, MPS: x.mps != 0,
 	}, nil
 }

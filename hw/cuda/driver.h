@@ -117,6 +117,8 @@ UBC_FIELDS(UBC_FIELD)
 	X(UBC_ATTR_RDMA_VMM, 110, CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WITH_CUDA_VMM_SUPPORTED) \
 	X(UBC_ATTR_POOLS, 115, CU_DEVICE_ATTRIBUTE_MEMORY_POOLS_SUPPORTED) \
 	X(UBC_ATTR_RDMA, 116, CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_SUPPORTED) \
+	X(UBC_ATTR_RDMA_FLUSH, 117, CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_FLUSH_WRITES_OPTIONS) \
+	X(UBC_ATTR_RDMA_ORDER, 118, CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WRITES_ORDERING) \
 	X(UBC_ATTR_DMA_BUF, 124, CU_DEVICE_ATTRIBUTE_DMA_BUF_SUPPORTED) \
 	X(UBC_ATTR_FABRIC, 128, CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_FABRIC_SUPPORTED) \
 	X(UBC_ATTR_MULTICAST, 132, CU_DEVICE_ATTRIBUTE_MULTICAST_SUPPORTED) \
@@ -147,6 +149,11 @@ UBC_FIELDS(UBC_FIELD)
 	X(UBC_LOCATION_DEVICE, 1, CU_MEM_LOCATION_TYPE_DEVICE) \
 	X(UBC_ACCESS_READ_WRITE, 3, CU_MEM_ACCESS_FLAGS_PROT_READWRITE) \
 	X(UBC_GRANULARITY_RECOMMENDED, 1, CU_MEM_ALLOC_GRANULARITY_RECOMMENDED) \
+	X(UBC_RANGE_DMA_BUF, 1, CU_MEM_RANGE_HANDLE_TYPE_DMA_BUF_FD) \
+	X(UBC_RDMA_FLUSH_HOST, 1, CU_FLUSH_GPU_DIRECT_RDMA_WRITES_OPTION_HOST) \
+	X(UBC_RDMA_ORDER_OWNER, 100, CU_GPU_DIRECT_RDMA_WRITES_ORDERING_OWNER) \
+	X(UBC_RDMA_FLUSH_CURRENT, 0, CU_FLUSH_GPU_DIRECT_RDMA_WRITES_TARGET_CURRENT_CTX) \
+	X(UBC_RDMA_FLUSH_TO_OWNER, 100, CU_FLUSH_GPU_DIRECT_RDMA_WRITES_TO_OWNER) \
 	X(UBC_IPC_LAZY_PEER, 1, CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS) \
 	X(UBC_HOST_PORTABLE, 1, CU_MEMHOSTREGISTER_PORTABLE) \
 	X(UBC_HOST_DEVICE_MAP, 2, CU_MEMHOSTREGISTER_DEVICEMAP) \
@@ -216,6 +223,8 @@ enum {
 	X(cuMemRelease, (uint64_t h)) \
 	X(cuMemRetainAllocationHandle, (uint64_t *h, void *p)) \
 	X(cuMemExportToShareableHandle, (void *fd, uint64_t h, int type, uint64_t flags)) \
+	X(cuMemGetHandleForAddressRange, (void *fd, uintptr_t p, size_t n, int type, uint64_t flags)) \
+	X(cuFlushGPUDirectRDMAWrites, (int target, int scope)) \
 	X(cuMemImportFromShareableHandle, (uint64_t *h, void *fd, int type)) \
 	X(cuMemAddressReserve, (uintptr_t *p, size_t n, size_t align, uintptr_t at, uint64_t flags)) \
 	X(cuMemAddressFree, (uintptr_t p, size_t n)) \
@@ -275,7 +284,7 @@ typedef struct {
 	uint8_t uuid[16];
 	uint64_t memory;
 	int major, minor, sms, copy_engines, shared;
-	int vmm, posix_fd, fabric, multicast, rdma, rdma_vmm, dma_buf, host_atomics, pools, mps;
+	int vmm, posix_fd, fabric, multicast, rdma, rdma_vmm, rdma_flush, rdma_order, dma_buf, host_atomics, pools, mps;
 } ubc_device;
 ubc_result ubc_describe(int ordinal, ubc_device *d);
 
@@ -308,6 +317,7 @@ ubc_result ubc_release(int ordinal);
 	X(ubc_retain_handle, (uintptr_t ctx, uintptr_t p), cuMemRetainAllocationHandle, &r.a, (void *)p) \
 	X(ubc_import, (uintptr_t ctx, int fd), cuMemImportFromShareableHandle, &r.a, (void *)(uintptr_t)fd, \
 		UBC_HANDLE_POSIX_FD) \
+	X(ubc_rdma_flush, (uintptr_t ctx), cuFlushGPUDirectRDMAWrites, UBC_RDMA_FLUSH_CURRENT, UBC_RDMA_FLUSH_TO_OWNER) \
 	X(ubc_reserve, (uintptr_t ctx, size_t n, size_t align), cuMemAddressReserve, &r.a, n, align, 0, 0) \
 	X(ubc_unreserve, (uintptr_t ctx, uintptr_t p, size_t n), cuMemAddressFree, p, n) \
 	X(ubc_map, (uintptr_t ctx, uintptr_t p, size_t n, uint64_t h), cuMemMap, p, n, 0, h, 0) \
@@ -336,6 +346,7 @@ ubc_result ubc_host_register(uintptr_t ctx, void *p, size_t n);
 ubc_result ubc_granularity(uintptr_t ctx, int device);
 ubc_result ubc_create(uintptr_t ctx, int device, int rdma, size_t n);
 ubc_result ubc_export(uintptr_t ctx, uint64_t h);
+ubc_result ubc_dma_buf(uintptr_t ctx, uintptr_t p, size_t n); // a: the descriptor
 ubc_result ubc_set_access(uintptr_t ctx, uintptr_t p, size_t n, int device);
 
 ubc_result ubc_stream_check(uintptr_t ctx, uintptr_t s); // a: whether s belongs to ctx

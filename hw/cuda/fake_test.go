@@ -179,6 +179,8 @@ func (f *faked) restored(t *testing.T) {
 		{"cuMemRelease", func() error { return c.Release(1) }},
 		{"cuMemRetainAllocationHandle", func() error { _, err := c.Retain(1); return err }},
 		{"cuMemExportToShareableHandle", func() error { _, err := c.Export(1); return err }},
+		{"cuMemGetHandleForAddressRange", func() error { _, err := c.DMABuf(1, 1); return err }},
+		{"cuFlushGPUDirectRDMAWrites", c.FlushRDMAWrites},
 		{"cuMemImportFromShareableHandle", func() error { _, err := c.Import(1); return err }},
 		{"cuMemAddressReserve", func() error { _, err := c.Reserve(1); return err }},
 		{"cuMemAddressFree", func() error { return c.Unreserve(1, 1) }},

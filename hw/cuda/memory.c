@@ -59,6 +59,16 @@ ubc_result ubc_export(uintptr_t ctx, uint64_t h) {
 	LEAVE();
 }
 
+ubc_result ubc_dma_buf(uintptr_t ctx, uintptr_t p, size_t n) {
+	ENTER(ctx);
+	int fd = -1;
+	TRY(cuMemGetHandleForAddressRange, &fd, p, n, UBC_RANGE_DMA_BUF, 0);
+	if (!r.code)
+		fcntl(fd, F_SETFD, FD_CLOEXEC);
+	r.a = fd;
+	LEAVE();
+}
+
 ubc_result ubc_set_access(uintptr_t ctx, uintptr_t p, size_t n, int device) {
 	ENTER(ctx);
 	ubc_access a = {{UBC_LOCATION_DEVICE, device}, UBC_ACCESS_READ_WRITE};

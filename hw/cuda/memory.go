@@ -172,6 +172,25 @@ func (c *Context) Export(m Allocation) (fd int, err error) {
 	return fd, nil
 }
 
+// DMABuf makes a descriptor, closed on exec, of the n bytes at a, of one allocation, by which a network card's driver can map
+// them. Both must be multiples of the system's page size. The caller closes it, and does so before the memory is freed.
+func (c *Context) DMABuf(a Addr, n int) (fd int, err error) {
+	if err := size("device memory", n); err != nil {
+		return -1, err
+	}
+	r := C.ubc_dma_buf(C.uintptr_t(c.h), C.uintptr_t(a), C.size_t(n))
+	if err := c.at(a, r); err != nil {
+		return -1, err
+	}
+	fd = int(C.int(r.a))
+	fdtrace.Open(fd, "dma-buf of device memory")
+	return fd, nil
+}
+
+// FlushRDMAWrites makes visible on c's device what network cards have written to its memory, as far as the host knows of it.
+// Devices with OrderedRDMA do not need it; of others, those with FlushRDMA have it.
+func (c *Context) FlushRDMAWrites() error { return check(C.ubc_rdma_flush(C.uintptr_t(c.h))) }
+
 // Import makes an Allocation from a descriptor that Export made, here or in another process. The caller keeps the
 // descriptor, and may close it at once. The caller releases the Allocation.
 func (c *Context) Import(fd int) (Allocation, error) {

@@ -241,3 +241,41 @@ func BenchmarkInspect(b *testing.B) {
 		}
 	}
 }
+
+// TestDMABuf: descriptors of device memory for network cards.
+func TestDMABuf(t *testing.T) {
+	c := gpu(t)
+	info, err := cuda.Describe(c.Device())
+	require.NoError(t, err)
+	t.Logf("ordered %v, flush %v", info.OrderedRDMA, info.FlushRDMA)
+	if info.FlushRDMA {
+		require.NoError(t, c.FlushRDMAWrites())
+	}
+	if !info.DMABuf {
+		t.Skipf("%v exports no dma-bufs", info)
+	}
+	page := os.Getpagesize()
+	m, n := create(t, c)
+	p, linear := vmm(t, c, m, n), alloc(t, c, n)
+	open := testkit.Descriptors(t)
+	for _, at := range []cuda.Addr{p, p + cuda.Addr(page), linear} {
+		fd, err := c.DMABuf(at, n-page)
+		require.NoError(t, err)
+		flags, err := unix.FcntlInt(uintptr(fd), unix.F_GETFD, 0)
+		require.NoError(t, err)
+		require.Equal(t, unix.FD_CLOEXEC, flags&unix.FD_CLOEXEC)
+		require.NoError(t, unix.Close(fd))
+	}
+	require.Equal(t, open, testkit.Descriptors(t))
+	for name, bad := range map[string]func() (int, error){
+		"no bytes":     func() (int, error) { return c.DMABuf(p, 0) },
+		"half a page":  func() (int, error) { return c.DMABuf(p, page/2) },
+		"in a page":    func() (int, error) { return c.DMABuf(p+8, page) },
+		"too long":     func() (int, error) { return c.DMABuf(p, 2*n) },
+		"not a GPU's":  func() (int, error) { return c.DMABuf(cuda.Addr(uintptr(mapping(t, page))), page) },
+		"not anything": func() (int, error) { return c.DMABuf(cuda.Addr(page), page) },
+	} {
+		_, err := bad()
+		require.ErrorIs(t, err, fault.ErrArgument, name)
+	}
+}

@@ -76,6 +76,12 @@ func (c *Context) Granularity() (int, error) { return 0, errOther }
 // Create is not supported here.
 func (c *Context) Create(n int) (Allocation, error) { return 0, errOther }
 
+// DMABuf is not supported here.
+func (c *Context) DMABuf(a Addr, n int) (fd int, err error) { return -1, errOther }
+
+// FlushRDMAWrites is not supported here.
+func (c *Context) FlushRDMAWrites() error { return errOther }
+
 // Release is not supported here.
 func (c *Context) Release(m Allocation) error { return errOther }
 

@@ -46,6 +46,10 @@
 //	                                    that its .minnctapersm says, and waits until there is so much
 //	UBCOLL_EMULATE_ATOMICS=1            whether devices report atomic operations on each other's memory
 //	UBCOLL_EMULATE_MPS=0                whether devices report that NVIDIA's MPS lets processes share them
+//	UBCOLL_EMULATE_DMABUF=1             whether memory can be exported as dma-bufs. One is a memory file, positioned where
+//	                                    its memory begins, for the double of libibverbs (verbstest)
+//	UBCOLL_EMULATE_RDMA=2               what devices report about writes of network cards: 2, they are visible in order;
+//	                                    1, once the driver has been asked to; 0, neither
 //	UBCOLL_EMULATE_MULTICAST=1          whether devices have multicast
 //	UBCOLL_EMULATE_MULTICAST_GRANULARITY=2097152  the least one, a power of two from 2 MiB on; twice that is for speed
 //	UBCOLL_EMULATE_MULTICAST_WAIT=10000 milliseconds for which binding and mapping wait for the other devices; a real

@@ -219,17 +219,19 @@ ubv_mr *ibv_reg_mr_iova2(ubv_pd *v, void *p, size_t n, uint64_t iova, unsigned a
 	return reg(v, p, n, iova, access & ~OPTIONAL);
 }
 
+// The buffer begins where the file is positioned, as the emulated GPU driver has it.
 ubv_mr *ibv_reg_dmabuf_mr(ubv_pd *v, uint64_t offset, size_t n, uint64_t iova, int fd, int access) {
 	ENTER_MAKE(reg_dmabuf_mr);
 	ALIVE((pd *)v, "protection domain");
 	int bad = knob.dmabuf ? bad_access(access & ~OPTIONAL) : EOPNOTSUPP;
 	if (bad)
 		NONE(bad);
-	off_t end = lseek(fd, 0, SEEK_END);
-	if (end < 0)
+	off_t begin = lseek(fd, 0, SEEK_CUR), end = lseek(fd, 0, SEEK_END);
+	if (begin < 0 || end < begin || lseek(fd, begin, SEEK_SET) < 0)
 		NONE(EBADF);
-	if (!n || offset > (uint64_t)end || n > end - offset || (offset ^ iova) % 4096)
+	if (!n || offset > (uint64_t)(end - begin) || n > end - begin - offset || (offset ^ iova) % 4096)
 		NONE(EINVAL);
+	offset += begin;
 	size_t all = offset + n;
 	char *p = mmap(0, all, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
 	if (p == MAP_FAILED)

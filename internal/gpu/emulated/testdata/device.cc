@@ -7,7 +7,7 @@
 std::mutex &lock = *new std::mutex;
 std::condition_variable &progressed = *new std::condition_variable;
 
-static uint64_t number(const char *name, uint64_t otherwise) {
+uint64_t number(const char *name, uint64_t otherwise) {
 	const char *s = getenv(name);
 	return s && *s ? strtoull(s, 0, 0) : otherwise;
 }
@@ -199,6 +199,11 @@ int cuDeviceGetAttribute(int *value, int attribute, int device) {
 	case UBC_ATTR_SHARED_OPTIN: *value = shared_most; break;
 	case UBC_ATTR_VMM: *value = 1; break;
 	case UBC_ATTR_POSIX_FD: *value = 1; break;
+	case UBC_ATTR_RDMA: *value = 1; break;
+	case UBC_ATTR_RDMA_VMM: *value = 1; break;
+	case UBC_ATTR_RDMA_FLUSH: *value = number("UBCOLL_EMULATE_RDMA", 2) ? UBC_RDMA_FLUSH_HOST : 0; break;
+	case UBC_ATTR_RDMA_ORDER: *value = number("UBCOLL_EMULATE_RDMA", 2) == 2 ? UBC_RDMA_ORDER_OWNER : 0; break;
+	case UBC_ATTR_DMA_BUF: *value = number("UBCOLL_EMULATE_DMABUF", 1) != 0; break;
 	case UBC_ATTR_MULTICAST: *value = number("UBCOLL_EMULATE_MULTICAST", 1) != 0; break;
 	case UBC_ATTR_MPS: *value = number("UBCOLL_EMULATE_MPS", 0); break;
 	default: *value = 0;

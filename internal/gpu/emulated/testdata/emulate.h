@@ -63,6 +63,8 @@ const size_t page = 4096, granularity = 2 << 20;
 const int max_blocks_a_multiprocessor = 32, threads_a_multiprocessor = 1024;
 const size_t shared_default = 48 << 10, shared_most = 227 << 10;
 
+uint64_t number(const char *name, uint64_t otherwise); // a variable's value
+
 extern std::mutex &lock;                    // guards everything below
 extern std::condition_variable &progressed; // some queued work has completed
 

@@ -42,11 +42,6 @@ int teams, bindings;
 thread_local device *running;
 std::atomic<uint64_t> multicast_changes;
 
-static uint64_t number(const char *name, uint64_t otherwise) {
-	const char *s = getenv(name);
-	return s && *s ? strtoull(s, 0, 0) : otherwise;
-}
-
 static bool has_multicast(void) { return number("UBCOLL_EMULATE_MULTICAST", 1) != 0; }
 size_t multicast_granularity(void) { return number("UBCOLL_EMULATE_MULTICAST_GRANULARITY", granularity); }
 

@@ -130,6 +130,35 @@ int cuMemExportToShareableHandle(void *fd, uint64_t h, int type, uint64_t flags)
 	return 0;
 }
 
+// The descriptor is the memory's file, whose position is where the range begins: the double of libibverbs reads that.
+int cuMemGetHandleForAddressRange(void *fd, uintptr_t p, size_t n, int type, uint64_t flags) {
+	START("cuMemGetHandleForAddressRange");
+	int file;
+	size_t at;
+	if (!number("UBCOLL_EMULATE_DMABUF", 1))
+		return NOT_SUPPORTED;
+	if (type != UBC_RANGE_DMA_BUF || flags || !n || p % page || n % page || !file_of(p, n, &file, &at))
+		return INVALID_VALUE;
+	char path[64];
+	snprintf(path, sizeof path, "/proc/self/fd/%d", file);
+	int own = open(path, O_RDWR); // without O_CLOEXEC, like the driver
+	if (own < 0)
+		return UNKNOWN;
+	if (lseek(own, at, SEEK_SET) < 0) {
+		close(own);
+		return UNKNOWN;
+	}
+	*(int *)fd = own;
+	return 0;
+}
+
+int cuFlushGPUDirectRDMAWrites(int target, int scope) {
+	BEGIN("cuFlushGPUDirectRDMAWrites");
+	if (target != UBC_RDMA_FLUSH_CURRENT || scope != UBC_RDMA_FLUSH_TO_OWNER)
+		return INVALID_VALUE;
+	return number("UBCOLL_EMULATE_RDMA", 2) ? 0 : NOT_SUPPORTED;
+}
+
 int cuMemImportFromShareableHandle(uint64_t *h, void *fd, int type) {
 	BEGIN("cuMemImportFromShareableHandle");
 	int owner;
