@@ -21,6 +21,9 @@ type Accelerators interface {
 	// Visible returns what a rank tells all others about the devices that its process may use, and why there is none,
 	// or "". If the policy is off, it does not look for devices.
 	Visible(policy team.DevicePolicy) (visible json.RawMessage, why string)
+	// PCI returns the PCI address of the device that a rank of a host will use, this one, or "". all is what its ranks have told by
+	// Visible.
+	PCI(all []json.RawMessage, rank int) string
 	// New makes c's side on this rank's device. all is what the ranks of its host have told, in the team's order; it
 	// decides which device is whose. The error says why there is none.
 	New(c *Comm, all []json.RawMessage) (Accelerator, error)

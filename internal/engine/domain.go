@@ -78,13 +78,20 @@ func (d *Domain) SetDevice(on DomainDevice) { d.device = on }
 // Device is this rank's device; nil without one.
 func (d *Domain) Device() DomainDevice { return d.device }
 
+// UseGPU has RDMA devices ask g about memory of this rank's device.
+func (d *Domain) UseGPU(g mr.GPU) {
+	if d.nics != nil {
+		d.nics.UseGPU(g)
+	}
+}
+
 // IPC reaches the memory of the ranks of this host, and their devices.
 type IPC interface {
 	team.Transport
 	DeviceTransport
 }
 
-func newDomain(r *roster.Roster, log *slog.Logger, o *Options, goHeap bool, p *Providers) (*Domain, error) {
+func newDomain(r *roster.Roster, log *slog.Logger, o *Options, goHeap bool, gpu string, p *Providers) (*Domain, error) {
 	var id [8]byte
 	if _, err := rand.Read(id[:]); err != nil {
 		return nil, err
@@ -112,7 +119,7 @@ func newDomain(r *roster.Roster, log *slog.Logger, o *Options, goHeap bool, p *P
 		d.NVLS = nvls.New(h)
 		config.Backends = append(config.Backends, d.NVLS)
 	}
-	net, none, err := d.openNet(p, len(r.Hosts) > 1, o.Net)
+	net, none, err := d.openNet(p, len(r.Hosts) > 1, o.Net, gpu)
 	if net != nil {
 		config.Backends = append(config.Backends, net)
 	}
@@ -127,8 +134,8 @@ func newDomain(r *roster.Roster, log *slog.Logger, o *Options, goHeap bool, p *P
 }
 
 // openNet opens what moves registered memory between hosts, if anything does: libfabric's domains or RDMA devices, never both.
-// If there is nothing, b is nil, and none says why. wanted is Options.Net.
-func (d *Domain) openNet(p *Providers, several bool, wanted string) (b register.Backend, none, err error) {
+// If there is nothing, b is nil, and none says why. wanted is Options.Net, gpu the PCI address of this rank's device, or "".
+func (d *Domain) openNet(p *Providers, several bool, wanted, gpu string) (b register.Backend, none, err error) {
 	keep := func(m register.Memory) { d.Heap.Keep(m.Base, m.Bytes, m.Generation) }
 	var noFabric error
 	if d.ofi, noFabric, err = ofi.FromEnv(d.log, several, wanted, p.Interfaces, keep); err != nil {
@@ -138,7 +145,7 @@ func (d *Domain) openNet(p *Providers, several bool, wanted string) (b register.
 		_, err = mr.ConfigFromEnv() // malformed variables are errors even if nobody uses them
 		return d.ofi, nil, err
 	}
-	if d.nics, none, err = mr.FromEnv(d.log, several, wanted, keep); err != nil {
+	if d.nics, none, err = mr.FromEnv(d.log, several, wanted, gpu, keep); err != nil {
 		return nil, nil, err
 	}
 	if d.nics != nil {

@@ -183,7 +183,7 @@ func (j *joining) create(ctx context.Context) error {
 	}
 	c.team.Gather(c, team.Ranks{Rank: c.rank, Size: c.size, Local: here}, members,
 		team.Config{Timeout: j.opts.Timeout, Algorithm: j.opts.Algorithm, Tuning: j.tuning})
-	d, err := newDomain(r, j.log, &j.opts, race.Enabled && allHere, &c.providers)
+	d, err := newDomain(r, j.log, &j.opts, race.Enabled && allHere, c.providers.Accelerators.PCI(gpus, c.team.Rank()), &c.providers)
 	if err != nil {
 		return err
 	}

@@ -150,6 +150,9 @@ var (
 		Doc: "How many queue pairs carry the data of two ranks on each of their RDMA devices, 1 to 8; the lesser of both ranks' numbers counts; 8 in all at most."}, number(1, 8))
 	OFILibrary = define(Info{Name: "UBCOLL_OFI_LIB", Kind: "text",
 		Doc: "The libfabric to load, as a vendor's own build; unset, the system's libfabric.so.1."}, text)
+	GDR = define(Info{Name: "UBCOLL_GDR", Kind: "off|auto|on", Default: "auto",
+		Doc: "Whether RDMA devices read and write memory of GPUs themselves (GPUDirect RDMA), by a dma-buf or nvidia_peermem: never, where they share a PCI switch with the GPU or it is not known, or wherever they can."},
+		choice("off", "auto", "on"))
 	OFI = define(Info{Name: "UBCOLL_OFI", Kind: "off|auto|on", Default: "auto",
 		Doc: "Whether libfabric carries the data between hosts, in place of RDMA devices and TCP: never; where there is a fabric that needs it (EFA, Slingshot, Omni-Path); or else Open fails."},
 		choice("off", "auto", "on"))

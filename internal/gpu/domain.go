@@ -187,6 +187,24 @@ func (accelerators) Visible(policy team.DevicePolicy) (visible json.RawMessage, 
 	return visible, g.Why
 }
 
+// PCI implements Accelerators.
+func (accelerators) PCI(visible []json.RawMessage, rank int) string {
+	name := func(rank int) int { return rank }
+	all, err := parseVisible(visible, name)
+	if err != nil {
+		return ""
+	}
+	as, err := assignGPUs(all, name)
+	if err != nil {
+		return ""
+	}
+	info, err := cuda.Describe(hw.CUDA(as.index[rank]))
+	if err != nil {
+		return ""
+	}
+	return info.PCI
+}
+
 // New implements Accelerators.
 func (accelerators) New(c *engine.Comm, visible []json.RawMessage) (engine.Accelerator, error) {
 	t := c.Team()
@@ -257,6 +275,7 @@ func (d *Domain) use(dom *engine.Domain, i, peers, area int) error {
 	}
 	d.dom = dom
 	dom.SetDevice(d)
+	dom.UseGPU(d)
 	dom.Heap.UseDevice(d.Context, choresOf{d.shared})
 	dom.Heap.OnQuiesce(d.quiesce)
 	if err := dom.Heap.ReserveDevice(area + peers*engine.RowBytes); err != nil {

@@ -25,8 +25,8 @@ func Required(wanted string) string {
 // FromEnv opens the backend that the environment asks for, in a job of several hosts or of one; wanted is Options.Net. If there
 // is none, b is nil, and absent says why: Options.Net is tcp, UBCOLL_IB=off, or auto and one host, or no device could be used.
 // With on, or if verbs are Required, the latter is err. Else log is told, unless the reason is that there is no device. Malformed
-// variables are err in any case. keep is [Config.Keep].
-func FromEnv(log *slog.Logger, several bool, wanted string, keep func(register.Memory)) (b *Backend, absent, err error) {
+// variables are err in any case. keep is [Config.Keep], gpu is [Config.GPU].
+func FromEnv(log *slog.Logger, several bool, wanted, gpu string, keep func(register.Memory)) (b *Backend, absent, err error) {
 	when, err1 := env.IB.Get()
 	config, err2 := ConfigFromEnv()
 	if err := errors.Join(err1, err2); err != nil {
@@ -47,7 +47,9 @@ func FromEnv(log *slog.Logger, several bool, wanted string, keep func(register.M
 	case when == "auto" && !several && !env.Requires("verbs"): // opening devices takes time, and registering pins memory, for nothing
 		return nil, fmt.Errorf("%s=auto, and all ranks are on one host: %w", env.IB.Name, hw.ErrNotSupported), nil
 	}
-	config.Keep, config.Log = keep, log
+	if config.Keep, config.Log = keep, log; config.GDR != "off" {
+		config.GPU = gpu
+	}
 	b, err = Open(config)
 	switch {
 	case err == nil:
@@ -71,8 +73,9 @@ func ConfigFromEnv() (Config, error) {
 		err = fmt.Errorf("%s: %w", env.IBDevices.Name, err)
 	}
 	path := verbs.DefaultPath()
-	var errs [7]error
+	var errs [8]error
 	var tc, sl, timeout, retries, pairs int
+	var gdr string
 	path.GIDIndex, errs[0] = env.IBGIDIndex.Get()
 	path.PKeyIndex, errs[1] = env.IBPKey.Get()
 	tc, errs[2] = env.IBTrafficClass.Get()
@@ -80,6 +83,7 @@ func ConfigFromEnv() (Config, error) {
 	timeout, errs[4] = env.IBTimeout.Get()
 	retries, errs[5] = env.IBRetries.Get()
 	pairs, errs[6] = env.IBQueuePairs.Get()
+	gdr, errs[7] = env.GDR.Get()
 	path.TrafficClass, path.ServiceLevel, path.Timeout, path.Retries = uint8(tc), uint8(sl), uint8(timeout), uint8(retries)
-	return Config{Select: sel, Relaxed: relaxed != 0, Path: path, QueuePairs: pairs}, errors.Join(append(errs[:], err1, err2, err)...)
+	return Config{Select: sel, Relaxed: relaxed != 0, Path: path, QueuePairs: pairs, GDR: gdr}, errors.Join(append(errs[:], err1, err2, err)...)
 }

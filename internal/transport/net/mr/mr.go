@@ -16,7 +16,6 @@
 package mr
 
 import (
-	"cmp"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -46,9 +45,9 @@ type Config struct {
 	// two ranks on each NIC; 0: one.
 	Path       verbs.Path
 	QueuePairs int
-	// DMABuf makes a descriptor for m, device memory; m begins at offset in it. The backend closes the descriptor.
-	// Without DMABuf, registering device memory is fault.ErrNotSupported.
-	DMABuf func(m register.Memory) (fd int, offset uint64, err error)
+	// GDR is "off" if memory of the rank's device is never registered, "on" if it is also where NICs are far from it. GPU is the
+	// device's PCI address, or "".
+	GDR, GPU string
 	// Keep, if not nil, is called for memory that a NIC has failed to deregister, before Deregister or Close returns
 	// the error. Such memory must not be used for anything else: a peer may still write it.
 	Keep func(m register.Memory)
@@ -71,6 +70,7 @@ type Backend struct {
 	told   sync.Once
 
 	mu       sync.RWMutex // guards the fields below
+	gpu      GPU          // or nil
 	closed   bool
 	making   int                // registrations under way
 	last     uint64             // generation
@@ -81,8 +81,8 @@ type Backend struct {
 // MostNICs is how many NICs a backend has at most.
 const MostNICs = 4
 
-// Open opens the NICs that are nearest to this process's processors, in the order of their names: all that are equally near,
-// up to MostNICs. It may block. fault.ErrNotSupported says why there is none: this host has no RDMA, or no port is both
+// Open opens the NICs that are nearest to the rank's GPU, if that is known, and then to this process's processors, in the order of
+// their names: all that are equally near, up to MostNICs. It may block. fault.ErrNotSupported says why there is none: this host has no RDMA, or no port is both
 // selected and active. If one of those devices cannot be opened, that is an error.
 func Open(config Config) (*Backend, error) {
 	names, err := verbs.Devices()
@@ -91,17 +91,18 @@ func Open(config Config) (*Backend, error) {
 	}
 	b := &Backend{config: config, live: map[uint64]*Region{}}
 	var idle []string
-	far := map[string]int{}
+	far := map[string][]int{}
 	for _, name := range names {
-		far[name] = distance(name)
+		far[name] = []int{int(closeness(name, config.GPU)), distance(name)}
 	}
-	slices.SortStableFunc(names, func(x, y string) int { return cmp.Compare(far[x], far[y]) })
+	order := func(x, y string) int { return slices.Compare(far[x], far[y]) }
+	slices.SortStableFunc(names, order)
 	for _, name := range names {
 		if !selected(config.Select, name) {
 			idle = append(idle, name+" is not selected")
 			continue
 		}
-		if n := len(b.nics); n == MostNICs || n > 0 && far[name] > far[b.nics[0].Device.Name()] {
+		if n := len(b.nics); n == MostNICs || n > 0 && order(name, b.nics[0].Device.Name()) > 0 {
 			break
 		}
 		why, err := b.open(name)

@@ -3,13 +3,11 @@ package mr
 import (
 	"errors"
 	"fmt"
-	"os"
 	"strings"
 	"sync/atomic"
 	"syscall"
 
 	"github.com/ubcoll/ubcoll/fault"
-	"github.com/ubcoll/ubcoll/hw"
 	"github.com/ubcoll/ubcoll/hw/verbs"
 	"github.com/ubcoll/ubcoll/register"
 )
@@ -24,7 +22,8 @@ type Region struct {
 	access     verbs.Access // on every NIC
 	keys       []Key
 	mrs        []*verbs.MR
-	readOnly   bool // this process may not write it
+	readOnly   bool   // this process may not write it
+	way        string // how NICs reach memory of a device
 }
 
 // Key is a NIC's keys for a Region. Work requests use the memory's own address: regions are never zero-based.
@@ -109,13 +108,25 @@ func (r *Region) Address() uint64 { return r.address }
 // Bytes is its length.
 func (r *Region) Bytes() int { return r.bytes }
 
-// String is like "rxe0, rxe1: LOCAL_WRITE|REMOTE_READ". It omits the keys, since anybody who knows them can use them.
+// Way is how NICs reach memory of a device, as LastOp says it; "" for memory of the host.
+func (r *Region) Way() string {
+	if r.way == "" {
+		return ""
+	}
+	return "GPUDirect RDMA by " + r.way
+}
+
+// String is like "rxe0, rxe1: LOCAL_WRITE|REMOTE_READ" or, for memory of a device, "rxe0: LOCAL_WRITE, by a dma-buf". It omits the keys, since anybody who knows them can use them.
 func (r *Region) String() string {
 	var names []string
 	for _, n := range r.backend.nics {
 		names = append(names, n.Device.Name())
 	}
-	return fmt.Sprintf("%s: %v", strings.Join(names, ", "), r.access)
+	s := fmt.Sprintf("%s: %v", strings.Join(names, ", "), r.access)
+	if r.way != "" {
+		s += ", by " + r.way
+	}
+	return s
 }
 
 // region registers n bytes at address for access; nil means for what operations need.
@@ -153,22 +164,21 @@ func (b *Backend) begin() (generation uint64, err error) {
 
 // pin registers r with the NICs. After an error some NICs may have it.
 func (b *Backend) pin(r *Region, access *verbs.Access) error {
-	register := func(n NIC, a verbs.Access) (*verbs.MR, error) { return n.PD.Register(uintptr(r.address), r.bytes, a) }
-	if m := r.memory; !m.Device.IsHost() {
-		if b.config.DMABuf == nil {
-			return fmt.Errorf("memory of %v has to be a dma-buf for RDMA devices, which this version makes of none: %w", m.Device,
-				hw.ErrNotSupported)
-		}
-		fd, offset, err := b.config.DMABuf(m)
-		if err != nil {
-			return fmt.Errorf("a dma-buf of %v: %w", m, err)
-		}
-		defer os.NewFile(uintptr(fd), "dma-buf").Close()
-		offset += r.address - uint64(m.Base)
-		register = func(n NIC, a verbs.Access) (*verbs.MR, error) {
-			return n.PD.RegisterDMABuf(fd, offset, uintptr(r.address), r.bytes, a)
-		}
+	if !r.memory.Device.IsHost() {
+		return b.pinDevice(r, access)
 	}
+	return b.pinAddress(r, access)
+}
+
+// pinAddress registers r by its address.
+func (b *Backend) pinAddress(r *Region, access *verbs.Access) error {
+	return b.pinEach(r, access, func(n NIC, a verbs.Access) (*verbs.MR, error) {
+		return n.PD.Register(uintptr(r.address), r.bytes, a)
+	})
+}
+
+// pinEach is pin by a function that registers with one NIC.
+func (b *Backend) pinEach(r *Region, access *verbs.Access, register func(n NIC, a verbs.Access) (*verbs.MR, error)) error {
 	for i, n := range b.nics {
 		a := n.access
 		if access != nil {
@@ -178,7 +188,7 @@ func (b *Backend) pin(r *Region, access *verbs.Access) error {
 			a = 0
 		}
 		m, err := register(n, a)
-		if access == nil && i == 0 && errors.Is(err, syscall.EFAULT) {
+		if access == nil && i == 0 && r.memory.Device.IsHost() && errors.Is(err, syscall.EFAULT) {
 			if m, err := register(n, 0); err == nil {
 				r.readOnly = true
 				r.add(m)

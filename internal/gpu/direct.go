@@ -1,0 +1,49 @@
+package gpu
+
+import (
+	"fmt"
+	"os"
+
+	"github.com/ubcoll/ubcoll/hw"
+	"github.com/ubcoll/ubcoll/hw/cuda"
+	"github.com/ubcoll/ubcoll/register"
+)
+
+// What RDMA devices need to read and write memory of the rank's device: implements mr.GPU.
+
+// Reachable implements mr.GPU.
+func (d *Domain) Reachable() error {
+	info, err := d.info()
+	switch {
+	case err != nil:
+		return err
+	case !info.DirectRDMA && !info.DMABuf:
+		return fmt.Errorf("%v has no GPUDirect RDMA: %w", d.Device(), hw.ErrNotSupported)
+	case !info.OrderedRDMA && !info.FlushRDMA:
+		return fmt.Errorf("the driver has no way to see on %v what RDMA devices have written there: %w", d.Device(), hw.ErrNotSupported)
+	}
+	return nil
+}
+
+// DMABuf implements mr.GPU.
+func (d *Domain) DMABuf(m register.Memory) (fd int, offset uint64, err error) {
+	info, err := d.info()
+	if err != nil {
+		return -1, 0, err
+	}
+	if !info.DMABuf {
+		return -1, 0, fmt.Errorf("%v exports none (CUDA 11.7 and the open kernel modules do): %w", d.Device(), hw.ErrNotSupported)
+	}
+	page := uintptr(os.Getpagesize())
+	begin, end := m.Base&^(page-1), (m.Base+uintptr(m.Bytes)+page-1)&^(page-1)
+	fd, err = d.Context.DMABuf(cuda.Addr(begin), int(end-begin))
+	return fd, uint64(m.Base - begin), err
+}
+
+// Flushes reports whether the device shows what RDMA devices have written there only after a call of the driver.
+func (d *Domain) Flushes() bool {
+	info, err := d.info()
+	return err == nil && !info.OrderedRDMA
+}
+
+func (d *Domain) info() (cuda.Info, error) { return cuda.Describe(d.Device()) }
