@@ -187,6 +187,11 @@ type Endpoint interface {
 	// or Err is not nil. With n = 0 it needs no grant and only raises the word. After Close, or if the peer has revoked
 	// the sequence, nothing is sent, and the put counts as sent.
 	Put(place int, seq uint64, p unsafe.Pointer, n int)
+	// GrantDevice and PutDevice are Grant and Put of memory of a device, which RDMA devices alone write to and read. They report
+	// false, and do nothing, where these do not reach it, as for 4 KiB or less, or the pair is not made; PutDevice also if the peer has
+	// granted memory that they do not reach. A Put to what GrantDevice has granted must be as long, and may be of any memory.
+	GrantDevice(place int, seq uint64, p unsafe.Pointer, n int) bool
+	PutDevice(place int, seq uint64, p unsafe.Pointer, n int) bool
 	// Write sends n bytes at p, at least one, to the peer's memory, if its Server says where that is. Whether it does, this
 	// rank does not learn. The memory at p is in use as that of a put is, and Queued and Sent count it as one. The peer
 	// serves writes and calls in order; between these and puts there is none. more says that the caller writes or calls

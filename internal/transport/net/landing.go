@@ -85,7 +85,7 @@ func (l *Link) land(w *Wire, place int) frame.Landing {
 	}
 	x.claim.Store(cl)
 	if w.apart {
-		at.Index = x.index
+		at.Index, at.Device = x.index, x.device
 	}
 	return at
 }
@@ -188,7 +188,7 @@ func (s sink) Wrote(index uint32, n int, last bool) error {
 		return frame.Refused(h, "nothing is granted by its index")
 	}
 	h.Comm, h.Seq = x.link.id, x.link.places[x.place].granted.Load()
-	if _, ok, err := s.Place(h); err != nil || !ok {
+	if _, ok, err := s.place(h, true); err != nil || !ok {
 		return err
 	}
 	s.Landed(h)

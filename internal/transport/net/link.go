@@ -61,6 +61,7 @@ type place struct {
 	granted atomic.Uint64
 	p       unsafe.Pointer // set by the grant; the receiving goroutine reads it after granted
 	n       int
+	device  bool   // p is memory of a device
 	done    uint64 // sequences up to this have landed or were revoked; this and the next two are the receiving goroutine's, or guarded by landing
 	part    uint64 // the last sequence of which parts have landed
 	came    int    // how many bytes
@@ -315,8 +316,46 @@ func (l *Link) fail(d *transport.Down) {
 // Post implements transport.Endpoint.
 func (l *Link) Post(place int, seq uint64, p unsafe.Pointer, n int) {
 	x := &l.places[place]
-	x.p, x.n = p, n
+	x.p, x.n, x.device = p, n, false
 	x.granted.Store(seq)
+}
+
+// GrantDevice implements transport.Endpoint.
+func (l *Link) GrantDevice(place int, seq uint64, p unsafe.Pointer, n int) bool {
+	l.putting.Lock()
+	defer l.putting.Unlock()
+	w, x := l.wire.Load(), &l.places[place]
+	if !l.up || l.closed.Load() || w == nil || !w.apart {
+		return false
+	}
+	x.p, x.n, x.device = p, n, true
+	h := frame.Header{Kind: frame.Grant, Place: uint32(place), Comm: l.id, Seq: seq, Length: uint64(n), Landing: l.land(w, place)}
+	if h.Landing == (frame.Landing{}) {
+		x.p, x.n, x.device = nil, 0, false
+		return false
+	}
+	x.granted.Store(seq)
+	w.data[w.home(place)].Queue(h, nil, nil)
+	l.node.said.Store(true)
+	return true
+}
+
+// PutDevice implements transport.Endpoint.
+func (l *Link) PutDevice(place int, seq uint64, p unsafe.Pointer, n int) bool {
+	l.putting.Lock()
+	defer l.putting.Unlock()
+	w, x := l.wire.Load(), &l.places[place].theirs
+	if !l.up || l.lost || l.closed.Load() || w == nil || !w.apart || x.granted.Load() != seq || x.landing == (frame.Landing{}) {
+		return false
+	}
+	h := frame.Header{Kind: frame.Put, Place: uint32(place), Comm: l.id, Seq: seq, Length: uint64(n), Landing: x.landing}
+	o, i := l.order.Load(), l.choose(w, h)
+	if !w.data[i].Conn.(*verbs.Conn).PutDevice(h, p, &o.sent[i]) {
+		return false
+	}
+	o.add(i)
+	l.queued.Add(1)
+	return true
 }
 
 // Grant implements transport.Endpoint.

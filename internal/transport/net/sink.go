@@ -15,7 +15,10 @@ type sink struct {
 }
 
 // Place implements frame.Sink.
-func (s sink) Place(h frame.Header) (unsafe.Pointer, bool, error) {
+func (s sink) Place(h frame.Header) (unsafe.Pointer, bool, error) { return s.place(h, false) }
+
+// place is Place. written says that the peer has written the payload there already.
+func (s sink) place(h frame.Header, written bool) (unsafe.Pointer, bool, error) {
 	l := s.w.recent.Load()
 	if l == nil || l.id != h.Comm {
 		if l = (*s.w.links.Load())[h.Comm]; l == nil {
@@ -57,6 +60,9 @@ func (s sink) Place(h frame.Header) (unsafe.Pointer, bool, error) {
 		return nil, false, frame.Refused(h, fmt.Sprintf("sequence %d is granted", g))
 	case h.Length > uint64(x.n-came):
 		return nil, false, frame.Refused(h, fmt.Sprintf("%d bytes are granted, of which %d have come", x.n, came))
+	}
+	if x.device && !written {
+		return nil, false, frame.Refused(h, "it is for memory of a device, where messages do not go")
 	}
 	return unsafe.Add(x.p, came), true, nil
 }

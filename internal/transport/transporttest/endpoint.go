@@ -162,6 +162,12 @@ func (e *endpoint) Grant(place int, seq uint64, p unsafe.Pointer, n int) {
 	}
 }
 
+// GrantDevice implements transport.Endpoint. This network has no RDMA devices.
+func (e *endpoint) GrantDevice(int, uint64, unsafe.Pointer, int) bool { return false }
+
+// PutDevice implements transport.Endpoint.
+func (e *endpoint) PutDevice(int, uint64, unsafe.Pointer, int) bool { return false }
+
 // grant reports whether the grant is a good one.
 func (e *endpoint) grant(call string, place int, seq uint64, p unsafe.Pointer, n int) bool {
 	if e.closed || e.down.Load() != nil {

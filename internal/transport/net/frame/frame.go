@@ -71,6 +71,7 @@ type Landing struct {
 	Address uint64              // of a write or read: that of offset 0
 	Keys    [mr.MostNICs]uint64 // by the NICs of whom the memory is; a write or read needs that of the first
 	Index   uint32              // below MaxIndex; says to the receiver of a put which of its places this is
+	Device  bool                // it is memory of a device, where puts go by RDMA alone
 }
 
 // MaxIndex is above the largest Landing.Index.

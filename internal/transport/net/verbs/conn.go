@@ -388,15 +388,23 @@ func appendLanding(b []byte, l frame.Landing) []byte {
 	for _, key := range l.Keys {
 		b = binary.LittleEndian.AppendUint32(b, uint32(key))
 	}
-	return binary.LittleEndian.AppendUint32(b, l.Index)
+	index := l.Index
+	if l.Device {
+		index |= deviceBit
+	}
+	return binary.LittleEndian.AppendUint32(b, index)
 }
+
+// deviceBit marks the index of a landing in memory of a device.
+const deviceBit = 1 << 31
 
 func decodeLanding(b []byte) (l frame.Landing) {
 	l.Address, b = binary.LittleEndian.Uint64(b), b[8:]
 	for i := range l.Keys {
 		l.Keys[i], b = uint64(binary.LittleEndian.Uint32(b)), b[4:]
 	}
-	l.Index = binary.LittleEndian.Uint32(b)
+	index := binary.LittleEndian.Uint32(b)
+	l.Index, l.Device = index&^deviceBit, index&deviceBit != 0
 	return l
 }
 

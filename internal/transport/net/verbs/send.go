@@ -65,17 +65,29 @@ func (c *Conn) add(h frame.Header, p unsafe.Pointer, sent *atomic.Uint64) (devic
 	return false
 }
 
+// PutDevice is Put of memory that only the device reads, to a landing. It reports false, and does nothing, if that does not reach the
+// memory.
+func (c *Conn) PutDevice(h frame.Header, p unsafe.Pointer, sent *atomic.Uint64) bool {
+	return c.move(&sendq.Put{H: h, P: p, Sent: sent}, 0)
+}
+
 // Read reads from the peer's memory, of which h has the landing, to registered memory at p: see Put. It reports false,
 // and does nothing, if that is not registered for it, or the connection is not made, or is made anew.
 func (c *Conn) Read(h frame.Header, p unsafe.Pointer, sent *atomic.Uint64, r *transport.Result) bool {
-	cl, key := c.claim(p, int(h.Length), ib.LocalWrite)
+	return c.move(&sendq.Put{H: h, P: p, Sent: sent, Result: r}, ib.LocalWrite)
+}
+
+// move puts or reads, by the device alone, memory that is registered for access.
+func (c *Conn) move(x *sendq.Put, access ib.Access) bool {
+	cl, key := c.claim(x.P, int(x.H.Length), access)
 	if cl == nil {
 		return false
 	}
+	x.Device, x.Claim, x.Key = true, cl, key
 	c.mu.Lock()
 	open := c.open && !c.gone
 	if open {
-		c.queue.Append(&sendq.Put{H: h, P: p, Sent: sent, Device: true, Claim: cl, Key: key, Result: r})
+		c.queue.Append(x)
 	}
 	c.mu.Unlock()
 	if !open {
@@ -156,7 +168,7 @@ func (c *Conn) plan() (n int) {
 // chunk makes work of the next part of a put.
 func (c *Conn) chunk(w *ib.Work, x *sendq.Put) {
 	h, n := x.Chunk(frame.Short)
-	if !x.Device {
+	if !x.Device && !x.H.Landing.Device {
 		b := c.slot()
 		h.Encode(b)
 		k := frame.HeaderSize + copy(b[frame.HeaderSize:], unsafe.Slice((*byte)(unsafe.Add(x.P, x.Off)), n))
@@ -167,6 +179,11 @@ func (c *Conn) chunk(w *ib.Work, x *sendq.Put) {
 	} else {
 		*w = ib.Work{Op: ib.WriteImmediate, Local: uint64(uintptr(x.P)) + uint64(x.Off), Length: uint32(n), Key: ib.LKey(x.Key),
 			Remote: x.H.Landing.Address + x.H.Offset + uint64(x.Off), Peer: ib.RKey(x.H.Landing.Keys[c.nic.index])}
+		if !x.Device { // the peer has no other way there
+			b := c.slot()
+			copy(b, unsafe.Slice((*byte)(unsafe.Add(x.P, x.Off)), n))
+			w.Local, w.Key = uint64(uintptr(unsafe.Pointer(&b[0]))), c.out.region.LKey()
+		}
 		x.Off += n
 		switch x.H.Kind {
 		case frame.Write: // what follows in order tells the peer
