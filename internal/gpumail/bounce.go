@@ -8,6 +8,7 @@ import (
 	"github.com/ubcoll/ubcoll/hw/cuda"
 	"github.com/ubcoll/ubcoll/internal/gpu"
 	"github.com/ubcoll/ubcoll/internal/mail"
+	"github.com/ubcoll/ubcoll/register"
 )
 
 // farLane is the messages to a rank of another host, or from it.
@@ -71,7 +72,7 @@ func (l *farLane) reserve(d *gpu.Domain, n int) error {
 }
 
 // bounce is the buffers through which a message passes: implements mail.Bounce. Whoever runs it copies; others, who have the
-// message's lane, see how far that is.
+// message's lane, see how far that is. Where RDMA devices reach the memory of the device, nothing is copied.
 type bounce struct {
 	lane  *farLane
 	msg   *mail.Message
@@ -79,6 +80,8 @@ type bounce struct {
 	bytes int
 	parts int
 	recv  bool
+	claim *register.Claim // RDMA devices reach the memory by it; or nil
+	why   string          // how they do, or why they do not
 
 	slots  [laneSlots]slot // of part i: i % laneSlots
 	copies [laneSlots]uint64
@@ -87,6 +90,8 @@ type bounce struct {
 	taken  atomic.Int64 // parts that have had a slot
 	there  atomic.Int64 // parts of a send that were copied
 	passed atomic.Int64 // parts that were sent, or have landed
+	direct atomic.Int64 // parts, the first ones, that need no slots
+	copied bool         // the others are copied
 }
 
 // nothing is where a message without data is.
@@ -98,23 +103,39 @@ func (b *bounce) set(l *farLane, k *mail.Call) {
 	b.msg = mail.NewBounced(k, b, whyBounced)
 }
 
+// reach lets RDMA devices read or write the message's memory, if there is a claim on it. It is called before the message has its place.
+func (b *bounce) reach(cl *register.Claim, why string) {
+	if b.claim, b.why = cl, why; cl != nil {
+		b.direct.Store(int64(b.parts))
+	}
+}
+
+// wasDirect reports whether RDMA devices have had all of the message.
+func (b *bounce) wasDirect() bool { return b.parts > 0 && int(b.direct.Load()) == b.parts }
+
 // whyBounced is why a message between hosts is not direct.
 const whyBounced = "copied through page-locked host memory"
 
 // Part implements mail.Bounce.
-func (b *bounce) Part(i int) unsafe.Pointer {
+func (b *bounce) Part(i int) (p unsafe.Pointer, device bool) {
 	ready := &b.there
 	if b.recv {
 		ready = &b.taken
 	}
 	switch {
 	case b.bytes == 0:
-		return unsafe.Pointer(&nothing)
+		return unsafe.Pointer(&nothing), false
+	case i < int(b.direct.Load()):
+		off, _ := mail.PartOf(b.bytes, i)
+		return unsafe.Add(b.memory(), off), true
 	case int(ready.Load()) <= i:
-		return nil
+		return nil, false
 	}
-	return b.slots[i%laneSlots].ptr
+	return b.slots[i%laneSlots].ptr, false
 }
+
+// Buffers implements mail.Bounce.
+func (b *bounce) Buffers(i int) { b.direct.Store(int64(i)) }
 
 // Passed implements mail.Bounce.
 func (b *bounce) Passed(i int) { b.passed.Store(int64(i) + 1) }
@@ -167,6 +188,15 @@ func (b *bounce) end() {
 	for b.freed < int(b.taken.Load()) {
 		b.release()
 	}
+	if b.claim != nil {
+		b.claim.Release()
+		b.claim = nil
+	}
+	b.leave()
+}
+
+// leave ends its turn for slots.
+func (b *bounce) leave() {
 	l := b.lane
 	l.buffers.Lock()
 	defer l.buffers.Unlock()
@@ -178,10 +208,13 @@ func (b *bounce) end() {
 	}
 }
 
+// memory is where the message is.
+func (b *bounce) memory() unsafe.Pointer { return *(*unsafe.Pointer)(unsafe.Pointer(&b.at)) }
+
 // part returns where part i is on the device, and its size.
 func (b *bounce) part(i int) (at cuda.Addr, n int) {
-	off := i * mail.BouncePart
-	return b.at + cuda.Addr(off), min(mail.BouncePart, b.bytes-off)
+	off, n := mail.PartOf(b.bytes, i)
+	return b.at + cuda.Addr(off), n
 }
 
 // advance moves it on: it takes slots, tells copies, and gives slots back. It reports whether copies are under way.
@@ -199,6 +232,9 @@ func (b *bounce) advance(r *farRun) (busy bool) {
 		return b.told > b.freed
 	case done && b.parts == 1:
 		b.Passed(0)
+	}
+	if !b.copying(r, done) {
+		return false
 	}
 	for int(b.taken.Load()) < min(b.parts, b.freed+laneSlots) && b.take() {
 		if !b.recv {
@@ -225,6 +261,28 @@ func (b *bounce) advance(r *farRun) (busy bool) {
 	return b.freed < b.told
 }
 
+// copying reports whether parts are copied. done says that the message is over.
+func (b *bounce) copying(r *farRun, done bool) bool {
+	n := int(b.direct.Load())
+	switch {
+	case b.wasDirect():
+		if done {
+			b.leave()
+		}
+		return false
+	case !b.copied:
+		b.copied = true
+		if b.claim != nil { // RDMA devices have what is before
+			b.why = "the peer's memory is none that RDMA devices write, or the two have no connection over them"
+			r.left += b.parts - n
+			b.told, b.freed = n, n
+			b.there.Store(int64(n))
+			b.taken.Store(int64(n))
+		}
+	}
+	return true
+}
+
 // tell tells the copy of the next part.
 func (b *bounce) tell(r *farRun) {
 	to, n := b.part(b.told)
@@ -233,7 +291,8 @@ func (b *bounce) tell(r *farRun) {
 		to, from = from, to
 	}
 	r.left--
-	r.last = r.left == 0 && !r.copier.Captured() // Sync of a program's own graph waits for the kernel alone
+	// Sync of a program's own graph waits for the kernel alone, and RDMA devices use the memory until the end.
+	r.last = r.left == 0 && !r.copier.Captured() && !r.direct
 	b.copies[b.told%laneSlots] = r.copier.Copy(to, from, n, r.last)
 	b.told++
 }
@@ -248,5 +307,5 @@ func (b *bounce) over() bool {
 	case b.msg.Err != nil:
 		return b.freed >= b.told
 	}
-	return b.freed == b.parts
+	return b.wasDirect() || b.freed == b.parts
 }

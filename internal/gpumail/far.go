@@ -41,6 +41,7 @@ type farRun struct {
 	bounces   []bounce
 	left      int           // copies that are still to be told, if all goes well
 	last      bool          // the last one was told
+	direct    bool          // RDMA devices use memory of the device
 	uncounted bool          // count no longer has it
 	ended     chan struct{} // closed when a goroutine has run it; nil: whoever waits runs it
 	err       error
@@ -60,7 +61,8 @@ func (f *far) lane(peer int, recv bool) *farLane {
 }
 
 // newRun prepares to start calls together. It reserves the memory. captured: the kernel will run later, any number of times.
-func (f *far) newRun(op string, calls []mail.Call, captured bool) (*farRun, error) {
+// stream: it is on a stream of the user's.
+func (f *far) newRun(op string, calls []mail.Call, stream, captured bool) (*farRun, error) {
 	bytes := 0
 	for i := range calls {
 		k := &calls[i]
@@ -74,7 +76,11 @@ func (f *far) newRun(op string, calls []mail.Call, captured bool) (*farRun, erro
 	if err != nil {
 		return nil, err
 	}
-	return f.runOf(op, calls, copier), nil
+	r := f.runOf(op, calls, copier)
+	if !captured { // else each run of the kernel does
+		r.reach(stream)
+	}
+	return r, nil
 }
 
 // runOf is a run of calls by a kernel that there is.
@@ -86,6 +92,26 @@ func (f *far) runOf(op string, calls []mail.Call, copier *gpu.Copier) *farRun {
 		r.left += r.bounces[i].parts
 	}
 	return r
+}
+
+// reach lets RDMA devices use the memory of messages where they reach it.
+func (r *farRun) reach(stream bool) {
+	for i := range r.bounces {
+		b := &r.bounces[i]
+		k := b.msg.Vec
+		k.Ptr = b.memory()
+		if b.reach(r.f.reach(&k, b.recv, stream, r.copier.Captured())); b.claim != nil {
+			r.direct = true
+			r.left -= b.parts
+		}
+	}
+}
+
+// drop gives back what a run has that does not begin.
+func (r *farRun) drop() {
+	for i := range r.bounces {
+		r.bounces[i].end()
+	}
 }
 
 // place gives the messages their places in the order.
@@ -103,9 +129,7 @@ func (r *farRun) place() error {
 // takeBack takes back the places of the first n messages, which did not begin.
 func (r *farRun) takeBack(n int) {
 	r.f.mail.Withdraw(r.messages()[:n])
-	for i := range n {
-		r.bounces[i].end()
-	}
+	r.drop()
 }
 
 // withdraw undoes place: nothing was queued.
@@ -193,13 +217,17 @@ func (r *farRun) move(ctx context.Context) error {
 			return c.FailOpen(r.f.m.error(r.op, "device", err))
 		}
 	}
+	if err := r.flush(); err != nil {
+		return c.FailOpen(r.f.m.error(r.op, "device", err))
+	}
 	var errs []error
-	for _, msg := range ms {
+	for i, msg := range ms {
 		if msg.Err != nil {
 			errs = append(errs, r.f.m.onDevice(msg.Err))
 			continue
 		}
-		n := r.f.noteOf(&mail.Call{Vec: msg.Vec, Peer: msg.Peer, Recv: msg.Recv}, msg.Seq())
+		b := &r.bounces[i]
+		n := r.f.noteOf(&mail.Call{Vec: msg.Vec, Peer: msg.Peer, Recv: msg.Recv}, msg.Seq(), b.wasDirect(), b.why)
 		c.NoteMessage(n.Info())
 	}
 	err := errors.Join(errs...)
@@ -215,6 +243,19 @@ func (r *farRun) move(ctx context.Context) error {
 		r.copier.Copy(0, 0, 0, true)
 	}
 	return err
+}
+
+// flush makes visible on the device what RDMA devices have written there, if that needs a call of the driver: the caller's, who waits.
+func (r *farRun) flush() error {
+	if !r.direct || !r.f.m.d.Domain.Flushes() {
+		return nil
+	}
+	for i := range r.bounces {
+		if b := &r.bounces[i]; b.recv && b.direct.Load() > 0 {
+			return r.f.m.d.Domain.Context.FlushRDMAWrites()
+		}
+	}
+	return nil
 }
 
 // onDevice adds to the error of a message that it was of memory of a device.
@@ -243,9 +284,7 @@ func (r *farRun) failed(ctx context.Context, err error) error {
 // end waits until the kernel ends, and gives back what it used.
 func (r *farRun) end() error {
 	err := r.f.m.d.Proxy.End(r.copier, r.own)
-	for i := range r.bounces {
-		r.bounces[i].end()
-	}
+	r.drop()
 	if err != nil {
 		return r.f.m.c.FailOpen(r.f.m.error(r.op, "device", err))
 	}
@@ -253,9 +292,12 @@ func (r *farRun) end() error {
 }
 
 // noteOf describes for LastOp and Stats how a message goes.
-func (f *far) noteOf(k *mail.Call, seq uint64) team.MessageNote {
-	n := team.MessageNote{Kind: team.KindSend, Device: true, Seq: seq, Bytes: k.Vec.Bytes(), Algorithm: "rendezvous",
-		Why: whyBounced, Between: f.mail.LinkTo(k.Peer)}
+func (f *far) noteOf(k *mail.Call, seq uint64, direct bool, why string) team.MessageNote {
+	if !direct {
+		why = bounced(why)
+	}
+	n := team.MessageNote{Kind: team.KindSend, Direct: direct, Device: true, Seq: seq, Bytes: k.Vec.Bytes(), Algorithm: "rendezvous",
+		Why: why, Between: f.mail.LinkTo(k.Peer)}
 	if k.Recv {
 		n.Kind = team.KindRecv
 	}
@@ -290,7 +332,7 @@ func (f *far) start(ctx context.Context, s *engine.Stream, op string, near, away
 	for i := range away {
 		calls[i] = away[i].Call
 	}
-	r, err := f.newRun(op, calls, captured)
+	r, err := f.newRun(op, calls, g != nil, captured)
 	if err != nil {
 		return nil, err
 	}
@@ -300,6 +342,7 @@ func (f *far) start(ctx context.Context, s *engine.Stream, op string, near, away
 	var t *Transfer
 	if len(near) > 0 {
 		if t, err = m.begin(ctx, nil, op, near, wait); err != nil {
+			r.drop()
 			r.copier.GiveBack()
 			return nil, err
 		}
@@ -318,6 +361,7 @@ func (f *far) start(ctx context.Context, s *engine.Stream, op string, near, away
 // failed returns the error of messages whose kernel could not be queued. It breaks the communicator if others of the call were
 // queued, or the device is to blame.
 func (f *far) failed(r *farRun, others bool, err error) error {
+	r.drop()
 	if !others && (errors.Is(err, fault.ErrClosed) || errors.Is(err, fault.ErrLimit)) {
 		r.copier.GiveBack()
 		return err
@@ -453,6 +497,7 @@ func (f *far) keep(r *farRun, calls []mail.Call) {
 	op, copier := r.op, r.copier
 	f.m.d.Proxy.Keep(copier, func() (func() error, error) {
 		r := f.runOf(op, calls, copier)
+		r.reach(true)
 		return func() error { return r.run(context.Background()) }, r.place()
 	})
 }

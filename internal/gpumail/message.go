@@ -243,7 +243,12 @@ func (m *messages) notes(ms []Message) (ns []team.MessageNote) {
 		ns = append(ns, m.noteOf(&near[i], near))
 	}
 	for i := range away {
-		ns = append(ns, m.far.noteOf(&away[i].Call, 0))
+		k := &away[i].Call
+		cl, why := m.far.reach(&k.Vec, k.Recv, true, true)
+		if cl != nil {
+			cl.Release()
+		}
+		ns = append(ns, m.far.noteOf(k, 0, cl != nil && m.far.mail.LinkTo(k.Peer).RDMA, why))
 	}
 	return ns
 }

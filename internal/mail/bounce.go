@@ -11,16 +11,16 @@ import (
 	"github.com/ubcoll/ubcoll/internal/team"
 )
 
-// Messages between hosts of memory that the network does not reach, that of devices, bounce: their data pass through
-// buffers of the host, which somebody else copies from and to. They have lanes of their own, beside those of messages of
-// host memory, so that neither kind takes the other's place.
+// Messages between hosts of memory of devices bounce: their data pass through buffers of the host, which somebody else copies
+// from and to. They have lanes of their own, beside those of messages of host memory, so that neither kind takes the other's place.
 //
 // A message of up to BouncePart bytes travels as one of host memory does, once its buffer is there. A longer one is
 // announced. If the receiver expects it, it grants buffers for its parts one by one, as they become free, and the sender
-// puts what it has in its own buffers by then.
+// puts what it has in its own buffers by then. If RDMA devices reach the memory of the device, a part needs no buffer there; each end
+// sees to that by itself.
 
-// BouncePart is how many bytes of a long message are in a part, but for the last one, and BounceAhead how many parts may be
-// granted that have not landed.
+// BouncePart is how many bytes a part of a long message has at most (see PartOf), and BounceAhead how many parts may be granted that
+// have not landed.
 const (
 	BouncePart  = 256 << 10
 	BounceAhead = bouncePlaces
@@ -30,8 +30,11 @@ const (
 
 // Bounce is the buffers through which a message passes. Whoever has the message's lane calls it, and it does not wait.
 type Bounce interface {
-	// Part returns where part i of a send is, or where a part of a receive may land; nil: not yet.
-	Part(i int) unsafe.Pointer
+	// Part returns where part i of a send is, or where a part of a receive may land; nil: not yet. device says that this is memory
+	// of a device, as it is only if the message has several parts.
+	Part(i int) (p unsafe.Pointer, device bool)
+	// Buffers says that the network does not reach memory of the device: from part i on, Part returns buffers.
+	Buffers(i int)
 	// Passed says that part i of a message that has several was sent, or has landed.
 	Passed(i int)
 }
@@ -110,12 +113,29 @@ func (m *Message) ready() bool {
 	if m.bounce == nil || m.parts > 0 {
 		return true
 	}
-	m.Vec.Ptr = m.bounce.Part(0)
+	m.Vec.Ptr, _ = m.bounce.Part(0)
 	return m.Vec.Ptr != nil
 }
 
+// PartOf returns where part i of a message of so many bytes is, and its size. No part of several is so short that it would go in a
+// message of the network's, which RDMA devices do not move: the last one has some of the one before.
+func PartOf(bytes, i int) (off, n int) {
+	const shortest = 64 << 10
+	off, n = i*BouncePart, min(BouncePart, bytes-i*BouncePart)
+	switch end := off + n; {
+	case i > 0 && n < shortest:
+		off, n = off-shortest, n+shortest
+	case end < bytes && bytes-end < shortest:
+		n -= shortest
+	}
+	return off, n
+}
+
 // partOf returns the size of part i of a long message.
-func (m *Message) partOf(i int) int { return min(BouncePart, m.Bytes-i*BouncePart) }
+func (m *Message) partOf(i int) int {
+	_, n := PartOf(m.Bytes, i)
+	return n
+}
 
 // partPlace is the place of part i of a message, and partKey its grant's sequence: the message's number and the part's.
 func partPlace(i int) int { return bouncePlace + i%bouncePlaces }
@@ -137,12 +157,18 @@ func (m *Mail) sendParts(b *Box, f *far, msg *Message) (moved bool, err error) {
 		if room := f.pair.Room(at); room != n {
 			return moved, m.damagedFar(b, "room for a part", uint64(room))
 		}
-		p := msg.bounce.Part(msg.moved)
+		p, device := msg.bounce.Part(msg.moved)
 		if p == nil {
 			break
 		}
 		f.mu.Lock()
-		f.pair.Put(at, k, p, n)
+		if !device {
+			f.pair.Put(at, k, p, n)
+		} else if !f.pair.PutDevice(at, k, p, n) {
+			f.mu.Unlock()
+			msg.bounce.Buffers(msg.moved)
+			break
+		}
 		msg.sentBy[msg.moved%bouncePlaces] = f.pair.Queued()
 		f.mu.Unlock()
 		msg.started, moved = true, true
@@ -169,12 +195,19 @@ func (m *Mail) landParts(b *Box, f *far, msg *Message) (moved bool, err error) {
 		moved = true
 	}
 	for ; msg.moved < msg.parts && msg.moved < msg.passed+bouncePlaces; msg.moved++ {
-		p := msg.bounce.Part(msg.moved)
+		p, device := msg.bounce.Part(msg.moved)
 		if p == nil {
 			break
 		}
+		at, k, n := partPlace(msg.moved), partKey(msg.seq, msg.moved), msg.partOf(msg.moved)
 		f.mu.Lock()
-		f.pair.Grant(partPlace(msg.moved), partKey(msg.seq, msg.moved), p, msg.partOf(msg.moved))
+		if !device {
+			f.pair.Grant(at, k, p, n)
+		} else if !f.pair.GrantDevice(at, k, p, n) {
+			f.mu.Unlock()
+			msg.bounce.Buffers(msg.moved)
+			break
+		}
 		f.mu.Unlock()
 		moved = true
 	}

@@ -220,16 +220,18 @@ type BufferInfo struct {
 	Used   bool
 	Direct bool
 	Alone  bool   // the communicator has no peers
-	Why    string // why it was staged
+	Why    string // why it was staged, or how RDMA devices reached memory of a device
 }
 
 func (b BufferInfo) staged() bool { return b.Used && !b.Direct && !b.Alone }
 
-// Route says how peers reached the buffer: "direct", or "staged: " and why; "" if there was none.
+// Route says how peers reached the buffer: "direct", and how if that is not plain, or "staged: " and why; "" if there was none.
 func (b BufferInfo) Route() string {
 	switch {
 	case !b.Used:
 		return ""
+	case b.Direct && b.Why != "":
+		return "direct: " + b.Why
 	case b.Direct:
 		return "direct"
 	case b.Alone:
