@@ -3,6 +3,7 @@
 package p2p_test
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -13,8 +14,10 @@ import (
 
 	"github.com/ubcoll/ubcoll"
 	"github.com/ubcoll/ubcoll/coll"
+	"github.com/ubcoll/ubcoll/hw/verbs"
 	"github.com/ubcoll/ubcoll/hw/verbs/verbstest"
 	"github.com/ubcoll/ubcoll/internal/conform"
+	"github.com/ubcoll/ubcoll/internal/gpu/emulated"
 	"github.com/ubcoll/ubcoll/internal/testkit"
 	"github.com/ubcoll/ubcoll/internal/testkit/gputest"
 	"github.com/ubcoll/ubcoll/internal/transport/net/mr"
@@ -23,15 +26,11 @@ import (
 )
 
 // overDouble runs f on ranks of hosts with emulated devices, over the double of libibverbs. module says whether the kernel has
-// nvidia_peermem. In short runs without UBCOLL_TEST_DEVICES it skips.
+// nvidia_peermem.
 func overDouble(t *testing.T, knobs verbstest.Knobs, module bool, hosts string, o ubcoll.Options,
 	f func(context.Context, *ubcoll.Comm, ubcoll.Device) error) {
 	t.Helper()
-	t.Setenv("UBCOLL_IB", "on")
-	t.Setenv("UBCOLL_REQUIRE", "verbs")
-	if knobs == nil {
-		knobs = verbstest.Knobs{}
-	}
+	overRDMA(t)
 	knobs["SILENT"] = "1"
 	verbstest.Over(t, knobs, func(t *testing.T) {
 		mr.PeerModules = nil
@@ -40,6 +39,16 @@ func overDouble(t *testing.T, knobs verbstest.Knobs, module bool, hosts string, 
 		}
 		gputest.Across(t, hosts, o, f)
 	})
+}
+
+// overRDMA has ranks of several hosts use RDMA devices alone. It skips the test unless devices are emulated: the double does not know
+// memory of real ones.
+func overRDMA(t *testing.T) {
+	if !emulated.Active() {
+		t.Skip("there is no emulated GPU")
+	}
+	t.Setenv("UBCOLL_IB", "on")
+	t.Setenv("UBCOLL_REQUIRE", "verbs")
 }
 
 const (
@@ -182,20 +191,72 @@ func TestDirectRDMAHalf(t *testing.T) {
 		})
 }
 
-// TestDirectRDMASizes and TestDirectRDMARandom are TestDeviceBetweenSizes and TestDeviceBetweenRandom where RDMA devices reach memory
-// of devices.
-func TestDirectRDMASizes(t *testing.T) {
-	overDouble(t, verbstest.Knobs{"DMABUF": "1"}, false, "abc", ubcoll.Options{}, messagesAround)
-}
-
-func TestDirectRDMARandom(t *testing.T) {
-	seed := testkit.Seed(t)
-	for i, hosts := range []string{"ab", "aabb", "aab"} {
-		t.Run(hosts, func(t *testing.T) {
-			testkit.Turn(t, i, 3)
-			overDouble(t, verbstest.Knobs{"DMABUF": "1"}, false, hosts, ubcoll.Options{}, randomMessages(seed, testkit.Often(40)))
-		})
-	}
+// TestDirectRDMAOneSided: puts and gets of channels and windows go from memory to memory in chunks of 256 KiB, blocking and on streams,
+// once the peer has been asked for the key and the queue pair is made.
+func TestDirectRDMAOneSided(t *testing.T) {
+	overDouble(t, verbstest.Knobs{"DMABUF": "1"}, false, "ab", ubcoll.Options{}, func(ctx context.Context, c *ubcoll.Comm, dev ubcoll.Device) error {
+		const n = 4 << 20
+		peer := 1 - c.Rank()
+		e, err := openEnd(ctx, c, dev, peer, 2*n)
+		if err != nil {
+			return err
+		}
+		w, err := c.RegisterWindow(ctx, e.buf.Vec(), ubcoll.WindowDefault)
+		if err != nil {
+			return err
+		}
+		s, err := ubcoll.NewStream(dev)
+		if err != nil {
+			return err
+		}
+		ch, win, v := e.ch.On(s), w.On(s), e.buf.Vec()
+		for _, k := range []struct {
+			name string
+			f    func() error
+		}{
+			{"channel put", func() error { return errors.Join(e.ch.Put(ctx, n, 0, n), e.ch.Flush(ctx)) }},
+			{"channel get", func() error { return e.ch.Get(ctx, n, 0, n) }},
+			{"window put", func() error { return errors.Join(w.Put(ctx, peer, n, v.Slice(0, n)), w.Flush(ctx)) }},
+			{"window get", func() error { return w.Get(ctx, peer, v.Slice(n, 2*n), 0) }},
+			{"channel put on a stream", func() error { return errors.Join(ch.Put(ctx, n, 0, n), ch.Flush(ctx), s.Sync(ctx)) }},
+			{"channel get on a stream", func() error { return errors.Join(ch.Get(ctx, n, 0, n), s.Sync(ctx)) }},
+			{"window put on a stream", func() error { return errors.Join(win.Put(ctx, peer, n, v.Slice(0, n)), win.Flush(ctx), s.Sync(ctx)) }},
+			{"window get on a stream", func() error { return errors.Join(win.Get(ctx, peer, v.Slice(n, 2*n), 0), s.Sync(ctx)) }},
+		} {
+			if err := e.buf.CopyFrom(ctx, append(bytes.Repeat([]byte{byte(1 + c.Rank())}, n), make([]byte, n)...)); err != nil {
+				return err
+			}
+			if err := coll.Barrier(ctx, c); err != nil {
+				return err
+			}
+			if c.Rank() == 0 {
+				for first := range 2 {
+					before := verbstest.Count(t, "work")
+					if err := k.f(); err != nil {
+						return fmt.Errorf("%s: %w", k.name, err)
+					}
+					if work := verbstest.Count(t, "work") - before; first > 0 && work > n/(256<<10)+8 {
+						return conform.Fail(c, "%s takes %d work requests", k.name, work)
+					}
+				}
+			}
+			if err := coll.Barrier(ctx, c); err != nil {
+				return err
+			}
+			got := make([]byte, 2*n)
+			if err := e.buf.CopyTo(ctx, got); err != nil {
+				return err
+			}
+			want := [2]byte{0, 1} // what is in the second half: of a put at the peer
+			if strings.Contains(k.name, "get") {
+				want = [2]byte{2, 0}
+			}
+			if bytes.Count(got[n:], want[c.Rank():][:1]) != n || bytes.Count(got[:n], []byte{byte(1 + c.Rank())}) != n {
+				return conform.Fail(c, "%s: wrong bytes", k.name)
+			}
+		}
+		return errors.Join(s.Close(), w.Close(), e.close(), coll.Barrier(ctx, c))
+	})
 }
 
 // TestDirectRDMAInPlace: nothing is copied: as many bytes as are sent go in writes from memory to memory.
@@ -224,4 +285,57 @@ func TestDirectRDMAInPlace(t *testing.T) {
 		require.NotZero(t, verbstest.Count(t, "mr"))
 		return errors.Join(src.all.Free(), dst.all.Free(), coll.Barrier(ctx, c))
 	})
+}
+
+// TestDirectRDMAAll runs the tests of device memory between hosts where RDMA devices reach it: also those that take memory back, close
+// and abort in the middle.
+func TestDirectRDMAAll(t *testing.T) {
+	which := "^(TestDeviceBetween(Random|TakenBack|Closed|Aborted)|TestDeviceChannelsBetween)$/^(ab|)$"
+	if testkit.Full() {
+		which = "^(TestDeviceBetween(Random|Sizes|TakenBack|Closed|Aborted)|TestDeviceChannels|TestChannelOnDevices|TestMessages|TestSemaphore|TestWindow)"
+	}
+	overRDMA(t)
+	out := verbstest.Again(t, verbstest.Knobs{"SILENT": "1", "DMABUF": "1"}, "-test.run="+which)
+	for _, name := range []string{"BetweenRandom", "BetweenTakenBack", "BetweenClosed", "BetweenAborted", "ChannelsBetween"} {
+		require.Contains(t, out, "--- PASS: TestDevice"+name)
+	}
+}
+
+// TestDirectRDMADevice: soft-RoCE takes no dma-bufs, but addresses, as devices do whose kernel has nvidia_peermem.
+func TestDirectRDMADevice(t *testing.T) {
+	names, err := verbs.Devices()
+	if err == nil && len(names) == 0 {
+		err = ubcoll.ErrNotSupported
+	}
+	if err != nil {
+		testkit.Missing(t, "verbs", err)
+	}
+	overRDMA(t)
+	seed := testkit.Seed(t)
+	for _, k := range []struct {
+		name, source, dest string
+		modules            []string
+	}{
+		{"the module", viaModule, viaModule, []string{t.TempDir()}},
+		{"neither", "ibv_reg_dmabuf_mr", "nvidia_peermem is not loaded", nil},
+	} {
+		t.Run(k.name, func(t *testing.T) {
+			before := mr.PeerModules
+			defer func() { mr.PeerModules = before }()
+			mr.PeerModules = k.modules
+			gputest.Across(t, "ab", ubcoll.Options{}, func(ctx context.Context, c *ubcoll.Comm, dev ubcoll.Device) error {
+				src, dst, err := sourceAndDest(ctx, c, dev, 3<<20+12345)
+				if err == nil {
+					err = oneWay(ctx, c, c, nil, src, dst, [2]string{k.source, k.dest})
+				}
+				if err == nil {
+					err = messagesAround(ctx, c, dev)
+				}
+				if err == nil {
+					err = farTrades(ctx, c, dev, 1-c.Rank(), seed, testkit.Often(20))
+				}
+				return errors.Join(err, src.all.Free(), dst.all.Free(), coll.Barrier(ctx, c))
+			})
+		})
+	}
 }

@@ -14,7 +14,7 @@ import (
 // way.
 func (r *Registration) registerExact(claim *register.Claim) error {
 	d := r.c.dom
-	if d.nics == nil || d.network == nil || r.transports&RDMA == 0 || !r.alloc.Dev.IsHost() || r.access&remote == 0 {
+	if d.nics == nil || d.network == nil || r.transports&RDMA == 0 || r.access&remote == 0 {
 		return nil
 	}
 	r.mu.Lock()

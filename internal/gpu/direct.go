@@ -40,10 +40,10 @@ func (d *Domain) DMABuf(m register.Memory) (fd int, offset uint64, err error) {
 	return fd, uint64(m.Base - begin), err
 }
 
-// Flushes reports whether the device shows what RDMA devices have written there only after a call of the driver.
-func (d *Domain) Flushes() bool {
+// Ordered implements mr.GPU.
+func (d *Domain) Ordered() bool {
 	info, err := d.info()
-	return err == nil && !info.OrderedRDMA
+	return err == nil && info.OrderedRDMA
 }
 
 func (d *Domain) info() (cuda.Info, error) { return cuda.Describe(d.Device()) }

@@ -20,6 +20,10 @@ type Host interface {
 	// Put puts n bytes to offset off of the peer's memory. When it returns, the source may be changed. Get is the reverse.
 	Put(ctx context.Context, off int, from unsafe.Pointer, n int) error
 	Get(ctx context.Context, off int, to unsafe.Pointer, n int) error
+	// PutDevice and GetDevice are Put and Get from and to memory of the device. They report false, and do nothing, if RDMA devices do
+	// not do that.
+	PutDevice(ctx context.Context, off int, from unsafe.Pointer, n int) (done bool, err error)
+	GetDevice(ctx context.Context, off int, to unsafe.Pointer, n int) (done bool, err error)
 	Signal(ctx context.Context) error
 	Wait(ctx context.Context) error
 	// Flush waits until what was put is in the peer's memory.
@@ -35,7 +39,7 @@ type FarConfig struct {
 	Host  Host
 }
 
-// FarEnd is an end whose peer is on another host. Data pass through page-locked memory. On a stream each call has a copier in
+// FarEnd is an end whose peer is on another host. Data pass through page-locked memory, unless RDMA devices reach that of the device. On a stream each call has a copier in
 // its place, and the stream's goroutine does the steps: see gpu.Proxy. Without a stream the caller does them, and the driver
 // copies.
 type FarEnd struct {

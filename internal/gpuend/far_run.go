@@ -208,6 +208,9 @@ func (r *farRun) pieces(n int, f func(half, off, n int, host unsafe.Pointer, at 
 
 // put copies each piece to the host while the one before is sent.
 func (r *farRun) put(ctx context.Context, s *Step) error {
+	if done, err := r.e.Host.PutDevice(ctx, s.Dst, r.local(s.Src), s.N); done || err != nil {
+		return err
+	}
 	var last struct {
 		off, n int
 		host   unsafe.Pointer
@@ -238,6 +241,11 @@ func (r *farRun) put(ctx context.Context, s *Step) error {
 
 // get copies each piece to the device while the next one comes.
 func (r *farRun) get(ctx context.Context, s *Step) error {
+	if r.e.t.d.Domain.Ordered() {
+		if done, err := r.e.Host.GetDevice(ctx, s.Src, r.local(s.Dst), s.N); done || err != nil {
+			return err
+		}
+	}
 	var copies [2]uint64
 	err := r.pieces(s.N, func(half, off, n int, host unsafe.Pointer, at cuda.Addr) error {
 		err := r.copied(copies[half])
@@ -255,6 +263,12 @@ func (r *farRun) get(ctx context.Context, s *Step) error {
 		}
 	}
 	return err
+}
+
+// local is this rank's memory at off, on the device.
+func (r *farRun) local(off int) unsafe.Pointer {
+	at := r.e.localAddr + cuda.Addr(off)
+	return *(*unsafe.Pointer)(unsafe.Pointer(&at))
 }
 
 // copy begins to copy n bytes between the device and the stage, which is at host, and at `at` for the device.

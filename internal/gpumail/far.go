@@ -247,7 +247,7 @@ func (r *farRun) move(ctx context.Context) error {
 
 // flush makes visible on the device what RDMA devices have written there, if that needs a call of the driver: the caller's, who waits.
 func (r *farRun) flush() error {
-	if !r.direct || !r.f.m.d.Domain.Flushes() {
+	if !r.direct || r.f.m.d.Domain.Ordered() {
 		return nil
 	}
 	for i := range r.bounces {

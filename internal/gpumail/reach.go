@@ -38,7 +38,7 @@ func (f *far) reach(v *team.Vec, recv, stream, again bool) (cl *register.Claim, 
 	switch {
 	case err != nil:
 		why = err.Error()
-	case recv && stream && f.m.d.Domain.Flushes():
+	case recv && stream && !f.m.d.Domain.Ordered():
 		why = fmt.Sprintf("%v shows only after a call of the driver what RDMA devices have written, and streams make none", v.Dev)
 	default:
 		return cl, why

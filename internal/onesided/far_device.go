@@ -24,6 +24,14 @@ func (h farHost) Get(ctx context.Context, off int, to unsafe.Pointer, n int) err
 	return h.e.far.get(ctx, "get", nil, h.remote, off, to, n)
 }
 
+func (h farHost) PutDevice(ctx context.Context, off int, from unsafe.Pointer, n int) (bool, error) {
+	return h.e.far.writeDevice(ctx, "put", nil, h.remote, off, from, n)
+}
+
+func (h farHost) GetDevice(ctx context.Context, off int, to unsafe.Pointer, n int) (bool, error) {
+	return h.e.far.readDevice(ctx, "get", nil, h.remote, off, to, n)
+}
+
 func (h farHost) Signal(context.Context) error {
 	h.e.Signal()
 	return nil
@@ -58,6 +66,14 @@ func (p farPart) Put(ctx context.Context, off int, from unsafe.Pointer, n int) e
 
 func (p farPart) Get(ctx context.Context, off int, to unsafe.Pointer, n int) error {
 	return p.w.copyFar(ctx, "get", p.k, off, to, n, false)
+}
+
+func (p farPart) PutDevice(ctx context.Context, off int, from unsafe.Pointer, n int) (bool, error) {
+	return p.w.copyFarDevice(ctx, "put", p.k, off, from, n, true)
+}
+
+func (p farPart) GetDevice(ctx context.Context, off int, to unsafe.Pointer, n int) (bool, error) {
+	return p.w.copyFarDevice(ctx, "get", p.k, off, to, n, false)
 }
 
 func (p farPart) Signal(ctx context.Context) error { return p.w.signalFar(ctx, p.k) }

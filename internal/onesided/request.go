@@ -203,7 +203,10 @@ func (f *far) callAt(kind callKind, m *Remote, off, n int, need engine.Access) (
 // put writes n bytes. When it returns, the source may be changed. more says that the caller sends something else at once.
 func (f *far) put(ctx context.Context, op string, of closable, m *Remote, off int, local unsafe.Pointer, n int, more func()) error {
 	if m.GPU {
-		err := f.putDevice(ctx, op, of, m, off, local, n)
+		done, err := f.writeDevice(ctx, op, of, m, off, local, n)
+		if !done && err == nil {
+			err = f.putDevice(ctx, op, of, m, off, local, n)
+		}
 		if err == nil && more != nil {
 			more()
 		}
@@ -235,18 +238,43 @@ func (f *far) put(ctx context.Context, op string, of closable, m *Remote, off in
 	return f.sent(ctx, op, of, t)
 }
 
+// writeDevice is put of memory of a device, or to such, if RDMA devices do it. It reports whether they do; without an error it has else
+// done nothing.
+func (f *far) writeDevice(ctx context.Context, op string, of closable, m *Remote, off int, local unsafe.Pointer, n int) (bool, error) {
+	if n <= transport.MaxCall || !f.pair.RDMA() {
+		return false, nil
+	}
+	t, err := f.at(m, off, n, engine.RemoteWrite)
+	if err == nil {
+		err = f.reach(ctx, op, of, m, &t)
+	}
+	if err != nil || !f.pair.WriteDevice(t, local, n) {
+		return false, err
+	}
+	return true, f.sent(ctx, op, of, t)
+}
+
+// readDevice is get to memory of a device, likewise.
+func (f *far) readDevice(ctx context.Context, op string, of closable, m *Remote, off int, local unsafe.Pointer, n int) (bool, error) {
+	t, err := f.at(m, off, n, engine.RemoteRead)
+	if err != nil || n == 0 {
+		return false, err
+	}
+	return f.read(ctx, op, of, m, t, local, n)
+}
+
 // get reads n bytes.
 func (f *far) get(ctx context.Context, op string, of closable, m *Remote, off int, local unsafe.Pointer, n int) error {
 	t, err := f.at(m, off, n, engine.RemoteRead)
 	if err != nil || n == 0 {
 		return err
 	}
-	most := devicePiece
-	if !m.GPU {
-		most = getPiece
-		if done, err := f.read(ctx, op, of, m, t, local, n); done || err != nil {
-			return err
-		}
+	if done, err := f.read(ctx, op, of, m, t, local, n); done || err != nil {
+		return err
+	}
+	most := getPiece
+	if m.GPU {
+		most = devicePiece
 	}
 	var open [getPieces]struct {
 		id uint64
@@ -282,7 +310,7 @@ func (f *far) get(ctx context.Context, op string, of closable, m *Remote, off in
 
 // read is get by RDMA. It reports whether all has been read; if not, and there is no error, it is to be asked for.
 func (f *far) read(ctx context.Context, op string, of closable, m *Remote, t transport.Target, local unsafe.Pointer, n int) (bool, error) {
-	if err := f.reach(ctx, op, of, m, &t); err != nil {
+	if err := f.reach(ctx, op, of, m, &t); err != nil || t.Region.Key == 0 {
 		return false, err
 	}
 	if f.behind() && n <= transport.MaxCall {

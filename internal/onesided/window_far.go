@@ -135,16 +135,40 @@ func (w *Window) copyFar(ctx context.Context, op string, k *windowRank, off int,
 	case err != nil:
 		return err
 	case put:
-		if w.flags&WindowStrictOrdering != 0 && n > transport.MaxCall {
-			if err := k.far.takes(ctx, w.stopper()); err != nil {
-				return err
-			}
+		if err := w.orders(ctx, k, n); err != nil {
+			return err
 		}
 		err = k.far.put(ctx, op, w.stopper(), m, off, p, n, nil)
 		k.far.written.Add(1) // not before: another goroutine's Flush would count it without having waited for it
 		return err
 	}
 	return k.far.get(ctx, op, w.stopper(), m, off, p, n)
+}
+
+// copyFarDevice is copyFar from or to memory of the device. It reports whether RDMA devices have done it.
+func (w *Window) copyFarDevice(ctx context.Context, op string, k *windowRank, off int, p unsafe.Pointer, n int, put bool) (done bool, err error) {
+	m, err := k.remote()
+	switch {
+	case err != nil:
+		return false, err
+	case put:
+		if err := w.orders(ctx, k, n); err != nil {
+			return false, err
+		}
+		if done, err = k.far.writeDevice(ctx, op, w.stopper(), m, off, p, n); done {
+			k.far.written.Add(1)
+		}
+		return done, err
+	}
+	return k.far.readDevice(ctx, op, w.stopper(), m, off, p, n)
+}
+
+// orders waits, where the window has strict ordering, until RDMA devices overtake nothing by a put of n bytes.
+func (w *Window) orders(ctx context.Context, k *windowRank, n int) error {
+	if w.flags&WindowStrictOrdering == 0 || n <= transport.MaxCall {
+		return nil
+	}
+	return k.far.takes(ctx, w.stopper())
 }
 
 // flushFar waits until what this rank has put is in the memory of all ranks of other hosts.

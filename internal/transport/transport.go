@@ -198,6 +198,8 @@ type Endpoint interface {
 	// again at once: then they may leave together. If both memories are registered with RDMA devices, and the target says
 	// so, the devices may move the bytes, and ask no Server. It reports whether they do.
 	Write(t Target, p unsafe.Pointer, n int, more bool) (devices bool)
+	// WriteDevice is Write, of memory that devices alone read, or to such. It reports false, and does nothing, if they do not.
+	WriteDevice(t Target, p unsafe.Pointer, n int) bool
 	// Read reads n bytes of the peer's memory, at least one, to p. It comes behind the writes before that devices move, but
 	// what goes to the peer's Server it may overtake. It counts as a put. It reports false, and does nothing, if the devices
 	// cannot do it.

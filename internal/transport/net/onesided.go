@@ -307,12 +307,23 @@ func (w *Wire) overdueOneSided(now time.Time) {
 }
 
 // Read implements transport.Endpoint. It needs queue pairs.
-func (l *Link) Read(t transport.Target, p unsafe.Pointer, n int, r *transport.Result) (begun bool) {
+func (l *Link) Read(t transport.Target, p unsafe.Pointer, n int, r *transport.Result) bool {
+	h := l.target(frame.Read, t, n)
+	return l.direct(t, func(c *verbs.Conn, sent *atomic.Uint64) bool { return c.Read(h, p, sent, r) })
+}
+
+// WriteDevice implements transport.Endpoint.
+func (l *Link) WriteDevice(t transport.Target, p unsafe.Pointer, n int) bool {
+	h := l.target(frame.Write, t, n)
+	return l.direct(t, func(c *verbs.Conn, sent *atomic.Uint64) bool { return c.PutDevice(h, p, sent) })
+}
+
+// direct begins what f does on the one-sided connection, and reports whether f did.
+func (l *Link) direct(t transport.Target, f func(c *verbs.Conn, sent *atomic.Uint64) bool) (begun bool) {
 	w := l.wire.Load()
 	if w == nil || !w.apart || t.Region.Key == 0 {
 		return false
 	}
-	h := l.target(frame.Read, t, n)
 	l.putting.Lock()
 	defer l.putting.Unlock()
 	if !l.up || l.closed.Load() {
@@ -321,7 +332,7 @@ func (l *Link) Read(t transport.Target, p unsafe.Pointer, n int, r *transport.Re
 	w.puts(func(d *data) {
 		if d.oneSided {
 			o := l.order.Load()
-			if begun = d.Conn.(*verbs.Conn).Read(h, p, &o.sent[oneSidedIndex], r); begun {
+			if begun = f(d.Conn.(*verbs.Conn), &o.sent[oneSidedIndex]); begun {
 				l.oneSided = true
 				l.queued.Add(1)
 				o.add(oneSidedIndex)

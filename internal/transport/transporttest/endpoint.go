@@ -168,6 +168,9 @@ func (e *endpoint) GrantDevice(int, uint64, unsafe.Pointer, int) bool { return f
 // PutDevice implements transport.Endpoint.
 func (e *endpoint) PutDevice(int, uint64, unsafe.Pointer, int) bool { return false }
 
+// WriteDevice implements transport.Endpoint.
+func (e *endpoint) WriteDevice(transport.Target, unsafe.Pointer, int) bool { return false }
+
 // grant reports whether the grant is a good one.
 func (e *endpoint) grant(call string, place int, seq uint64, p unsafe.Pointer, n int) bool {
 	if e.closed || e.down.Load() != nil {

@@ -8,6 +8,7 @@ import (
 	"github.com/ubcoll/ubcoll/hw"
 	"github.com/ubcoll/ubcoll/hw/verbs"
 	"github.com/ubcoll/ubcoll/internal/env"
+	"github.com/ubcoll/ubcoll/internal/fdtrace"
 	"github.com/ubcoll/ubcoll/register"
 )
 
@@ -15,6 +16,8 @@ import (
 type GPU interface {
 	// Reachable returns why RDMA devices cannot use memory of the device, or nil.
 	Reachable() error
+	// Ordered reports whether the device shows what RDMA devices have written once the host knows of it, without a call of the driver.
+	Ordered() bool
 	// DMABuf makes a descriptor for m, of the device; m begins at offset in it. The backend closes the descriptor.
 	DMABuf(m register.Memory) (fd int, offset uint64, err error)
 }
@@ -43,7 +46,11 @@ func (b *Backend) pinDevice(r *Region, access *verbs.Access) error {
 	b.mu.Lock()
 	g := b.gpu
 	b.mu.Unlock()
-	if err := b.reaches(g); err != nil {
+	err := b.reaches(g)
+	if err == nil && access != nil && access.Has(verbs.RemoteWrite) && !g.Ordered() {
+		err = fmt.Errorf("it shows only after a call of the driver what peers have written: %w", hw.ErrNotSupported)
+	}
+	if err != nil {
 		return fmt.Errorf("%v: %w", r.memory.Device, err)
 	}
 	noBuffer := b.pinDMABuf(g, r, access)
@@ -63,7 +70,7 @@ func (b *Backend) pinDevice(r *Region, access *verbs.Access) error {
 	if !loaded {
 		return fmt.Errorf("no dma-buf (%w), and the kernel's module nvidia_peermem is not loaded", noBuffer)
 	}
-	if err := b.pinAddress(r, access); err != nil {
+	if err = b.pinAddress(r, access); err != nil {
 		return fmt.Errorf("no dma-buf (%w), and by nvidia_peermem: %w", noBuffer, err)
 	}
 	r.way = byPeer
@@ -93,7 +100,10 @@ func (b *Backend) pinDMABuf(g GPU, r *Region, access *verbs.Access) error {
 	if err != nil {
 		return fmt.Errorf("a dma-buf of %v: %w", r.memory, err)
 	}
-	defer os.NewFile(uintptr(fd), "dma-buf").Close()
+	defer func() {
+		fdtrace.Close(fd)
+		os.NewFile(uintptr(fd), "dma-buf").Close()
+	}()
 	offset += r.address - uint64(r.memory.Base)
 	return b.pinEach(r, access, func(n NIC, a verbs.Access) (*verbs.MR, error) {
 		return n.PD.RegisterDMABuf(fd, offset, uintptr(r.address), r.bytes, a)
