@@ -92,10 +92,10 @@ func TestDevices(t *testing.T) {
 	}
 }
 
-// Another program finds the library in its folder.
+// Another program finds the library in its folder, which scripts/test-rdma takes from the log.
 func TestLibrary(t *testing.T) {
 	dir := emulated.Library(t)
-	t.Log(dir)
+	t.Log("the library is in", dir)
 	for _, x := range []struct {
 		name string
 		env  []string
