@@ -41,14 +41,14 @@ var examples = []example{
 	{name: "02-registered"},
 	{name: "03-halo", hosts: true},
 	{name: "04-samplesort", hosts: true},
-	{name: "05-window"},
-	{name: "06-channel"},
+	{name: "05-window", hosts: true},
+	{name: "06-channel", hosts: true},
 	{name: "07-graph", hosts: true},
-	{name: "08-gpu"},
+	{name: "08-gpu", hosts: true},
 	{name: "09-mlp", hosts: true, own: true},
 	{name: "10-gompi", mpi: true},
 	{name: "11-hosts", hosts: true},
-	{name: "12-metrics"},
+	{name: "12-metrics", hosts: true},
 }
 
 // launchVar names the script that starts a program under mpirun. scripts/conform-examples sets it.
@@ -213,8 +213,6 @@ func TestProcesses(t *testing.T) {
 // Two hosts, which this one plays: processes that take it for different ones reach each other by TCP only.
 func TestHosts(t *testing.T) {
 	testkit.Long(t)
-	rsh := filepath.Join(t.TempDir(), "rsh")
-	testkit.WriteProgram(t, rsh, "#!/bin/sh\nexport UBCOLL_HOSTID=\"$1\"\nshift\nexec sh -c \"$*\"\n")
 	for i, e := range examples {
 		if !e.hosts {
 			continue
@@ -222,8 +220,7 @@ func TestHosts(t *testing.T) {
 		t.Run(e.name, func(t *testing.T) {
 			testkit.Turn(t, i+1, 3) // others than as processes of one host
 			bin := e.program(t)
-			require.NoError(t, built()) // the tool
-			stdout, _ := run(t, []string{"UBCOLL_RSH=" + rsh}, filepath.Join(programs, "ubcoll"), "launch", "-hosts", "a:2,b:2", "--", bin)
+			stdout, _ := onHosts(t, nil, "a:2,b:2", bin)
 			file := "ranks4.golden"
 			if e.name == "11-hosts" {
 				file = "hosts2.golden"
@@ -233,7 +230,15 @@ func TestHosts(t *testing.T) {
 	}
 }
 
-// Emulated GPUs: each rank has one, or both share one. 09-mlp, which uses host memory, must do as without.
+// onHosts runs a program on hosts that this one plays.
+func onHosts(t *testing.T, environ []string, hosts, bin string) (stdout, stderr string) {
+	require.NoError(t, built()) // the tool
+	rsh := filepath.Join(t.TempDir(), "rsh")
+	testkit.WriteProgram(t, rsh, "#!/bin/sh\nexport UBCOLL_HOSTID=\"$1\"\nshift\nexec sh -c \"$*\"\n")
+	return run(t, append(environ, "UBCOLL_RSH="+rsh), filepath.Join(programs, "ubcoll"), "launch", "-hosts", hosts, "--", bin)
+}
+
+// Emulated GPUs: each rank has one, or both share one; also on two hosts. 09-mlp must do as without.
 func TestGPU(t *testing.T) {
 	testkit.Long(t)
 	for _, k := range []struct {
@@ -249,6 +254,11 @@ func TestGPU(t *testing.T) {
 			stdout, stderr = run(t, append(environ, "NTHREADS=4"), e.program(t))
 			require.Empty(t, stderr)
 			require.Equal(t, e.golden(t, "ranks4.golden"), stdout)
+			stdout, _ = onHosts(t, environ, "a:2,b:2", e.program(t))
+			require.Equal(t, e.golden(t, "ranks4.golden"), stdout)
+			e = example{name: "08-gpu"}
+			stdout, _ = onHosts(t, environ, "a:1,b:1", e.program(t))
+			require.Equal(t, e.golden(t, "gpu2.golden"), stdout)
 		})
 	}
 }

@@ -9,6 +9,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"math"
 	"math/rand/v2"
@@ -31,8 +32,16 @@ const (
 func main() { ubcoll.Main(ubcoll.Options{}, run) }
 
 func run(ctx context.Context, c *ubcoll.Comm) error {
-	// All gradients lie in one registered buffer, and the loss behind them: one all-reduce for each step, without a copy.
-	buf, err := ubcoll.Alloc[float64](c, ubcoll.Host, numbers+1)
+	// All gradients lie in one registered buffer, and the loss behind them: one all-reduce for each step. Where the rank has a GPU
+	// they are there, as in programs that also compute there; gonum computes in host memory, so they are copied.
+	device, err := c.GPU()
+	if errors.Is(err, ubcoll.ErrNotSupported) {
+		device, err = ubcoll.Host, nil
+	}
+	if err != nil {
+		return err
+	}
+	buf, err := ubcoll.Alloc[float64](c, device, numbers+1)
 	if err != nil {
 		return err
 	}
@@ -50,9 +59,22 @@ func run(ctx context.Context, c *ubcoll.Comm) error {
 	}
 
 	x, y := data(c.Rank()*samples/c.Size(), (c.Rank()+1)*samples/c.Size()) // this rank's part
-	losses, err := train(weights, buf.Slice(), x, y, func() error {
-		return coll.AllReduce(ctx, c, buf.Vec(), buf.Vec(), ubcoll.Sum)
-	})
+	sum := buf.Slice()                                                     // nil on a GPU
+	reduce := func() error { return coll.AllReduce(ctx, c, buf.Vec(), buf.Vec(), ubcoll.Sum) }
+	if sum == nil {
+		sum = make([]float64, numbers+1)
+		onDevice := reduce
+		reduce = func() error {
+			if err := buf.CopyFrom(ctx, sum); err != nil {
+				return err
+			}
+			if err := onDevice(); err != nil {
+				return err
+			}
+			return buf.CopyTo(ctx, sum)
+		}
+	}
+	losses, err := train(weights, sum, x, y, reduce)
 	if err != nil {
 		return err
 	}
