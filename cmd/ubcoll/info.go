@@ -19,6 +19,7 @@ import (
 	"github.com/ubcoll/ubcoll/internal/env"
 	"github.com/ubcoll/ubcoll/internal/hosts"
 	"github.com/ubcoll/ubcoll/internal/plural"
+	"github.com/ubcoll/ubcoll/internal/transport/net/mr"
 	"github.com/ubcoll/ubcoll/internal/tuning"
 )
 
@@ -181,6 +182,9 @@ func devices(line func(name, format string, args ...any), held [][]int, unused e
 		line("", "%s", strings.Join(can, ", "))
 		if d.Multicast {
 			line("", "%s", multicast())
+		}
+		if s := mr.Describe(d.PCI, d.DMABuf); s != "" {
+			line("", "GPUDirect RDMA: %s", s)
 		}
 	}
 	return nil

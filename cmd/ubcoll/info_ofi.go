@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/ubcoll/ubcoll/hw/ofi"
+	"github.com/ubcoll/ubcoll/internal/env"
 )
 
 // longList is how long providers have to look for their devices.
@@ -19,7 +20,7 @@ func libfabric(line func(name, format string, args ...any)) {
 		line("libfabric", "%v", err)
 		return
 	}
-	text := lib.Version + " (" + lib.Path + "), which no operation uses yet"
+	text := lib.Version + " (" + lib.Path + "), used between hosts for fabrics that need it, and with " + env.OFI.Name + "=on"
 	if lib.Shared {
 		text += "; this process had loaded it before: its own cache of registrations may be on"
 	}

@@ -20,6 +20,7 @@ func TestInfoRDMA(t *testing.T) {
 			[]string{"double0:1 active, Ethernet", "double1:1 active, Ethernet", "RoCE v2, GID"}},
 		"InfiniBand":                  {verbstest.Knobs{"LINK": "InfiniBand"}, []string{"double0:1 active, InfiniBand", "LID"}},
 		"a port that is down":         {verbstest.Knobs{"PORT": "down"}, []string{"double0:1 down"}},
+		"with a GPU":                  {verbstest.Knobs{}, []string{"GPUDirect RDMA: dma-bufs, nvidia_peermem is not loaded; double0 has an unknown place"}},
 		"a device that will not open": {verbstest.Knobs{"FAIL": "open_device:*:EACCES"}, []string{"double0 ibv_open_device", "permission denied"}},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -321,14 +321,14 @@ func (d *Device) Close() error {
 	for _, k := range d.clients {
 		errs = append(errs, k.Close())
 	}
-	d.Proxy.close()
+	late := d.Proxy.close()
 	if d.own != nil {
 		errs = append(errs, d.own.End())
 	}
 	if d.event != nil {
 		errs = append(errs, d.event.Close())
 	}
-	if d.page != nil {
+	if d.page != nil && !late {
 		d.Domain.shared.givePage(d.page)
 	}
 	d.Domain.shared.giveUnits(d.units)

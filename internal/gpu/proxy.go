@@ -201,15 +201,22 @@ func (p *Proxy) Halt() {
 	p.goers.Wait()
 }
 
-// close gives back what is left, once no kernel runs any more.
-func (p *Proxy) close() {
+// close gives back what is left. A kernel of a broken communicator may still be in some stream's queue: its page is nobody else's
+// then, and late says that there is one, which also looks at the device's status.
+func (p *Proxy) close() (late bool) {
 	p.Halt()
 	for _, k := range p.lost {
-		if !k.Captured() {
+		switch {
+		case !k.Ended():
+			late = true
+		case !k.Captured():
 			k.GiveBack()
 		}
 	}
 	for _, k := range p.captures() {
-		k.copier.GiveBack()
+		if !slices.Contains(p.lost, k.copier) || k.copier.Ended() {
+			k.copier.GiveBack()
+		}
 	}
+	return late
 }

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"slices"
 
 	"github.com/ubcoll/ubcoll/hw"
 	"github.com/ubcoll/ubcoll/hw/verbs"
@@ -62,12 +63,7 @@ func (b *Backend) pinDevice(r *Region, access *verbs.Access) error {
 		return errors.Join(noBuffer, err)
 	}
 	r.mrs, r.keys = nil, nil
-	loaded := false
-	for _, path := range PeerModules {
-		_, err := os.Stat(path)
-		loaded = loaded || err == nil
-	}
-	if !loaded {
+	if !peerModule() {
 		return fmt.Errorf("no dma-buf (%w), and the kernel's module nvidia_peermem is not loaded", noBuffer)
 	}
 	if err = b.pinAddress(r, access); err != nil {
@@ -75,6 +71,14 @@ func (b *Backend) pinDevice(r *Region, access *verbs.Access) error {
 	}
 	r.way = byPeer
 	return nil
+}
+
+// peerModule reports whether the kernel has the module.
+func peerModule() bool {
+	return slices.ContainsFunc(PeerModules, func(path string) bool {
+		_, err := os.Stat(path)
+		return err == nil
+	})
 }
 
 // reaches returns why the NICs do not use memory of the rank's device, or nil.
@@ -108,4 +112,27 @@ func (b *Backend) pinDMABuf(g GPU, r *Region, access *verbs.Access) error {
 	return b.pinEach(r, access, func(n NIC, a verbs.Access) (*verbs.MR, error) {
 		return n.PD.RegisterDMABuf(fd, offset, uintptr(r.address), r.bytes, a)
 	})
+}
+
+// Describe says, for users, how RDMA devices reach memory of the GPU at a PCI address: which of them are near, and by what. buffers
+// says that the driver exports dma-bufs of it. It is "" if there are no RDMA devices.
+func Describe(pci string, buffers bool) string {
+	names, err := verbs.Devices()
+	if err != nil || len(names) == 0 {
+		return ""
+	}
+	ways := "no dma-bufs"
+	if buffers {
+		ways = "dma-bufs"
+	}
+	if peerModule() {
+		ways += ", nvidia_peermem is loaded"
+	} else {
+		ways += ", nvidia_peermem is not loaded"
+	}
+	for _, name := range names {
+		ways += "; " + name + " " + [...]string{together: "shares a PCI switch with it", apart: "shares none",
+			unknown: "has an unknown place"}[closeness(name, pci)]
+	}
+	return ways
 }
