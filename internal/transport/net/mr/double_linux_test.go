@@ -11,7 +11,6 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/ubcoll/ubcoll/fault"
-	"github.com/ubcoll/ubcoll/hw"
 	"github.com/ubcoll/ubcoll/hw/verbs"
 	"github.com/ubcoll/ubcoll/hw/verbs/verbstest"
 	"github.com/ubcoll/ubcoll/internal/fdtrace"
@@ -206,11 +205,7 @@ func TestDoubleNearest(t *testing.T) {
 				defer mr.SetDistance(func(name string) int { return c.far[name] })()
 				b, err := mr.Open(mr.Config{Select: selection(t, c.list)})
 				require.NoError(t, err)
-				var names []string
-				for _, n := range b.NICs() {
-					names = append(names, n.Device.Name())
-				}
-				require.Equal(t, c.want, names)
+				require.Equal(t, c.want, names(b))
 				require.LessOrEqual(t, verbstest.Count(t, "context"), mr.MostNICs)
 				require.NoError(t, b.Close())
 				require.Equal(t, nothing, left(t))
@@ -268,22 +263,13 @@ func TestDoubleLimit(t *testing.T) {
 // TestDoubleDMABuf: device memory is registered by a descriptor, which is then closed.
 func TestDoubleDMABuf(t *testing.T) {
 	verbstest.Over(t, verbstest.Knobs{"DEVICES": "2", "DMABUF": "1"}, func(t *testing.T) {
-		fd, err := unix.MemfdCreate("stands for a device's memory", unix.MFD_CLOEXEC)
-		require.NoError(t, err)
-		defer unix.Close(fd)
-		require.NoError(t, unix.Ftruncate(fd, 5*4096))
-		asked := 0
-		b := open(t, mr.Config{DMABuf: func(register.Memory) (int, uint64, error) {
-			asked++
-			dup, err := unix.FcntlInt(uintptr(fd), unix.F_DUPFD_CLOEXEC, 0)
-			return dup, 4096, err
-		}})
-		m, _ := memory(t, 4*4096) // its addresses are not used
-		m.Device = hw.CUDA(0)
+		b := open(t, mr.Config{})
+		m, _, g, fd := onGPU(t, 4*4096) // its addresses are not used
+		b.UseGPU(g)
 		open := testkit.Descriptors(t)
 		r := registered(t, b, m)
 		e := export(t, b, m, 8192+10, 100, all)
-		require.Equal(t, []int{2, open}, []int{asked, testkit.Descriptors(t)})
+		require.Equal(t, []int{2, open}, []int{g.asked, testkit.Descriptors(t)})
 		require.Equal(t, []int{4, 0}, []int{verbstest.Count(t, "mr"), verbstest.Count(t, "pinned")})
 		for i := range b.NICs() {
 			p := newPeer(t, b, i)
@@ -293,7 +279,7 @@ func TestDoubleDMABuf(t *testing.T) {
 		}
 		got := make([]byte, 2)
 		for _, at := range []int64{4096 + 100, 4096 + 8192 + 10} {
-			_, err = unix.Pread(fd, got, at)
+			_, err := unix.Pread(fd, got, at)
 			require.NoError(t, err)
 			require.Equal(t, []byte{10, 11}, got)
 		}
@@ -317,25 +303,25 @@ func TestDoubleFromEnv(t *testing.T) {
 				log, said := testkit.Logs(slog.LevelInfo)
 				t.Setenv("UBCOLL_IB", "auto")
 				t.Setenv("UBCOLL_REQUIRE", "")
-				b, absent, err := mr.FromEnv(log, true, "", nil)
+				b, absent, err := mr.FromEnv(log, true, "", "", nil)
 				require.NoError(t, err)
 				require.Nil(t, b)
 				require.ErrorIs(t, absent, c.is)
 				require.ErrorContains(t, absent, c.says)
 				require.Equal(t, c.aloud, said.String() != "", said)
 				t.Setenv("UBCOLL_IB", "on")
-				b, _, err = mr.FromEnv(log, true, "", nil)
+				b, _, err = mr.FromEnv(log, true, "", "", nil)
 				require.Nil(t, b)
 				require.ErrorIs(t, err, c.is)
 				require.ErrorContains(t, err, "UBCOLL_IB=on: ")
 				require.ErrorContains(t, err, c.says)
 				t.Setenv("UBCOLL_IB", "auto")
-				b, _, err = mr.FromEnv(log, true, "verbs", nil)
+				b, _, err = mr.FromEnv(log, true, "verbs", "", nil)
 				require.Nil(t, b)
 				require.ErrorIs(t, err, c.is)
 				require.ErrorContains(t, err, "Options.Net is verbs: ")
 				t.Setenv("UBCOLL_REQUIRE", "verbs")
-				b, _, err = mr.FromEnv(log, true, "", nil)
+				b, _, err = mr.FromEnv(log, true, "", "", nil)
 				require.Nil(t, b)
 				require.ErrorIs(t, err, c.is)
 				require.ErrorContains(t, err, "UBCOLL_REQUIRE lists verbs: ")

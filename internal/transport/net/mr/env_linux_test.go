@@ -34,7 +34,7 @@ func TestConfigFromEnv(t *testing.T) {
 			require.ErrorIs(t, err, fault.ErrArgument)
 			require.ErrorContains(t, err, c.says)
 			t.Setenv("UBCOLL_IB", "off")
-			_, _, err = mr.FromEnv(slog.Default(), true, "", nil)
+			_, _, err = mr.FromEnv(slog.Default(), true, "", "", nil)
 			require.ErrorContains(t, err, c.says, "also where it does not matter")
 			continue
 		}
@@ -43,6 +43,20 @@ func TestConfigFromEnv(t *testing.T) {
 		require.Equal(t, verbs.DefaultPath(), got.Path)
 		require.Equal(t, 1, got.QueuePairs)
 	}
+}
+
+// TestGDRFromEnv: the environment says whether memory of devices is registered.
+func TestGDRFromEnv(t *testing.T) {
+	for value, want := range map[string]string{"": "auto", "auto": "auto", "on": "on", "off": "off"} {
+		t.Setenv("UBCOLL_GDR", value)
+		got, err := mr.ConfigFromEnv()
+		require.NoError(t, err)
+		require.Equal(t, want, got.GDR)
+	}
+	t.Setenv("UBCOLL_GDR", "sometimes")
+	_, err := mr.ConfigFromEnv()
+	require.ErrorIs(t, err, fault.ErrArgument)
+	require.ErrorContains(t, err, `UBCOLL_GDR="sometimes"`)
 }
 
 // TestPathFromEnv: the environment says how packets travel.
@@ -93,7 +107,7 @@ func TestFromEnv(t *testing.T) {
 		{"auto", false, "verbs", "UBCOLL_IB=auto, and all ranks are on one host"},
 	} {
 		t.Setenv("UBCOLL_IB", k.when)
-		b, absent, err := mr.FromEnv(log, k.several, k.wanted, nil)
+		b, absent, err := mr.FromEnv(log, k.several, k.wanted, "", nil)
 		require.NoError(t, err, k.when)
 		require.Equal(t, k.absent == "", b != nil, k.when)
 		if b == nil {
@@ -108,7 +122,7 @@ func TestFromEnv(t *testing.T) {
 	} {
 		t.Setenv("UBCOLL_IB", k[0])
 		t.Setenv("UBCOLL_REQUIRE", k[1])
-		_, _, err := mr.FromEnv(log, true, k[2], nil)
+		_, _, err := mr.FromEnv(log, true, k[2], "", nil)
 		require.ErrorIs(t, err, fault.ErrNotSupported)
 		require.ErrorContains(t, err, "Options.Net is "+k[2]+", and UBCOLL_")
 	}

@@ -59,10 +59,11 @@ func (b *Backend) pinDevice(r *Region, access *verbs.Access) error {
 		r.way = byDMABuf
 		return nil
 	}
-	if err := b.unpin(r); err != nil {
+	err = b.unpin(r)
+	r.mrs, r.keys = nil, nil // what a NIC has not given back, the backend has
+	if err != nil {
 		return errors.Join(noBuffer, err)
 	}
-	r.mrs, r.keys = nil, nil
 	if !peerModule() {
 		return fmt.Errorf("no dma-buf (%w), and the kernel's module nvidia_peermem is not loaded", noBuffer)
 	}

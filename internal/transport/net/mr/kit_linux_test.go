@@ -144,3 +144,30 @@ func mustRecur(t *testing.T) {
 		t.Error("the test shows nothing")
 	}
 }
+
+// gpu is a mr.GPU.
+type gpu struct {
+	reach  error
+	late   bool // it is not Ordered
+	export func(m register.Memory) (fd int, offset uint64, err error)
+	asked  int // how often export was called
+}
+
+func (g *gpu) Reachable() error { return g.reach }
+
+func (g *gpu) Ordered() bool { return !g.late }
+
+func (g *gpu) DMABuf(m register.Memory) (fd int, offset uint64, err error) {
+	g.asked++
+	return g.export(m)
+}
+
+// peerModule makes it look as if the kernel had its module for memory of GPUs, or had not, until the test ends.
+func peerModule(t testing.TB, loaded bool) {
+	was := mr.PeerModules
+	t.Cleanup(func() { mr.PeerModules = was })
+	mr.PeerModules = []string{"/nothing/here"}
+	if loaded {
+		mr.PeerModules = append(mr.PeerModules, t.TempDir())
+	}
+}

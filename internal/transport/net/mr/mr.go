@@ -81,9 +81,10 @@ type Backend struct {
 // MostNICs is how many NICs a backend has at most.
 const MostNICs = 4
 
-// Open opens the NICs that are nearest to the rank's GPU, if that is known, and then to this process's processors, in the order of
-// their names: all that are equally near, up to MostNICs. It may block. fault.ErrNotSupported says why there is none: this host has no RDMA, or no port is both
-// selected and active. If one of those devices cannot be opened, that is an error.
+// Open opens the NICs that are nearest to the rank's GPU, if that is known, and of those the ones nearest to this process's
+// processors, in the order of their names: all that are equally near, up to MostNICs. It may block. fault.ErrNotSupported says why
+// there is none: this host has no RDMA, or no port is both selected and active. If one of those devices cannot be opened, that is
+// an error.
 func Open(config Config) (*Backend, error) {
 	names, err := verbs.Devices()
 	if err != nil {

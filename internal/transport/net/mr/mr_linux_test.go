@@ -241,7 +241,16 @@ func TestRefused(t *testing.T) {
 	device.Device = hw.CUDA(0)
 	_, err = b.Register(device)
 	require.ErrorIs(t, err, fault.ErrNotSupported)
+	require.ErrorContains(t, err, "no GPU")
+	peerModule(t, false)
+	b.UseGPU(&gpu{export: func(register.Memory) (int, uint64, error) { return -1, 0, hw.ErrNotSupported }})
+	_, err = b.Register(device)
+	require.ErrorIs(t, err, fault.ErrNotSupported)
 	require.ErrorContains(t, err, "dma-buf")
+	b.UseGPU(nil)
+	_, err = b.Exact(device, device.Base, 10, 0)
+	require.ErrorIs(t, err, fault.ErrNotSupported)
+	require.ErrorContains(t, err, "no GPU")
 	_, err = mr.Open(mr.Config{Select: selection(t, "=nothing0")})
 	require.ErrorIs(t, err, fault.ErrNotSupported)
 	require.ErrorContains(t, err, b.NICs()[0].Device.Name()+" is not selected")
@@ -250,7 +259,9 @@ func TestRefused(t *testing.T) {
 // TestNoLock: while one registration takes long, nothing else waits for it, except Close.
 func TestNoLock(t *testing.T) {
 	entered, hold := make(chan struct{}), make(chan struct{})
-	b := open(t, mr.Config{DMABuf: func(register.Memory) (int, uint64, error) {
+	b := open(t, mr.Config{})
+	peerModule(t, false)
+	b.UseGPU(&gpu{export: func(register.Memory) (int, uint64, error) {
 		close(entered)
 		<-hold
 		return 0, 0, errors.New("no such thing")

@@ -5,13 +5,13 @@ import (
 	"strings"
 )
 
-// near says how two PCI devices are connected.
+// near says how two PCI devices are connected, the nearest first.
 type near int
 
 const (
 	together near = iota // by a PCI switch
-	unknown              // one of them is no PCI device
 	apart                // through a processor
+	unknown              // one of them is no PCI device, as RDMA devices in software
 )
 
 // closeness says how an RDMA device is connected with the GPU at a PCI address.

@@ -116,7 +116,8 @@ func (r *Region) Way() string {
 	return "GPUDirect RDMA by " + r.way
 }
 
-// String is like "rxe0, rxe1: LOCAL_WRITE|REMOTE_READ" or, for memory of a device, "rxe0: LOCAL_WRITE, by a dma-buf". It omits the keys, since anybody who knows them can use them.
+// String is like "rxe0, rxe1: LOCAL_WRITE|REMOTE_READ" or, for memory of a device, "rxe0: LOCAL_WRITE, by a dma-buf". It omits
+// the keys, since anybody who knows them can use them.
 func (r *Region) String() string {
 	var names []string
 	for _, n := range r.backend.nics {
