@@ -65,8 +65,11 @@ func (x *Put) posted() bool { return x.Off == int(x.H.Length) }
 func (x *Put) Chunk(most int) (h frame.Header, n int) {
 	h, n = x.H, int(x.H.Length)-x.Off
 	switch {
+	case x.Device && n > frame.MaxPayload+frame.Short:
+		n = frame.MaxPayload
+	case x.Device && n > frame.MaxPayload: // so that the last one is longer than what the processor copies into a work request
+		n = frame.MaxPayload - frame.Short
 	case x.Device:
-		n = min(n, frame.MaxPayload)
 	case n > most:
 		if n = most; h.Kind == frame.Put {
 			h.Kind = frame.Part

@@ -126,3 +126,20 @@ func TestClear(t *testing.T) {
 	require.False(t, q.Ready())
 	require.Zero(t, q.WordBytes())
 }
+
+// TestDeviceChunks: of what devices move, no chunk is short unless all of it is: it may be of memory that the processor cannot read.
+func TestDeviceChunks(t *testing.T) {
+	const most, short = frame.MaxPayload, frame.Short
+	for total, want := range map[int][]int{
+		1: {1}, short: {short}, most: {most}, most + 1: {most - short, short + 1}, most + short: {most - short, 2 * short},
+		most + short + 1: {most, short + 1}, 2 * most: {most, most}, 2*most + 7: {most, most - short, short + 7},
+	} {
+		var got []int
+		for x := (&Put{H: frame.Header{Kind: frame.Put, Length: uint64(total)}, Device: true}); !x.Whole(); {
+			_, n := x.Chunk(100)
+			x.Off += n
+			got = append(got, n)
+		}
+		require.Equal(t, want, got, "%d bytes", total)
+	}
+}
