@@ -21,7 +21,9 @@ type putter struct {
 
 func (p *putter) Live() error { return nil }
 
-func (p *putter) PutDevice(context.Context, int, unsafe.Pointer, int) (bool, error) { return false, nil }
+func (p *putter) PutDevice(context.Context, int, unsafe.Pointer, int) (bool, error) {
+	return false, nil
+}
 
 func (p *putter) Put(_ context.Context, _ int, from unsafe.Pointer, _ int) error {
 	p.from = from
