@@ -13,10 +13,7 @@ import (
 
 // Reachable implements mr.GPU.
 func (d *Domain) Reachable() error {
-	info, err := d.info()
-	switch {
-	case err != nil:
-		return err
+	switch info := &d.shared.info; {
 	case !info.DirectRDMA && !info.DMABuf:
 		return fmt.Errorf("%v has no GPUDirect RDMA: %w", d.Device(), hw.ErrNotSupported)
 	case !info.OrderedRDMA && !info.FlushRDMA:
@@ -27,11 +24,7 @@ func (d *Domain) Reachable() error {
 
 // DMABuf implements mr.GPU.
 func (d *Domain) DMABuf(m register.Memory) (fd int, offset uint64, err error) {
-	info, err := d.info()
-	if err != nil {
-		return -1, 0, err
-	}
-	if !info.DMABuf {
+	if !d.shared.info.DMABuf {
 		return -1, 0, fmt.Errorf("%v exports none (CUDA 11.7 and the open kernel modules do): %w", d.Device(), hw.ErrNotSupported)
 	}
 	page := uintptr(os.Getpagesize())
@@ -40,10 +33,5 @@ func (d *Domain) DMABuf(m register.Memory) (fd int, offset uint64, err error) {
 	return fd, uint64(m.Base - begin), err
 }
 
-// Ordered implements mr.GPU.
-func (d *Domain) Ordered() bool {
-	info, err := d.info()
-	return err == nil && info.OrderedRDMA
-}
-
-func (d *Domain) info() (cuda.Info, error) { return cuda.Describe(d.Device()) }
+// Ordered implements mr.GPU. It makes no call of the driver.
+func (d *Domain) Ordered() bool { return d.shared.info.OrderedRDMA }

@@ -22,6 +22,7 @@ import (
 // registered until the last rank ends.
 type shared struct {
 	context *cuda.Context
+	info    cuda.Info
 	kernels *kernels.Set
 	most    int          // streams of ranks that share it have work at the same time, at most
 	chores  *cuda.Stream // clears memory and writes tables
@@ -62,11 +63,15 @@ func (d *Domain) join(i, streams, more int) error {
 	defer p.Unlock()
 	s := p.shared
 	if s == nil {
+		info, err := cuda.Describe(hw.CUDA(i))
+		if err != nil {
+			return err
+		}
 		ctx, err := cuda.Primary(hw.CUDA(i))
 		if err != nil {
 			return err
 		}
-		s = &shared{context: ctx, kernels: kernels.New(ctx), domains: map[*Domain]bool{}, pages: map[int][]*page{},
+		s = &shared{context: ctx, info: info, kernels: kernels.New(ctx), domains: map[*Domain]bool{}, pages: map[int][]*page{},
 			queued: map[*Stream]bool{}, most: connections() - 2} // chores and copies have a queue each
 		s.unlock = s.queueing.Unlock
 		if s.chores, err = ctx.NewStream(); err == nil {

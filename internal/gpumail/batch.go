@@ -123,6 +123,9 @@ func (b *Batch) Run(ctx context.Context, turn bool) error {
 		if err == nil {
 			notes = append(notes, b.m.on.notes(b.messages)...)
 		}
+		if t != nil && t.far != nil { // on a stream, these are noted when they are done
+			notes = append(notes, t.far.noted...)
+		}
 		b.m.c.NoteGroup(notes, turn)
 	}
 	return errors.Join(errs...)

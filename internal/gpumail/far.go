@@ -39,9 +39,10 @@ type farRun struct {
 	copier    *gpu.Copier
 	own       *gpu.Stream // of a call that is waited for; nil: it is on a stream of the user's
 	bounces   []bounce
-	left      int           // copies that are still to be told, if all goes well
-	last      bool          // the last one was told
-	direct    bool          // RDMA devices use memory of the device
+	left      int  // copies that are still to be told, if all goes well
+	last      bool // the last one was told
+	direct    bool // RDMA devices use memory of the device
+	noted     []team.MessageNote
 	uncounted bool          // count no longer has it
 	ended     chan struct{} // closed when a goroutine has run it; nil: whoever waits runs it
 	err       error
@@ -226,9 +227,12 @@ func (r *farRun) move(ctx context.Context) error {
 			errs = append(errs, r.f.m.onDevice(msg.Err))
 			continue
 		}
-		b := &r.bounces[i]
-		n := r.f.noteOf(&mail.Call{Vec: msg.Vec, Peer: msg.Peer, Recv: msg.Recv}, msg.Seq(), b.wasDirect(), b.why)
+		n := r.f.noteOf(&r.bounces[i])
+		r.noted = append(r.noted, n)
 		c.NoteMessage(n.Info())
+	}
+	if r.op == "group" {
+		c.NoteGroup(r.noted, false)
 	}
 	err := errors.Join(errs...)
 	if len(errs) == 1 {
@@ -291,14 +295,14 @@ func (r *farRun) end() error {
 	return nil
 }
 
-// noteOf describes for LastOp and Stats how a message goes.
-func (f *far) noteOf(k *mail.Call, seq uint64, direct bool, why string) team.MessageNote {
-	if !direct {
-		why = bounced(why)
+// noteOf describes for LastOp and Stats how a message that is done went.
+func (f *far) noteOf(b *bounce) team.MessageNote {
+	n := team.MessageNote{Kind: team.KindSend, Direct: b.wasDirect(), Device: true, Seq: b.msg.Seq(), Bytes: b.msg.Vec.Bytes(),
+		Algorithm: "rendezvous", Why: b.why, Between: f.mail.LinkTo(b.msg.Peer)}
+	if !n.Direct {
+		n.Why = bounced(b.why)
 	}
-	n := team.MessageNote{Kind: team.KindSend, Direct: direct, Device: true, Seq: seq, Bytes: k.Vec.Bytes(), Algorithm: "rendezvous",
-		Why: why, Between: f.mail.LinkTo(k.Peer)}
-	if k.Recv {
+	if b.recv {
 		n.Kind = team.KindRecv
 	}
 	if n.Bytes <= mail.MediumFar {

@@ -236,19 +236,11 @@ func (m *Message) half(form int) kernels.Message {
 	return kernels.Message{Word: word, Head: kernels.Head(form, m.Vec.Type, m.Vec.Len)}
 }
 
-// notes describes messages that are started together; those of a graph have no numbers.
+// notes describes messages that are started together, but for those with ranks of other hosts; those of a graph have no numbers.
 func (m *messages) notes(ms []Message) (ns []team.MessageNote) {
-	near, away := m.split(ms)
+	near, _ := m.split(ms)
 	for i := range near {
 		ns = append(ns, m.noteOf(&near[i], near))
-	}
-	for i := range away {
-		k := &away[i].Call
-		cl, why := m.far.reach(&k.Vec, k.Recv, true, true)
-		if cl != nil {
-			cl.Release()
-		}
-		ns = append(ns, m.far.noteOf(k, 0, cl != nil && m.far.mail.LinkTo(k.Peer).RDMA, why))
 	}
 	return ns
 }
