@@ -7,6 +7,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
 	"strings"
 	"testing"
 
@@ -161,6 +162,27 @@ func oneWay(ctx context.Context, c, on *ubcoll.Comm, s *ubcoll.Stream, src, dst 
 	return coll.Barrier(ctx, c)
 }
 
+// TestDirectRDMAFlush: where the driver has to be asked to show what RDMA devices have written, a blocking receive does, and fails if that
+// fails. A send does not ask.
+func TestDirectRDMAFlush(t *testing.T) {
+	t.Setenv("UBCOLL_EMULATE_RDMA", "1")
+	t.Setenv("UBCOLL_EMULATE_FAIL", "cuFlushGPUDirectRDMAWrites")
+	overDouble(t, verbstest.Knobs{"DMABUF": "1"}, false, "ab", ubcoll.Options{}, func(ctx context.Context, c *ubcoll.Comm, dev ubcoll.Device) error {
+		src, dst, err := sourceAndDest(ctx, c, dev, 1<<20)
+		if err != nil {
+			return err
+		}
+		if c.Rank() == 0 {
+			return p2p.Send(ctx, c, 1, src.vec)
+		}
+		_, err = p2p.Recv(ctx, c, 0, dst.vec)
+		if err == nil || !strings.Contains(err.Error(), "cuFlushGPUDirectRDMAWrites") {
+			return fmt.Errorf("the receive returned %v", err)
+		}
+		return nil
+	})
+}
+
 // TestDirectRDMAHalf: each end does without copies or with them by itself.
 func TestDirectRDMAHalf(t *testing.T) {
 	overDouble(t, verbstest.Knobs{"DMABUF": "1"}, false, "ab", ubcoll.Options{Register: register.Explicit},
@@ -196,7 +218,7 @@ func TestDirectRDMAHalf(t *testing.T) {
 }
 
 // TestDirectRDMAOneSided: puts and gets of channels and windows go from memory to memory in chunks of 256 KiB, blocking and on streams,
-// once the peer has been asked for the key and the queue pair is made.
+// once the peer has been asked for the key and the queue pair is made. The driver then copies nothing.
 func TestDirectRDMAOneSided(t *testing.T) {
 	overDouble(t, verbstest.Knobs{"DMABUF": "1"}, false, "ab", ubcoll.Options{}, func(ctx context.Context, c *ubcoll.Comm, dev ubcoll.Device) error {
 		const n = 4 << 20
@@ -236,7 +258,12 @@ func TestDirectRDMAOneSided(t *testing.T) {
 			if c.Rank() == 0 {
 				for first := range 2 {
 					before := verbstest.Count(t, "work")
-					if err := k.f(); err != nil {
+					if first > 0 {
+						os.Setenv("UBCOLL_EMULATE_FAIL", "cuMemcpyDtoHAsync,cuMemcpyHtoDAsync")
+					}
+					err := k.f()
+					os.Unsetenv("UBCOLL_EMULATE_FAIL")
+					if err != nil {
 						return fmt.Errorf("%s: %w", k.name, err)
 					}
 					if work := verbstest.Count(t, "work") - before; first > 0 && work > n/(256<<10)+8 {
@@ -263,31 +290,41 @@ func TestDirectRDMAOneSided(t *testing.T) {
 	})
 }
 
-// TestDirectRDMAInPlace: nothing is copied: as many bytes as are sent go in writes from memory to memory.
-func TestDirectRDMAInPlace(t *testing.T) {
+// TestDirectRDMAGroup: LastOp says of each message of a group how it went, blocking and on a stream.
+func TestDirectRDMAGroup(t *testing.T) {
 	overDouble(t, verbstest.Knobs{"DMABUF": "1"}, false, "ab", ubcoll.Options{}, func(ctx context.Context, c *ubcoll.Comm, dev ubcoll.Device) error {
-		const n = 16 << 20
-		src, dst, err := sourceAndDest(ctx, c, dev, n)
+		src, dst, err := sourceAndDest(ctx, c, dev, 1<<20)
 		if err != nil {
 			return err
 		}
-		for round := range 2 {
-			if err := coll.Barrier(ctx, c); err != nil {
+		s, err := ubcoll.NewStream(dev)
+		if err != nil {
+			return err
+		}
+		peer := 1 - c.Rank()
+		for _, on := range []*ubcoll.Comm{c, c.On(s)} {
+			err := ubcoll.Group(ctx, on, func(g *ubcoll.Comm) error {
+				_, err1 := p2p.Recv(ctx, g, peer, dst.vec)
+				_, err2 := p2p.Recv(ctx, g, peer, dst.vec.Slice(0, 1000))
+				return errors.Join(err1, err2, p2p.Send(ctx, g, peer, src.vec), p2p.Send(ctx, g, peer, src.vec.Slice(0, 1000)))
+			})
+			if err == nil && on != c {
+				err = s.Sync(ctx)
+			}
+			if err != nil {
 				return err
 			}
-			before := verbstest.Count(t, "work")
-			if err := coll.Barrier(ctx, c); err != nil {
-				return err
+			for i, m := range c.LastOp().Members {
+				want := []string{viaBuffer, "as are all messages of up to 262144 bytes"}[i%2]
+				if text := m.Levels[0].String(); !strings.Contains(text, want) {
+					return conform.Fail(c, "message %d: LastOp says %q, not %q", i, text, want)
+				}
 			}
-			if err := oneWay(ctx, c, c, nil, src, dst, [2]string{viaBuffer, viaBuffer}); err != nil {
-				return err
-			}
-			if work := verbstest.Count(t, "work") - before; round > 0 && work > 2*n/(256<<10)*4+100 {
-				return conform.Fail(c, "%d work requests for %d parts", work, 2*n/(256<<10))
+			if n := len(c.LastOp().Members); n != 4 {
+				return conform.Fail(c, "LastOp has %d messages", n)
 			}
 		}
-		require.NotZero(t, verbstest.Count(t, "mr"))
-		return errors.Join(src.all.Free(), dst.all.Free(), coll.Barrier(ctx, c))
+		return errors.Join(src.all.Free(), dst.all.Free(), s.Close(), coll.Barrier(ctx, c))
 	})
 }
 

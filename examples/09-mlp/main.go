@@ -59,20 +59,22 @@ func run(ctx context.Context, c *ubcoll.Comm) error {
 	}
 
 	x, y := data(c.Rank()*samples/c.Size(), (c.Rank()+1)*samples/c.Size()) // this rank's part
-	sum := buf.Slice()                                                     // nil on a GPU
-	reduce := func() error { return coll.AllReduce(ctx, c, buf.Vec(), buf.Vec(), ubcoll.Sum) }
+
+	sum := buf.Slice() // nil on a GPU
 	if sum == nil {
 		sum = make([]float64, numbers+1)
-		onDevice := reduce
-		reduce = func() error {
-			if err := buf.CopyFrom(ctx, sum); err != nil {
-				return err
-			}
-			if err := onDevice(); err != nil {
-				return err
-			}
-			return buf.CopyTo(ctx, sum)
+	}
+	reduce := func() error {
+		if device == ubcoll.Host {
+			return coll.AllReduce(ctx, c, buf.Vec(), buf.Vec(), ubcoll.Sum)
 		}
+		if err := buf.CopyFrom(ctx, sum); err != nil {
+			return err
+		}
+		if err := coll.AllReduce(ctx, c, buf.Vec(), buf.Vec(), ubcoll.Sum); err != nil {
+			return err
+		}
+		return buf.CopyTo(ctx, sum)
 	}
 	losses, err := train(weights, sum, x, y, reduce)
 	if err != nil {

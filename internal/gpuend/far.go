@@ -39,9 +39,9 @@ type FarConfig struct {
 	Host  Host
 }
 
-// FarEnd is an end whose peer is on another host. Data pass through page-locked memory, unless RDMA devices reach that of the device. On a stream each call has a copier in
-// its place, and the stream's goroutine does the steps: see gpu.Proxy. Without a stream the caller does them, and the driver
-// copies.
+// FarEnd is an end whose peer is on another host. Data pass through page-locked memory, unless RDMA devices reach that of the
+// device. On a stream each call has a copier in its place, and the stream's goroutine does the steps: see gpu.Proxy. Without a
+// stream the caller does them, and the driver copies.
 type FarEnd struct {
 	FarConfig
 	memories

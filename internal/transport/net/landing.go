@@ -4,11 +4,13 @@ import (
 	"errors"
 	"sync"
 	"time"
+	"unsafe"
 
 	"github.com/ubcoll/ubcoll/internal/clock"
 	"github.com/ubcoll/ubcoll/internal/transport"
 	"github.com/ubcoll/ubcoll/internal/transport/net/frame"
 	"github.com/ubcoll/ubcoll/internal/transport/net/rdm"
+	"github.com/ubcoll/ubcoll/internal/transport/net/verbs"
 )
 
 // Over RDMA or libfabric, a grant tells the peer the key of the memory, if that is registered. Then this side does nothing while the
@@ -88,6 +90,44 @@ func (l *Link) land(w *Wire, place int) frame.Landing {
 		at.Index, at.Device = x.index, x.device
 	}
 	return at
+}
+
+// GrantDevice implements transport.Endpoint.
+func (l *Link) GrantDevice(place int, seq uint64, p unsafe.Pointer, n int) bool {
+	l.putting.Lock()
+	defer l.putting.Unlock()
+	w, x := l.wire.Load(), &l.places[place]
+	if !l.up || l.closed.Load() || w == nil || !w.apart {
+		return false
+	}
+	x.p, x.n, x.device = p, n, true
+	h := frame.Header{Kind: frame.Grant, Place: uint32(place), Comm: l.id, Seq: seq, Length: uint64(n), Landing: l.land(w, place)}
+	if h.Landing == (frame.Landing{}) {
+		x.p, x.n, x.device = nil, 0, false
+		return false
+	}
+	x.granted.Store(seq)
+	w.data[w.home(place)].Queue(h, nil, nil)
+	l.node.said.Store(true)
+	return true
+}
+
+// PutDevice implements transport.Endpoint.
+func (l *Link) PutDevice(place int, seq uint64, p unsafe.Pointer, n int) bool {
+	l.putting.Lock()
+	defer l.putting.Unlock()
+	w, x := l.wire.Load(), &l.places[place].theirs
+	if !l.up || l.lost || l.closed.Load() || w == nil || !w.apart || x.granted.Load() != seq || x.landing == (frame.Landing{}) {
+		return false
+	}
+	h := frame.Header{Kind: frame.Put, Place: uint32(place), Comm: l.id, Seq: seq, Length: uint64(n), Landing: x.landing}
+	o, i := l.order.Load(), l.choose(w, h)
+	if !w.data[i].Conn.(*verbs.Conn).PutDevice(h, p, &o.sent[i]) {
+		return false
+	}
+	o.add(i)
+	l.queued.Add(1)
+	return true
 }
 
 // unclaim releases the claim on what was granted at a place: the peer writes there no more.

@@ -320,44 +320,6 @@ func (l *Link) Post(place int, seq uint64, p unsafe.Pointer, n int) {
 	x.granted.Store(seq)
 }
 
-// GrantDevice implements transport.Endpoint.
-func (l *Link) GrantDevice(place int, seq uint64, p unsafe.Pointer, n int) bool {
-	l.putting.Lock()
-	defer l.putting.Unlock()
-	w, x := l.wire.Load(), &l.places[place]
-	if !l.up || l.closed.Load() || w == nil || !w.apart {
-		return false
-	}
-	x.p, x.n, x.device = p, n, true
-	h := frame.Header{Kind: frame.Grant, Place: uint32(place), Comm: l.id, Seq: seq, Length: uint64(n), Landing: l.land(w, place)}
-	if h.Landing == (frame.Landing{}) {
-		x.p, x.n, x.device = nil, 0, false
-		return false
-	}
-	x.granted.Store(seq)
-	w.data[w.home(place)].Queue(h, nil, nil)
-	l.node.said.Store(true)
-	return true
-}
-
-// PutDevice implements transport.Endpoint.
-func (l *Link) PutDevice(place int, seq uint64, p unsafe.Pointer, n int) bool {
-	l.putting.Lock()
-	defer l.putting.Unlock()
-	w, x := l.wire.Load(), &l.places[place].theirs
-	if !l.up || l.lost || l.closed.Load() || w == nil || !w.apart || x.granted.Load() != seq || x.landing == (frame.Landing{}) {
-		return false
-	}
-	h := frame.Header{Kind: frame.Put, Place: uint32(place), Comm: l.id, Seq: seq, Length: uint64(n), Landing: x.landing}
-	o, i := l.order.Load(), l.choose(w, h)
-	if !w.data[i].Conn.(*verbs.Conn).PutDevice(h, p, &o.sent[i]) {
-		return false
-	}
-	o.add(i)
-	l.queued.Add(1)
-	return true
-}
-
 // Grant implements transport.Endpoint.
 func (l *Link) Grant(place int, seq uint64, p unsafe.Pointer, n int) {
 	l.Post(place, seq, p, n)
