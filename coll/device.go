@@ -36,7 +36,7 @@ func placeOnDevice(v *inside.View, w *team.Work) bool {
 		return false
 	}
 	if v.SpansHosts() {
-		w.Path = &stagedPath
+		chooseStaged(v.Comm.Team(), w)
 		return w.Err == nil
 	}
 	d, t, asked := gpu.DeviceOf(v.Comm), &v.Comm.Team().Tuning().GPU, onHost(v.Comm.Options().Algorithm)

@@ -15,6 +15,7 @@ import (
 	"github.com/ubcoll/ubcoll/coll"
 	"github.com/ubcoll/ubcoll/graph"
 	"github.com/ubcoll/ubcoll/internal/engine"
+	"github.com/ubcoll/ubcoll/internal/testkit"
 	"github.com/ubcoll/ubcoll/internal/testkit/gputest"
 )
 
@@ -138,4 +139,61 @@ func BenchmarkDeviceAcrossReplays(b *testing.B) {
 	b.ReportMetric(float64(took[len(took)-1].Microseconds()), "worst-us")
 	b.ReportMetric(float64(took[len(took)/2].Nanoseconds())/1e3, "median-us")
 	b.ReportMetric(float64(len(took)), "all-reduces")
+}
+
+// BenchmarkDevicePhased compares all-reduces between hosts by phases on the devices with those that the hosts' processors
+// reduce, in turns, blocking. Buffers are set anew before each call.
+func BenchmarkDevicePhased(b *testing.B) {
+	const never = 1 << 62
+	for _, hosts := range []string{"aabb", "aaaabbbb"} {
+		for _, bytes := range []int{256 << 10, 512 << 10, 1 << 20, 2 << 20, 4 << 20, 16 << 20, 64 << 20, 256 << 20} {
+			for _, part := range []int{1 << 20, 4 << 20, 16 << 20} {
+				if bytes < part && part > 1<<20 {
+					continue
+				}
+				b.Run(fmt.Sprintf("%s/%d bytes/parts of %d", hosts, bytes, part), func(b *testing.B) {
+					coll.SetStagedPart(b, part)
+					calls := max(b.N, min(100, 4<<30/bytes)) &^ 1
+					var took [2][]time.Duration
+					errs := devicesOnHosts(b, hosts, engine.Options{}, func(ctx context.Context, c *ubcoll.Comm, dev ubcoll.Device) error {
+						d, err := gputest.Floats(ctx, c, dev, bytes/4, 1)
+						if err != nil {
+							return err
+						}
+						fresh := make([]float32, 1000)
+						for i := range 2 * calls {
+							for j := range fresh {
+								fresh[j] = float32(i + j%100)
+							}
+							err := testkit.InOrder(
+								func() error { return d.CopyFrom(ctx, fresh) },
+								func() error { return coll.Barrier(ctx, c) },
+								func() error {
+									if c.Rank() == 0 {
+										coll.SetPhased(b, []int{64 << 10, never}[i%2], 64<<10)
+									}
+									return coll.Barrier(ctx, c)
+								})
+							if err != nil {
+								return err
+							}
+							start := time.Now()
+							if err := coll.AllReduce(ctx, c, d.Vec(), d.Vec(), ubcoll.Max); err != nil {
+								return err
+							}
+							if c.Rank() == 0 {
+								took[i%2] = append(took[i%2], time.Since(start))
+							}
+						}
+						return d.Free()
+					})
+					require.NoError(b, errors.Join(errs...))
+					for which, name := range []string{"phased-us", "staged-us"} {
+						slices.Sort(took[which])
+						b.ReportMetric(float64(took[which][calls/2].Nanoseconds())/1e3, name)
+					}
+				})
+			}
+		}
+	}
 }

@@ -60,6 +60,9 @@ func TestDeviceAcross(t *testing.T) {
 			t.Run(fmt.Sprintf("%s/parts of %d", hosts, part), func(t *testing.T) {
 				testkit.Turn(t, i+j, 3)
 				coll.SetStagedPart(t, part)
+				if part == 50_000 {
+					coll.SetPhased(t, 1, 4096)
+				}
 				trials := testkit.Often(280)
 				requireAll(t, devicesOnHosts(t, hosts, engine.Options{}, func(ctx context.Context, c *ubcoll.Comm, dev ubcoll.Device) error {
 					a, err1 := newMemory(c, dev, most)

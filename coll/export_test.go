@@ -27,6 +27,13 @@ func AfterWaitLeft(f func(ctx context.Context, t *team.Team, left int, items uin
 	return func() { waitLeft = was }
 }
 
+// SetPhased sets how many bytes on devices go by phases between hosts, and the least slice of those of several parts.
+func SetPhased(t testing.TB, from, slice int) {
+	was, least := phasedFrom, phasedSlice
+	phasedFrom, phasedSlice = from, slice
+	t.Cleanup(func() { phasedFrom, phasedSlice = was, least })
+}
+
 // SetStagedPart sets how many bytes go in a part of what is on devices, between hosts.
 func SetStagedPart(t testing.TB, bytes int) {
 	was := stagedPart

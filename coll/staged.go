@@ -75,7 +75,7 @@ type staged struct {
 }
 
 func runStaged(ctx context.Context, t *team.Team, w *team.Work) error {
-	k := &staged{t: t, w: w, d: divide(t, w)}
+	k := &staged{t: t, w: w, d: w.Path.Divide(t, w)}
 	if ctx.Err() != nil {
 		k.refusal = reason.Ended(ctx)
 	} else {
@@ -95,6 +95,9 @@ func runStaged(ctx context.Context, t *team.Team, w *team.Work) error {
 
 // run runs the parts.
 func (k *staged) run(ctx context.Context) error {
+	if k.d.Phases != nil {
+		return k.runPhased(ctx)
+	}
 	for i := range k.d.Parts {
 		if i > 0 {
 			if err := k.carrier.Load(ctx, i); err != nil {
@@ -111,11 +114,17 @@ func (k *staged) run(ctx context.Context) error {
 	return nil
 }
 
-// set makes part the i-th one.
-func (k *staged) set(i int) {
+// begin makes part one without data.
+func (k *staged) begin() {
 	w := k.w
 	k.part = team.Work{Kind: w.Kind, Type: w.Type, Red: w.Red, Root: w.Root, Count: w.Count, Factor: w.Factor, Divisor: w.Divisor,
 		SendCounts: w.SendCounts, RecvCounts: w.RecvCounts, Of: w, Err: k.refusal}
+}
+
+// set makes part the i-th one.
+func (k *staged) set(i int) {
+	w := k.w
+	k.begin()
 	if k.d.Parts > 1 {
 		size := w.Type.Size()
 		k.part.Count = min(k.d.Most, w.Count*size-i*k.d.Most) / size
@@ -149,5 +158,7 @@ func (k *staged) tell() {
 	if p.Path != nil {
 		w.Path = p.Path
 	}
-	w.SrcBuf.Why, w.DstBuf.Why = whyStaged, whyStaged
+	if !w.Phased { // else their own host has found them
+		w.SrcBuf.Why, w.DstBuf.Why = whyStaged, whyStaged
+	}
 }

@@ -71,9 +71,9 @@ func (c *Comm) RunCarried(ctx context.Context, w *team.Work, k team.Carrier) err
 	return err
 }
 
-// runCarried runs ws as runAll does; carriers carry their data.
-func (c *Comm) runCarried(ctx context.Context, ws []team.Work, carriers []Carrier, together bool) (err error) {
-	c.inGroup, c.fresh = together, true
+// runCarried runs ws as runAll does; carriers carry their data. goesOn: they belong to the group of those before.
+func (c *Comm) runCarried(ctx context.Context, ws []team.Work, carriers []Carrier, together, goesOn bool) (err error) {
+	c.inGroup, c.fresh = together, !goesOn
 	done := 0
 	for ; done < len(ws) && err == nil; done++ {
 		c.team.Current, c.carrier = &ws[done], carriers[done]

@@ -59,6 +59,7 @@ type queued struct {
 	ctx    context.Context
 	works  []team.Work
 	group  bool   // LastOp reports them as one
+	goesOn bool   // with the group of those before
 	after  func() // called when the works are over; or nil
 	ticket *turn.Ticket
 	// carriers are of works on a stream of a device.
@@ -111,19 +112,23 @@ func (s *Stream) enqueue(c *Comm, ctx context.Context, works []team.Work, group 
 
 // carry is enqueue on a stream of a device, of a communicator on several hosts.
 func (s *Stream) carry(c *Comm, ctx context.Context, works []team.Work, group bool, after func()) (err error) {
+	all := len(works)
 	for n := 0; len(works) > 0; works = works[n:] {
 		n = 1
 		if o := works[0].Other; o != nil { // also after a failure: the other ranks have queued theirs
 			err = errors.Join(err, o.Run(ctx, false))
 			continue
 		}
-		for n < len(works) && works[n].Other == nil {
-			n++
+		for k := works[0].Carriers(); n < len(works) && works[n].Other == nil; n++ {
+			if k += works[n].Carriers(); k > mostCarried {
+				break
+			}
 		}
+		goesOn := len(works) < all
 		if n == len(works) {
-			return errors.Join(err, s.carrySome(c, ctx, works, group, after))
+			return errors.Join(err, s.carrySome(c, ctx, works, group, goesOn, after))
 		}
-		err = errors.Join(err, s.carrySome(c, ctx, works[:n], group, nil))
+		err = errors.Join(err, s.carrySome(c, ctx, works[:n], group, goesOn, nil))
 	}
 	if after != nil {
 		s.mu.Lock()
@@ -136,8 +141,12 @@ func (s *Stream) carry(c *Comm, ctx context.Context, works []team.Work, group bo
 	return err
 }
 
-// carrySome is carry for collectives alone.
-func (s *Stream) carrySome(c *Comm, ctx context.Context, works []team.Work, group bool, after func()) error {
+// mostCarried is how many kernels of several operations are queued at most before the stream's goroutine serves the first of
+// them. The driver takes a thousand or so that wait, and less is queued where ranks share a device.
+const mostCarried = 200
+
+// carrySome is carry for collectives alone, of one group perhaps with those before.
+func (s *Stream) carrySome(c *Comm, ctx context.Context, works []team.Work, group, goesOn bool, after func()) error {
 	s.placing.Lock()
 	defer s.placing.Unlock()
 	works = slices.Clone(works) // a graph's are launched again
@@ -155,7 +164,7 @@ func (s *Stream) carrySome(c *Comm, ctx context.Context, works []team.Work, grou
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.add(queued{c: c, ctx: ctx, works: works, group: group, after: after, ticket: k, carriers: carriers})
+	s.add(queued{c: c, ctx: ctx, works: works, group: group, goesOn: goesOn, after: after, ticket: k, carriers: carriers})
 	return nil
 }
 
@@ -256,7 +265,7 @@ func (q *queued) run() error {
 	}
 	<-q.ticket.Ready
 	if q.carriers != nil {
-		return q.c.runCarried(q.ctx, q.works, q.carriers, q.group)
+		return q.c.runCarried(q.ctx, q.works, q.carriers, q.group, q.goesOn)
 	}
 	if q.after != nil {
 		defer q.after()

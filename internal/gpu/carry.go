@@ -59,6 +59,8 @@ type carrier struct {
 	blocks int
 	id     uint32
 	stream *Stream // for an operation that is waited for; else nil
+	phased bool    // its kernels are several: see carryPhases
+	kind   team.OpKind
 
 	serial uint64 // once it has rung
 	ended  bool
@@ -72,10 +74,16 @@ func (s *Stream) Carry(c *engine.Comm, works []team.Work, place func()) (carrier
 	d := DeviceOf(c)
 	d.carry.mu.Lock()
 	defer d.carry.mu.Unlock()
-	kept := s.Captured()
+	kept, kernels := s.Captured(), 0
+	for i := range works {
+		kernels += works[i].Carriers()
+	}
+	d.Domain.pace(s, kernels) // and not between them: those before wait for the caller
+	d.next.paced = true
+	defer func() { d.next.paced = false }()
 	for i := range works {
 		one, err := d.carryOne(s, &works[i], kept)
-		works[i].Drop() // whoever frees the memory waits for the kernel first, and so for the operation
+		forget(&works[i]) // whoever frees the memory waits for the kernels first, and so for the operation
 		if err != nil {
 			return nil, d.failed(works[i].Kind, err)
 		}
@@ -99,10 +107,11 @@ func (d *Device) Carry(ctx context.Context, w *team.Work) (team.Carrier, error) 
 	if err := launchable(d.c, d.own.s); err != nil {
 		return nil, err
 	}
-	d.carry.tells = 1
+	d.Domain.pace(d.own, w.Carriers())
+	d.carry.tells, d.next.paced = 1, true
 	d.carry.told.Store(false)
 	k, err := d.carryOne(d.own, w, false)
-	d.carry.tells = 0
+	d.carry.tells, d.next.paced = 0, false
 	if err != nil { // nothing was queued, and the peers learn of it on the host
 		return nil, err
 	}
@@ -117,7 +126,7 @@ func (d *Device) carryOne(s *Stream, w *team.Work, kept bool) (*carrier, error) 
 	if err := c.open(d); err != nil {
 		return nil, err
 	}
-	k := &carrier{d: d, parts: 1}
+	k := &carrier{d: d, parts: 1, kind: w.Kind}
 	c.params = kernels.CarryParams{Status: d.Params.Status, Page: uint64(c.page.at), Parts: 1, Tells: c.tells}
 	if kept {
 		k.id = uint32(len(c.captures())) + 1
@@ -132,7 +141,11 @@ func (d *Device) carryOne(s *Stream, w *team.Work, kept bool) (*carrier, error) 
 	}
 	if w.Err == nil {
 		div := w.Path.Divide(d.c.Team(), w)
-		if w.Err = c.take(d, &div); w.Err == nil {
+		if w.Err = c.take(d, &div); w.Err == nil && div.Phases != nil {
+			if w.Err = w.AcquireBuffers(func(v *team.Vec, b *team.Buf) error { return d.AcquireBuffer(w, v, b, !kept) }); w.Err == nil {
+				return k, d.carryPhases(s, k, w, &div, kept)
+			}
+		} else if w.Err == nil {
 			blocks = c.fill(k, w, &div)
 		}
 	}
@@ -164,7 +177,9 @@ func (c *carry) open(d *Device) (err error) {
 func (c *carry) take(d *Device, div *team.Division) error {
 	for which := range div.Blocks {
 		_, n := div.Part(which, 0)
-		n *= div.Blocks[which]
+		if n *= div.Blocks[which]; div.Phases != nil {
+			n = div.Host[which]
+		}
 		for i := range min(div.Parts, 2) {
 			if at := &c.memory[which][i]; n > 0 && (*at == nil || (*at).bytes < n) {
 				l, err := d.Domain.pinned.take(d.Domain, n)
@@ -334,6 +349,9 @@ func (k *carrier) Wait() error {
 		return nil
 	}
 	k.End()
+	if k.phased {
+		return k.d.phasesEnded(k)
+	}
 	var w carryWait
 	for !k.told() {
 		waited := w.step()

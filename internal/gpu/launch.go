@@ -211,7 +211,9 @@ type launching struct {
 	room   int32 // the room that the kernel takes, see Stream.Follows
 	params kernels.VectorParams
 	group  kernels.GroupParams
-	args   []byte // the kernel's parameters: a part of params, or of group
+	step   kernels.CarryStepParams
+	args   []byte // the kernel's parameters: a part of params, of group, or of another's memory
+	paced  bool   // Stream.pace knows of it
 
 	send, recv [kernels.MaxRanks]uint64
 
@@ -253,6 +255,11 @@ func (d *Device) prepare(w *team.Work, stage bool) error {
 	if stage {
 		d.makeStaging(w, true)
 	}
+	return d.set(w, d.early(w))
+}
+
+// set sets d.next to the kernel that does w, whose buffers have been found.
+func (d *Device) set(w *team.Work, early bool) error {
 	k, err := d.kernel(w.Kernel.Name, w.Type)
 	if err != nil {
 		return err
@@ -271,7 +278,7 @@ func (d *Device) prepare(w *team.Work, stage bool) error {
 		blocks = min(blocks, d.Blocks, d.Layout.LineBlocks(d.Threads))
 		d.next.params.SetLines(w.Kernel.Lines, blocks, d.Threads)
 	}
-	d.shape(k, blocks, d.early(w))
+	d.shape(k, blocks, early)
 	return nil
 }
 
@@ -426,7 +433,11 @@ func (d *Device) count(n uint64) {
 func (d *Device) enqueue(s *Stream, captured bool) error {
 	defer func() { d.next.copy, d.next.graph = nil, nil }()
 	d.Watch()
-	done, err := d.Domain.BeginQueueing(s)
+	begin := d.Domain.BeginQueueing
+	if d.next.paced {
+		begin = d.Domain.beginPaced
+	}
+	done, err := begin(s)
 	if err != nil {
 		return err
 	}

@@ -301,10 +301,22 @@ func (d *Domain) Admit(st *Stream) error {
 // times that two ranks made streams and queued two kernels each). So one thread does it at a time, where ranks share a device,
 // also if only this process knows that they do: those of other communicators, or that claim other hosts.
 func (d *Domain) BeginQueueing(st *Stream) (end func(), err error) {
+	d.pace(st, 1)
+	return d.beginPaced(st)
+}
+
+// pace is Stream.pace where ranks share the device.
+func (d *Domain) pace(st *Stream, n int) {
+	if d.shared.several.Load() {
+		st.pace(int32(n))
+	}
+}
+
+// beginPaced is BeginQueueing for work that pace has been told of.
+func (d *Domain) beginPaced(st *Stream) (end func(), err error) {
 	if !d.shared.several.Load() {
 		return func() {}, nil
 	}
-	st.pace()
 	d.shared.queueing.Lock()
 	if err := d.Admit(st); err != nil {
 		d.shared.queueing.Unlock()

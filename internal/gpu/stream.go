@@ -223,13 +223,13 @@ const spinningLooks = 16
 // it has ended. The driver takes some thousand items, and waits to take more, while other threads can queue nothing.
 const paceMost = 256
 
-// pace is called each time before work is queued.
-func (s *Stream) pace() {
-	if s.paced.Add(1) <= paceMost || s.Captured() {
+// pace is called before work is queued n times.
+func (s *Stream) pace(n int32) {
+	if s.paced.Add(n) <= paceMost || s.Captured() {
 		return
 	}
 	s.Await(func(time.Duration) error { return nil }) // an error of the device comes back from what is queued next
-	s.paced.Store(0)
+	s.paced.Store(n)
 }
 
 // Sync waits until all queued work has run, and returns the errors since the last Sync.

@@ -115,7 +115,7 @@ func (o *OpInfo) Levels() (all []Level) {
 	}
 	if t := o.Between; t != nil {
 		l := Level{Where: BetweenHosts, Algorithm: o.Algorithm, Transport: t.Name, Lanes: max(o.Lanes, 1), Hosts: t.Hosts,
-			Source: o.carried(o.Src), Destination: o.carried(o.Dst), Why: t.Why}
+			Source: o.carried(o.Src), Destination: o.carried(o.Dst), Why: o.between()}
 		l.Name = o.way()
 		if t.Connections > 1 {
 			l.Transport += fmt.Sprintf(" (%d connections)", t.Connections)
@@ -200,7 +200,15 @@ func (o *OpInfo) carried(b BufferInfo) BufferInfo {
 	case l.Single && (!b.Direct || l.RDMA):
 		return b
 	}
-	return BufferInfo{Used: true, Why: l.Why}
+	return BufferInfo{Used: true, Why: o.between()}
+}
+
+// between is what is done to the data between hosts. Slices of those that are combined on devices have to leave these first.
+func (o *OpInfo) between() string {
+	if o.Device {
+		return "through page-locked host memory, " + o.Between.Why
+	}
+	return o.Between.Why
 }
 
 // Buffers describes the source and the destination over all levels: direct only if no level copied them.
@@ -208,7 +216,7 @@ func (o *OpInfo) Buffers() (src, dst BufferInfo) {
 	src, dst = o.Src, o.Dst
 	for _, b := range [2]*BufferInfo{&src, &dst} {
 		if l := o.Between; l != nil && b.Used && b.Direct && !(l.Single && l.RDMA) {
-			b.Direct, b.Why = false, o.Between.Why+" "+BetweenHosts
+			b.Direct, b.Why = false, o.between()+" "+BetweenHosts
 		}
 	}
 	return src, dst

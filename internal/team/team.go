@@ -110,7 +110,33 @@ type Division struct {
 	Bytes  [2]int // of a block
 	Most   int    // bytes of a block in a part; the last one may have fewer
 	Parts  int    // at least one
+	// Phases says what the ranks of a host do on their devices before a part is in host memory, and after its result is, and
+	// nil that they do nothing. packets is how many bytes of packet data a rank's row holds. Host is then how much host memory a
+	// part of each buffer takes at most.
+	//
+	// The carrier counts parts from 1 then: part 0 says that the hosts may agree, and that they have.
+	Phases func(part, packets int) Phases
+	Host   [2]int
 }
+
+// MostPhased is how many parts with phases an operation has at most.
+const MostPhased = 32
+
+// Phases are a part's phases on devices. All ranks have them in the same order. They begin once all hosts have agreed.
+type Phases struct {
+	Before []Phase  // which leave their results in host memory
+	Back   []Copied // from there to the destination
+	After  []Work
+}
+
+// Phase is one that leaves its result in host memory, at an offset in that of the part. Its destination's address is not set.
+type Phase struct {
+	Work Work
+	At   int
+}
+
+// Copied is what is copied to the destination from host memory, with offsets in bytes.
+type Copied struct{ To, From, Bytes int }
 
 // Part returns where in a block of a buffer a part begins, and how long it is.
 func (d *Division) Part(which, part int) (at, bytes int) {

@@ -48,6 +48,8 @@ type Work struct {
 	Algorithm string
 	// Inner has the algorithms of the parts that ran within the team: before the exchange with other hosts, and after.
 	Inner [2]string
+	// Phased says that these run on devices.
+	Phased bool
 	// Lanes is how many ranks of each host exchange data with other hosts.
 	Lanes int
 
@@ -72,6 +74,14 @@ type EagerPart struct {
 	// At is where in the slot the source lies if Fused is set: if the call travels with others.
 	At    int
 	Fused bool
+}
+
+// Carriers is how many kernels carry the data of an operation between hosts on a device, at most.
+func (w *Work) Carriers() int {
+	if w.Phased {
+		return 4*MostPhased + 4
+	}
+	return 1
 }
 
 // Changes reports whether the reduction changes the data of a single rank: it multiplies, or turns bools into 0 or 1.

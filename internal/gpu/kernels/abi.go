@@ -59,7 +59,7 @@ const (
 
 // Bytes returns a kernel's parameters in the form that a launch takes. The result is p's own memory, valid as long as
 // p.
-func Bytes[P Params | GroupParams | ChannelParams | MailParams | CarryParams | CopierParams](p *P) []byte {
+func Bytes[P Params | GroupParams | ChannelParams | MailParams | CarryParams | CarryStepParams | CopierParams](p *P) []byte {
 	return bytesOf(p, 0)
 }
 
@@ -100,6 +100,7 @@ type Params struct {
 	LineRow   uint32
 	Turns     uint32 // see SetLines
 	Steps     uint32
+	Gated     uint32 // a phase of an operation between hosts: see AreaGate
 }
 
 // SetLines sets the parameters of kernels with lines that Layout.Fill does not set. bytes is the most that a rank sends
@@ -285,6 +286,24 @@ type CarryParams struct {
 	ID        uint32
 	Tells     uint32
 	_         uint32
+}
+
+// AreaGate is where in a rank's area kernels CarryStep open and shut the gate of gated kernels.
+const AreaGate = 1040
+
+// CarryStepParams are the parameters of the kernel CarryStep: ubc_carry_step_params of src/abi.h, which says what the fields
+// mean.
+type CarryStepParams struct {
+	Status uint64
+	Page   uint64
+	Gate   uint64
+	To     [2]uint64
+	From   [2]uint64
+	Bytes  [2]uint64
+	ID     uint32
+	Rings  uint32
+	Awaits uint32
+	Opens  uint32
 }
 
 // CopierBlocks is how many blocks a kernel Copier has at most, CopierRing how many copies may be told and not done, and

@@ -22,6 +22,7 @@ func TestABI(t *testing.T) {
 	var s Status
 	var c ChannelParams
 	var carry CarryParams
+	var step CarryStepParams
 	var page CarryPage
 	var copier CopierParams
 	var copies CopierPage
@@ -56,7 +57,7 @@ func TestABI(t *testing.T) {
 		"UBC_OFFSET(UBC_DIRECT | UBC_THROUGH | 1023ull << 48 | 5)": 5, "UBC_MAX_EXTENTS <= UBC_EXTENT(-1ull)": 1,
 		"offsetof(ubc_params, lines)":    unsafe.Offsetof(p.Lines),
 		"offsetof(ubc_params, line_row)": unsafe.Offsetof(p.LineRow), "offsetof(ubc_params, turns)": unsafe.Offsetof(p.Turns),
-		"offsetof(ubc_params, steps)": unsafe.Offsetof(p.Steps),
+		"offsetof(ubc_params, steps)": unsafe.Offsetof(p.Steps), "offsetof(ubc_params, gated)": unsafe.Offsetof(p.Gated),
 		"offsetof(ubc_status, abort)": unsafe.Offsetof(s.Abort),
 		"offsetof(ubc_status, error)": unsafe.Offsetof(s.Error), "offsetof(ubc_status, peer)": unsafe.Offsetof(s.Peer),
 		"offsetof(ubc_status, epoch)": unsafe.Offsetof(s.Epoch), "offsetof(ubc_status, mine)": unsafe.Offsetof(s.Mine),
@@ -95,11 +96,22 @@ func TestABI(t *testing.T) {
 		"UBC_COPIER_BLOCKS":                      CopierBlocks,
 		"UBC_COPIER_RING":                        CopierRing,
 		"UBC_COPIER_ENDED":                       CopierEnded,
-		"UBC_CARRY_SERIAL":                       unsafe.Offsetof(page.Serial),
-		"UBC_CARRY_ANSWER":                       unsafe.Offsetof(page.Answer),
-		"UBC_CARRY_ID":                           unsafe.Offsetof(page.ID),
-		"UBC_CARRY_RUNG":                         unsafe.Offsetof(page.Rung),
-		"sizeof(ubc_channel_params)":             unsafe.Sizeof(c), "sizeof(ubc_step)": unsafe.Sizeof(x),
+		"sizeof(ubc_carry_step_params)":          unsafe.Sizeof(step), "UBC_AREA_GATE": AreaGate,
+		"offsetof(ubc_carry_step_params, status)": unsafe.Offsetof(step.Status),
+		"offsetof(ubc_carry_step_params, page)":   unsafe.Offsetof(step.Page),
+		"offsetof(ubc_carry_step_params, gate)":   unsafe.Offsetof(step.Gate),
+		"offsetof(ubc_carry_step_params, to)":     unsafe.Offsetof(step.To),
+		"offsetof(ubc_carry_step_params, from)":   unsafe.Offsetof(step.From),
+		"offsetof(ubc_carry_step_params, bytes)":  unsafe.Offsetof(step.Bytes),
+		"offsetof(ubc_carry_step_params, id)":     unsafe.Offsetof(step.ID),
+		"offsetof(ubc_carry_step_params, rings)":  unsafe.Offsetof(step.Rings),
+		"offsetof(ubc_carry_step_params, awaits)": unsafe.Offsetof(step.Awaits),
+		"offsetof(ubc_carry_step_params, opens)":  unsafe.Offsetof(step.Opens),
+		"UBC_CARRY_SERIAL":                        unsafe.Offsetof(page.Serial),
+		"UBC_CARRY_ANSWER":                        unsafe.Offsetof(page.Answer),
+		"UBC_CARRY_ID":                            unsafe.Offsetof(page.ID),
+		"UBC_CARRY_RUNG":                          unsafe.Offsetof(page.Rung),
+		"sizeof(ubc_channel_params)":              unsafe.Sizeof(c), "sizeof(ubc_step)": unsafe.Sizeof(x),
 		"offsetof(ubc_channel_params, mine)":     unsafe.Offsetof(c.Mine),
 		"offsetof(ubc_channel_params, theirs)":   unsafe.Offsetof(c.Theirs),
 		"offsetof(ubc_channel_params, status)":   unsafe.Offsetof(c.Status),

@@ -197,13 +197,13 @@ func TestRoom(t *testing.T) {
 	for _, ranks := range []int{2, 4, Narrow} {
 		for _, typ := range dtype.All() {
 			for _, name := range []string{OneShot, Packets, Lines, TwoShot, Group, Ring, Move, MovePackets, MoveLines,
-				Broadcast, MoveV, Barrier, Carry, Copier, Channel, Messages} {
+				Broadcast, MoveV, Barrier, Carry, CarryStep, Copier, Channel, Messages} {
 				f, err := w.ranks[0].set.Kernel(name, typ, ranks)
 				require.NoError(t, err)
 				fit, err := f.Resident(cuda.Launch{Grid: 1, Block: MaxThreads})
 				require.NoError(t, err)
 				t.Logf("%s, %d ranks, %v: %d registers, %d on a multiprocessor", name, ranks, typ, f.Registers, fit)
-				twice := name == Carry || name == Copier || name == Channel || name == Messages || name == MoveLines || ranks <= 4 && (name == OneShot || name == Packets) ||
+				twice := name == Carry || name == CarryStep || name == Copier || name == Channel || name == Messages || name == MoveLines || ranks <= 4 && (name == OneShot || name == Packets) ||
 					ranks <= 2 && name == Lines
 				if twice {
 					require.GreaterOrEqual(t, fit, 2, "%s, %d ranks, %v", name, ranks, typ)
@@ -242,7 +242,7 @@ func TestLoad(t *testing.T) {
 	for ranks := 1; ranks <= 4; ranks++ { // communicators made from this one have fewer ranks
 		for _, typ := range dtype.All() {
 			for _, name := range []string{OneShot, Packets, Lines, TwoShot, Group, Ring, Move, MovePackets, MoveLines,
-				Broadcast, MoveV, Barrier, Carry, Copier, Channel, Messages} {
+				Broadcast, MoveV, Barrier, Carry, CarryStep, Copier, Channel, Messages} {
 				_, err := s.Kernel(name, typ, ranks)
 				require.NoError(t, err, "%s, %d ranks, %v", name, ranks, typ)
 			}

@@ -39,6 +39,7 @@ const (
 	NVLS        = "nvls"         // ALL_REDUCE and REDUCE_SCATTER of any size, through a multicast object: see NVLSReduces
 	NVLSMove    = "nvls_move"    // ALL_GATHER and BROADCAST of any size, through a multicast object
 	Carry       = "carry"        // an operation's data between the device and the host's memory, with CarryParams
+	CarryStep   = "carry_step"   // one step of that, between other kernels, with CarryStepParams
 	Copier      = "copier"       // copies that the host tells it one by one, with CopierParams
 	Channel     = "channel"      // steps between two ranks, with ChannelParams
 	Messages    = "messages"     // sends and receives, with MailParams
@@ -136,8 +137,11 @@ func entry(name string, t dtype.Type, up int) (module, kernel string, err error)
 		return fmt.Sprintf("reduce_%v_%d", t, up), fmt.Sprintf("ubc_%s_%v_%d", name, t, up), nil
 	case NVLS, NVLSMove:
 		return nvls(name, t, up)
-	case Channel, Carry, Copier: // whatever the number of ranks
-		return name, "ubc_" + name, nil
+	case Channel, Carry, CarryStep, Copier: // whatever the number of ranks
+		if module = name; name == CarryStep {
+			module = Carry
+		}
+		return module, "ubc_" + name, nil
 	case Move, MovePackets, MoveLines, Barrier, Broadcast, MoveV, Messages:
 		module = name
 		if name == MovePackets || name == MoveLines || name == Barrier {
@@ -164,7 +168,7 @@ func (s *Set) Load(ctx context.Context, ranks int, rings, alone bool) error {
 	var all []wanted
 	for _, up := range sets {
 		reductions := []string{TwoShot, OneShot}
-		rest := []string{Barrier, Move, MovePackets, Broadcast, MoveV, Carry, Copier, Channel, Messages}
+		rest := []string{Barrier, Move, MovePackets, Broadcast, MoveV, Carry, CarryStep, Copier, Channel, Messages}
 		if up <= Narrow {
 			reductions, rest = append(reductions, Packets, Lines, Group), append(rest, MoveLines)
 		}

@@ -23,7 +23,7 @@ import (
 // modules returns the modules, with the kernels that each must have.
 func modules() map[string][]string {
 	m := map[string][]string{"move": {"ubc_move", "ubc_move_packets", "ubc_move_lines", "ubc_barrier"}, "move_v": {"ubc_move_v"},
-		"broadcast": {"ubc_broadcast"}, "carry": {"ubc_carry"}, "copier": {"ubc_copier"}, "channel": {"ubc_channel"}, "messages": {"ubc_messages"},
+		"broadcast": {"ubc_broadcast"}, "carry": {"ubc_carry", "ubc_carry_step"}, "copier": {"ubc_copier"}, "channel": {"ubc_channel"}, "messages": {"ubc_messages"},
 		"wide_move":   {"ubc_wide_move", "ubc_wide_move_packets", "ubc_wide_barrier"},
 		"wide_move_v": {"ubc_wide_move_v"}, "wide_broadcast": {"ubc_wide_broadcast"}, "wide_messages": {"ubc_wide_messages"}}
 	for name, kernel := range nvlsModules() {

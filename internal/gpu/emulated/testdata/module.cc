@@ -190,6 +190,8 @@ static bool check(device *d, const emulated_kernel *k, const std::vector<char> &
 	memcpy(&m, params.data(), sizeof m);
 	ubc_carry_params carry;
 	memcpy(&carry, params.data(), sizeof carry);
+	ubc_carry_step_params step;
+	memcpy(&step, params.data(), sizeof step);
 	ubc_copier_params copier;
 	memcpy(&copier, params.data(), sizeof copier);
 	bool many = wide(k->name);
@@ -218,6 +220,13 @@ static bool check(device *d, const emulated_kernel *k, const std::vector<char> &
 		return good("the source of", carry.id, carry.src_count ? carry.src : 0) &&
 			good("the destination of", carry.id, carry.dst_count ? carry.dst : 0) && good("the page of", carry.id, carry.page) &&
 			good("the status of", carry.id, carry.status);
+	}
+	if (name == "ubc_carry_step") {
+		for (unsigned i = 0; i < 2; i++)
+			if (step.bytes[i] && (!good("the source of copy", i, step.from[i]) || !good("the destination of copy", i, step.to[i])))
+				return false;
+		return good("the gate of", step.id, step.gate) && good("the page of", step.id, step.page) &&
+			good("the status of", step.id, step.status);
 	}
 	if (name == "ubc_copier")
 		return good("the page of copier", 0, copier.page) && good("the status of copier", 0, copier.status);

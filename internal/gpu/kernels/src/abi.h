@@ -33,6 +33,7 @@ enum {
 	UBC_AREA_BROKEN = 1028,   // u32: the operation that broke the communicator, 0: none; later ones do nothing; own use
 	UBC_AREA_FAILED = 1032,   // u32: 1 after a wait for a message has failed; own use
 	UBC_AREA_EXTRA = 1036,    // u32: operations that kernels did beyond their first, to number errors; own use
+	UBC_AREA_GATE = 1040,     // u64: 0: kernels with params.gated do nothing; see ubc_carry_step_params; own use
 	UBC_AREA_DESC = 4096,     // packets [2][MAX_RANKS][4]: by parity of the epoch; rank r writes row r
 #ifdef UBC_WIDE
 	UBC_AREA_PEERS = 2048,    // u64 [2][MAX_RANKS]: all areas and tables, which params has no room for; own use
@@ -185,6 +186,7 @@ typedef struct {
 	ubc_u32 line_row; // bytes of a row
 	ubc_u32 turns;    // turns of this grid that a row has room for, at least two
 	ubc_u32 steps;    // turns that the operation takes
+	ubc_u32 gated;    // 1: a phase of an operation between hosts, which is left out where the hosts have not agreed
 } ubc_params;
 
 // The parameters of the operations with parts of different lengths; p.count is 0. Parts are contiguous.
@@ -285,6 +287,20 @@ typedef struct {
 	ubc_u32 tells;
 	ubc_u32 unused;
 } ubc_carry_params;
+
+// The parameters of a kernel that is one step of such an item, between other kernels of the operation, its phases: ranks of a
+// host combine their data before they go to the host's memory, and spread them afterwards. Its first step opens the gate, if the
+// hosts agree, or shuts it: then the later ones do nothing, as the phases. It has up to CARRY_BLOCKS blocks, in all steps as many.
+typedef struct {
+	ubc_u64 status; // ubc_status
+	ubc_u64 page;
+	ubc_u64 gate;   // AREA_GATE: the serial while it is open
+	ubc_u64 to[2], from[2], bytes[2]; // what is copied, after the answer if there is one
+	ubc_u32 id;
+	ubc_u32 rings;  // what the host is told: CARRY_RUNG; 0: nothing
+	ubc_u32 awaits; // parts that the host must have answered; 0: none
+	ubc_u32 opens;  // 1: the first step
+} ubc_carry_step_params;
 
 // The page on which a kernel that copies what the host tells it meets the host. The host counts the runs of the kernels that
 // have the page; they run one after the other.

@@ -1,4 +1,4 @@
 // The module of collectives between hosts.
 #include "carry.h"
 
-UBC_CARRY_KERNEL
+UBC_CARRY_KERNELS

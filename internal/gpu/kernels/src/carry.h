@@ -22,18 +22,18 @@ UBC_FN void ubc_carry_part(const ubc_carry_params &p, ubc_u32 part, ubc_u64 devi
 
 // ubc_carry_wait waits until the host has answered `parts` parts, and reports whether their results are to be copied back.
 // The result is the same for the whole block.
-UBC_FN bool ubc_carry_wait(const ubc_carry_params &p, ubc_u64 serial, ubc_u32 parts) {
+UBC_FN bool ubc_carry_wait(ubc_u64 status, ubc_u64 page, ubc_u64 serial, ubc_u32 parts) {
 	bool ok = true;
 	if (UBC_THREAD == 0) {
 		ubc_wait w = {0, 0};
 		for (;;) {
-			ubc_u64 v = ubc_acquire64(p.page + UBC_CARRY_ANSWER);
+			ubc_u64 v = ubc_acquire64(page + UBC_CARRY_ANSWER);
 			if (v >> 32 == serial && (ubc_u32)v >= parts) {
 				ok = (ubc_u32)v != UBC_CARRY_NOTHING;
 				break;
 			}
 			ubc_pause();
-			if (++w.polls % UBC_POLLS == 0 && ubc_check_abort(p.status, ~0ull, w) != UBC_OK) {
+			if (++w.polls % UBC_POLLS == 0 && ubc_check_abort(status, ~0ull, w) != UBC_OK) {
 				ok = false;
 				break;
 			}
@@ -59,7 +59,7 @@ UBC_FN void ubc_do_carry(const ubc_carry_params &p) {
 			}
 		}
 		if (i > 0) {
-			ok = ubc_carry_wait(p, serial, i);
+			ok = ubc_carry_wait(p.status, p.page, serial, i);
 			if (ok)
 				ubc_carry_part(p, i - 1, p.dst, p.out[(i - 1) & 1], p.dst_count, p.dst_blocks, true);
 		}
@@ -71,6 +71,28 @@ UBC_FN void ubc_do_carry(const ubc_carry_params &p) {
 	}
 }
 
-#define UBC_CARRY_KERNEL UBC_KERNEL_OF(ubc_carry_params, ubc_carry, 2, ubc_do_carry)
+// ubc_do_carry_step is one step of an item that consists of several kernels.
+UBC_FN void ubc_do_carry_step(const ubc_carry_step_params &p) {
+	ubc_u64 serial = 0;
+	if (UBC_THREAD == 0)
+		serial = ubc_get64(p.opens ? p.page + UBC_CARRY_SERIAL : p.gate);
+	if (!ubc_sync_and(UBC_THREAD != 0 || serial != 0))
+		return;
+	if (p.rings != 0 && UBC_THREAD == 0) {
+		if (UBC_BLOCK == 0)
+			ubc_put32(p.page + UBC_CARRY_ID, p.id);
+		ubc_release64(p.page + UBC_CARRY_RUNG + 8 * UBC_BLOCK, serial << 32 | p.rings);
+	}
+	bool ok = p.awaits == 0 || ubc_carry_wait(p.status, p.page, serial, p.awaits);
+	if (p.opens && UBC_BLOCK == 0 && UBC_THREAD == 0)
+		ubc_put64(p.gate, ok ? serial : 0);
+	UBC_ROLLED
+	for (ubc_u32 i = 0; ok && i < 2; i++)
+		ubc_copy(p.to[i], p.from[i], p.bytes[i]);
+}
+
+#define UBC_CARRY_KERNELS                                           \
+	UBC_KERNEL_OF(ubc_carry_params, ubc_carry, 2, ubc_do_carry)       \
+	UBC_KERNEL_OF(ubc_carry_step_params, ubc_carry_step, 2, ubc_do_carry_step)
 
 #endif

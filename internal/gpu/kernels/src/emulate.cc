@@ -18,7 +18,7 @@ UBC_MOVE_KERNELS
 UBC_MOVE_LINES_KERNEL
 UBC_BROADCAST_KERNELS
 UBC_MOVE_V_KERNELS
-UBC_CARRY_KERNEL
+UBC_CARRY_KERNELS
 UBC_COPIER_KERNEL
 UBC_CHANNEL_KERNELS
 UBC_MESSAGES_KERNELS
@@ -55,6 +55,7 @@ const ubc_entry ubc_emulated[] = {
 	{"ubc_broadcast", ubc_broadcast},
 	{"ubc_move_v", (void (*)(const ubc_params *))ubc_move_v}, // this and the next four have other parameters
 	{"ubc_carry", (void (*)(const ubc_params *))ubc_carry},
+	{"ubc_carry_step", (void (*)(const ubc_params *))ubc_carry_step},
 	{"ubc_copier", (void (*)(const ubc_params *))ubc_copier},
 	{"ubc_channel", (void (*)(const ubc_params *))ubc_channel},
 	{"ubc_messages", (void (*)(const ubc_params *))ubc_messages},

@@ -44,7 +44,8 @@ struct ubc_quad { // 16 bytes
 #define UBC_KERNEL_OF(T, name, grids, body) \
 	extern "C" __global__ void __launch_bounds__(512, grids) name(const T p) { \
 		ubc_grid_dependency();                                               \
-		body(p);                                                             \
+		if (!ubc_shut(p))                                                    \
+			body(p);                                                           \
 	}
 // word returns 8 bytes of a kernel's parameters at an offset that the compiler does not know. By itself the compiler
 // would first copy all parameters to the stack, or select among all of them.
@@ -304,7 +305,7 @@ void *emu_shared(int id, size_t n);
 #define UBC_BLOCKS emu_blocks()
 #define UBC_FN [[maybe_unused]] static inline
 #define UBC_KERNEL_OF(T, name, grids, body) \
-	extern "C" void name(const T *q) { const T p = *q; body(p); }
+	extern "C" void name(const T *q) { const T p = *q; if (!ubc_shut(p)) body(p); }
 #define UBC_PARAM_WORDS(T, name, word) \
 	UBC_FN ubc_u64 word(const T &p, ubc_u64 at) { return ubc_emu_load<ubc_u64>((uintptr_t)&p + at); }
 #define UBC_SHARED(T, name, n, id) T *name = (T *)emu_shared(id, (n) * sizeof(T))
@@ -465,6 +466,10 @@ UBC_FN float ubc_max(float x, float y) {
 #endif
 
 #define UBC_KERNEL(name, body) UBC_KERNEL_OF(ubc_params, name, 1, body)
+
+// ubc_shut reports whether a kernel is to do nothing.
+template <class T> UBC_FN bool ubc_shut(const T &) { return false; }
+UBC_FN bool ubc_shut(const ubc_params &p) { return p.gated && ubc_get64(p.area[0] + UBC_AREA_GATE) == 0; }
 
 // PTX has no min or max of doubles in which a NaN wins.
 UBC_FN double ubc_min(double x, double y) {
