@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -25,7 +26,9 @@ import (
 
 // TestDeviceAcrossOrder queues collectives between hosts on two streams in turn, beside collectives on host memory: they run
 // in the order of the calls.
-func TestDeviceAcrossOrder(t *testing.T) {
+func TestDeviceAcrossOrder(t *testing.T) { stagedAndPhased(t, testDeviceAcrossOrder) }
+
+func testDeviceAcrossOrder(t *testing.T) {
 	coll.SetStagedPart(t, 4096)
 	requireAll(t, devicesOnHosts(t, "aabb", engine.Options{}, func(ctx context.Context, c *ubcoll.Comm, dev ubcoll.Device) error {
 		b, err1 := gputest.Floats(ctx, c, dev, 5000, 1)
@@ -61,7 +64,9 @@ func TestDeviceAcrossOrder(t *testing.T) {
 
 // TestDeviceAcrossQueuedGroups: groups and graphs on a stream of a device are queued, and a graph that is closed while its
 // launches are queued ends with the last of them.
-func TestDeviceAcrossQueuedGroups(t *testing.T) {
+func TestDeviceAcrossQueuedGroups(t *testing.T) { stagedAndPhased(t, testDeviceAcrossQueuedGroups) }
+
+func testDeviceAcrossQueuedGroups(t *testing.T) {
 	coll.SetStagedPart(t, 4096)
 	requireAll(t, devicesOnHosts(t, "aabb", engine.Options{}, func(ctx context.Context, c *ubcoll.Comm, dev ubcoll.Device) error {
 		b, err1 := gputest.Floats(ctx, c, dev, 5000, 1)
@@ -93,7 +98,9 @@ func TestDeviceAcrossQueuedGroups(t *testing.T) {
 
 // TestDeviceAcrossCaptured captures collectives between hosts in a CUDA graph of the program's own, and replays it between
 // calls of all kinds on the same stream.
-func TestDeviceAcrossCaptured(t *testing.T) {
+func TestDeviceAcrossCaptured(t *testing.T) { stagedAndPhased(t, testDeviceAcrossCaptured) }
+
+func testDeviceAcrossCaptured(t *testing.T) {
 	coll.SetStagedPart(t, 4096)
 	requireAll(t, devicesOnHosts(t, "aabb", engine.Options{}, func(ctx context.Context, c *ubcoll.Comm, dev ubcoll.Device) error {
 		b, err1 := gputest.Floats(ctx, c, dev, 5000, 1)
@@ -164,7 +171,9 @@ func TestDeviceAcrossUsersStream(t *testing.T) {
 }
 
 // TestDeviceAcrossFreed frees buffers right after operations on them have been queued: these still run.
-func TestDeviceAcrossFreed(t *testing.T) {
+func TestDeviceAcrossFreed(t *testing.T) { stagedAndPhased(t, testDeviceAcrossFreed) }
+
+func testDeviceAcrossFreed(t *testing.T) {
 	coll.SetStagedPart(t, 4096)
 	requireAll(t, devicesOnHosts(t, "aabb", engine.Options{}, func(ctx context.Context, c *ubcoll.Comm, dev ubcoll.Device) error {
 		b, err1 := gputest.Floats(ctx, c, dev, 5000, 1)
@@ -190,7 +199,9 @@ func TestDeviceAcrossFreed(t *testing.T) {
 
 // TestDeviceAcrossQueuedEnds ends communicators between hosts while operations are queued that wait for a rank which makes no
 // call: by Abort, by the deadline, and by that rank's end. All get the error by Sync, and can close.
-func TestDeviceAcrossQueuedEnds(t *testing.T) {
+func TestDeviceAcrossQueuedEnds(t *testing.T) { stagedAndPhased(t, testDeviceAcrossQueuedEnds) }
+
+func testDeviceAcrossQueuedEnds(t *testing.T) {
 	for _, k := range []struct {
 		name string
 		o    engine.Options
@@ -263,18 +274,27 @@ func TestDeviceAcrossQueuedEnds(t *testing.T) {
 // that have not finished it break. The next operation tells all of that.
 func TestDeviceAcrossFails(t *testing.T) {
 	emulated.Only(t)
+	t.Run("staged", func(t *testing.T) { testDeviceAcrossFails(t, "ab", 2) })
+	t.Run("phased", func(t *testing.T) {
+		coll.SetPhased(t, 1, 2048)
+		testDeviceAcrossFails(t, "aabb", 12)
+	})
+}
+
+// testDeviceAcrossFails has that many launches fail.
+func testDeviceAcrossFails(t *testing.T, hosts string, launches int) {
 	type calls struct {
 		name string
 		most int
 	}
 	coll.SetStagedPart(t, 8000)
-	for _, call := range []calls{{"cuMemHostRegister_v2", 12}, {"cuLaunchKernelEx", 2}, {"cuStreamQuery", 14}} {
+	for _, call := range []calls{{"cuMemHostRegister_v2", 12}, {"cuLaunchKernelEx", launches}, {"cuStreamQuery", 14}} {
 		seen := make(map[bool]int)
 		for k := range call.most {
 			t.Run(fmt.Sprintf("%s:%d", call.name, k+1), func(t *testing.T) {
 				t.Setenv("UBCOLL_EMULATE_FAIL", "")
-				var failed, broken [2]bool
-				errs := devicesOnHosts(t, "ab", engine.Options{}, func(ctx context.Context, c *ubcoll.Comm, dev ubcoll.Device) error {
+				failed, broken := make([]bool, len(hosts)), make([]bool, len(hosts))
+				errs := devicesOnHosts(t, hosts, engine.Options{}, func(ctx context.Context, c *ubcoll.Comm, dev ubcoll.Device) error {
 					b, err := gputest.Floats(ctx, c, dev, 5000, 1)
 					if err != nil {
 						return err
@@ -285,7 +305,8 @@ func TestDeviceAcrossFails(t *testing.T) {
 					if c.Rank() == 0 {
 						os.Setenv("UBCOLL_EMULATE_FAIL", fmt.Sprintf("%s:%d", call.name, k+1))
 					}
-					if err := coll.Barrier(ctx, c); err != nil {
+					if err := coll.Barrier(ctx, c); err != nil { // a rank that has left it has broken the communicator
+						failed[c.Rank()], broken[c.Rank()] = true, c.Err() != nil
 						return err
 					}
 					begin := time.Now()
@@ -302,7 +323,7 @@ func TestDeviceAcrossFails(t *testing.T) {
 					case next != nil:
 						return nil
 					}
-					x := float32(2)
+					x := float32(len(hosts))
 					if err != nil {
 						x = 1
 					}
@@ -314,9 +335,11 @@ func TestDeviceAcrossFails(t *testing.T) {
 						t.Error(err)
 					}
 				}
-				require.Equal(t, broken[0], broken[1])
-				require.True(t, broken[0] || failed[0] == failed[1], failed)
-				if failed[0] || failed[1] {
+				for r := range broken {
+					require.Equal(t, broken[0], broken[r])
+					require.True(t, broken[0] || failed[0] == failed[r], failed)
+				}
+				if slices.Contains(failed, true) {
 					seen[broken[0]]++
 				}
 			})

@@ -47,6 +47,15 @@ func devicesOnHosts(t testing.TB, hosts string, o engine.Options, do func(ctx co
 	return errs
 }
 
+// stagedAndPhased runs a test twice: all-reduces are combined by the processors, and by the devices of a host.
+func stagedAndPhased(t *testing.T, test func(*testing.T)) {
+	t.Run("staged", test)
+	t.Run("phased", func(t *testing.T) {
+		coll.SetPhased(t, 1, 2048)
+		test(t)
+	})
+}
+
 // acrossDevices are the layouts of tests of devices on several hosts.
 var acrossDevices = []string{"ab", "aabb", "abc", "aabbcc", "abab", "aab"}
 
@@ -175,7 +184,9 @@ func TestDeviceAcrossGroups(t *testing.T) {
 
 // TestDeviceAcrossDiffer: ranks of which some have device memory, or other counts, or which refuse, all get the same error,
 // and the communicator stays usable. An operation of several parts fails at the first.
-func TestDeviceAcrossDiffer(t *testing.T) {
+func TestDeviceAcrossDiffer(t *testing.T) { stagedAndPhased(t, testDeviceAcrossDiffer) }
+
+func testDeviceAcrossDiffer(t *testing.T) {
 	coll.SetStagedPart(t, 4000)
 	requireAll(t, devicesOnHosts(t, "aabb", engine.Options{}, func(ctx context.Context, c *ubcoll.Comm, dev ubcoll.Device) error {
 		b, err := gputest.Floats(ctx, c, dev, 5000, 1)

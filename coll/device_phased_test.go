@@ -4,41 +4,168 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math/rand/v2"
+	"slices"
+	"strings"
 	"testing"
 
 	"github.com/ubcoll/ubcoll"
 	"github.com/ubcoll/ubcoll/coll"
+	"github.com/ubcoll/ubcoll/dtype"
+	"github.com/ubcoll/ubcoll/graph"
 	"github.com/ubcoll/ubcoll/internal/engine"
+	"github.com/ubcoll/ubcoll/internal/testkit"
 	"github.com/ubcoll/ubcoll/internal/testkit/gputest"
 )
 
+// TestDevicePhased: which all-reduces are combined on the devices of a host, and what LastOp says of them.
 func TestDevicePhased(t *testing.T) {
-	coll.SetPhased(t, 1, 4096)
+	coll.SetPhased(t, 4096, 2048)
 	coll.SetStagedPart(t, 16<<10)
+	for _, k := range []struct {
+		name, hosts string
+		typ         dtype.Type
+		op          ubcoll.Op
+		bytes       int
+		phased      bool
+	}{
+		{"one part", "aabb", dtype.Float32, ubcoll.Sum, 4096, true},
+		{"many parts, and what no slice has", "aabb", dtype.Uint8, ubcoll.Max, 100_001, true},
+		{"as many parts as there may be", "aabb", dtype.Float32, ubcoll.Sum, 4 << 20, true},
+		{"three hosts", "aabbcc", dtype.Float64, ubcoll.Sum, 50_008, true},
+		{"ranks in turn", "abab", dtype.Int32, ubcoll.Avg, 50_004, true},
+		{"multiplied", "aabb", dtype.Float32, ubcoll.PreMulSum(2), 20_000, true},
+		{"average of halves", "aabb", dtype.Float16, ubcoll.Avg, 20_002, true},
+		{"short", "aabb", dtype.Float32, ubcoll.Sum, 4092, false},
+		{"a rank on each host", "ab", dtype.Float32, ubcoll.Sum, 20_000, false},
+		{"hosts of several sizes", "aab", dtype.Float32, ubcoll.Sum, 20_000, false},
+		{"average of halves of three ranks", "aaabbb", dtype.Float16, ubcoll.Avg, 20_002, false},
+	} {
+		t.Run(k.name, func(t *testing.T) {
+			requireAll(t, devicesOnHosts(t, k.hosts, engine.Options{}, func(ctx context.Context, c *ubcoll.Comm, dev ubcoll.Device) error {
+				src, err1 := ubcoll.Alloc[uint8](c, dev, k.bytes)
+				dst, err2 := ubcoll.Alloc[uint8](c, dev, k.bytes)
+				if err := errors.Join(err1, err2); err != nil {
+					return err
+				}
+				from, to := src.Vec().As(k.typ), dst.Vec().As(k.typ)
+				for range 5 { // the first times peers may not have mapped the memory yet
+					if err := coll.AllReduce(ctx, c, to, from, k.op); err != nil {
+						return err
+					}
+				}
+				o := c.LastOp()
+				s, levels := o.String(), o.Levels
+				if !strings.Contains(s, "page-locked host memory") || len(levels) == 0 {
+					return fmt.Errorf("%v: %s", levels, s)
+				}
+				if got := strings.HasPrefix(levels[0].Transport, "GPU kernels"); got != k.phased {
+					return fmt.Errorf("%v", levels[0])
+				}
+				source := "direct in the host, through page-locked host memory, copied by the kernel between hosts"
+				if k.phased && k.name != "multiplied" && !strings.Contains(s, source) {
+					return fmt.Errorf("%s", s)
+				}
+				return errors.Join(src.Free(), dst.Free())
+			}))
+		})
+	}
+}
+
+// TestDevicePhasedGroups: a group of more kernels than may be queued at once ends, on a stream and in a graph, and LastOp has all of it.
+func TestDevicePhasedGroups(t *testing.T) {
+	coll.SetPhased(t, 1, 1024)
+	coll.SetStagedPart(t, 1024)
+	const calls = 5
 	requireAll(t, devicesOnHosts(t, "aabb", engine.Options{}, func(ctx context.Context, c *ubcoll.Comm, dev ubcoll.Device) error {
-		for _, n := range []int{1000000, 40000, 4096, 50001, 31, 32, 33} {
-			b, err := gputest.Floats(ctx, c, dev, n, 1)
-			if err != nil {
-				return err
+		b, err1 := gputest.Floats(ctx, c, dev, 20_000, 1)
+		s, err2 := ubcoll.NewStream(dev)
+		if err := errors.Join(err1, err2); err != nil {
+			return err
+		}
+		do := func(v *ubcoll.Comm) error {
+			var errs []error
+			for i := range calls {
+				errs = append(errs, coll.AllReduce(ctx, v, b.Vec(), b.Vec(), []ubcoll.Op{ubcoll.Sum, ubcoll.Avg}[i%2]))
 			}
-			for range 4 {
-				if err := coll.AllReduce(ctx, c, b.Vec(), b.Vec(), ubcoll.Avg); err != nil {
+			return errors.Join(errs...)
+		}
+		if err := errors.Join(ubcoll.Group(ctx, c.On(s), do), s.Sync(ctx)); err != nil {
+			return err
+		}
+		if o := c.LastOp(); len(o.Members) != calls || o.Seq != calls {
+			return fmt.Errorf("%d members: %v", len(o.Members), o)
+		}
+		g, err := graph.Capture(ctx, c.On(s), do)
+		if err != nil {
+			return err
+		}
+		return errors.Join(g.Launch(ctx), g.Launch(ctx), s.Sync(ctx), gputest.All(ctx, c, b, 1<<18), g.Close(), s.Close(), b.Free())
+	}))
+}
+
+// TestDevicePhasedRefused: where hosts do not agree no destination is written to, also on those hosts whose ranks agree.
+func TestDevicePhasedRefused(t *testing.T) {
+	coll.SetPhased(t, 1, 1024)
+	requireAll(t, devicesOnHosts(t, "aabb", engine.Options{}, func(ctx context.Context, c *ubcoll.Comm, dev ubcoll.Device) error {
+		const n = 5000
+		src, err1 := gputest.Floats(ctx, c, dev, n, 1)
+		dst, err2 := gputest.Floats(ctx, c, dev, n, 7)
+		queued, sync, end, err3 := gputest.View(ctx, c, dev, true)
+		if err := errors.Join(err1, err2, err3); err != nil {
+			return err
+		}
+		for odd := range c.Size() {
+			for _, to := range []*ubcoll.Comm{c, queued} {
+				op := ubcoll.Sum
+				if c.Rank() == odd {
+					op = ubcoll.Max
+				}
+				err := errors.Join(coll.AllReduce(ctx, to, dst.Vec(), src.Vec(), op), sync())
+				if err := testkit.WantsOf(c.Rank(), "all_reduce", err, ubcoll.ErrMismatch); err != nil {
+					return err
+				}
+				if err := errors.Join(c.Err(), gputest.All(ctx, c, dst, 7)); err != nil {
 					return err
 				}
 			}
-			if err := coll.AllReduce(ctx, c, b.Vec(), b.Vec(), ubcoll.Sum); err != nil {
-				return err
-			}
-			if err := gputest.All(ctx, c, b, 4); err != nil {
-				return fmt.Errorf("%d: %w", n, err)
-			}
-			if c.Rank() == 0 {
-				t.Log(n, c.LastOp())
-			}
-			if err := errors.Join(b.Free()); err != nil {
-				return err
-			}
 		}
-		return nil
+		return errors.Join(coll.AllReduce(ctx, c, dst.Vec(), src.Vec(), ubcoll.Sum), gputest.All(ctx, c, dst, 4), end(), src.Free(), dst.Free())
 	}))
+}
+
+// TestDevicePhasedSame: all ranks get the same bits, whatever the sums of floats are.
+func TestDevicePhasedSame(t *testing.T) {
+	coll.SetPhased(t, 1, 1024)
+	coll.SetStagedPart(t, 8192)
+	const n = 10_007
+	seed := testkit.Seed(t)
+	for _, hosts := range []string{"aabb", "abcabc"} {
+		for _, way := range []string{"", "ring", "doubling", "halving"} {
+			t.Run(hosts+" "+way, func(t *testing.T) {
+				results := make([][]float32, len(hosts))
+				requireAll(t, devicesOnHosts(t, hosts, engine.Options{Algorithm: way}, func(ctx context.Context, c *ubcoll.Comm, dev ubcoll.Device) error {
+					b, err := ubcoll.Alloc[float32](c, dev, n)
+					if err != nil {
+						return err
+					}
+					x := make([]float32, n)
+					r := rand.New(rand.NewPCG(seed, uint64(c.Rank())))
+					for i := range x {
+						x[i] = r.Float32() - 0.5
+					}
+					err = testkit.InOrder(func() error { return b.CopyFrom(ctx, x) },
+						func() error { return coll.AllReduce(ctx, c, b.Vec(), b.Vec(), ubcoll.Sum) },
+						func() error { return b.CopyTo(ctx, x) }, b.Free)
+					results[c.Rank()] = x
+					return err
+				}))
+				for r := range results {
+					if !slices.Equal(results[r], results[0]) {
+						t.Fatalf("rank %d has other sums than rank 0", r)
+					}
+				}
+			})
+		}
+	}
 }

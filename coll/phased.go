@@ -116,8 +116,11 @@ func (k *staged) runPhased(ctx context.Context) error {
 	}
 	for i := range k.d.Parts {
 		k.carrier.Store(i)
-		if err := k.carrier.Load(ctx, i+1); err != nil {
-			return err
+		if err := k.carrier.Load(ctx, i+1); err != nil { // peers of the host are in a phase, which ends with the communicator
+			if e := k.t.Broken(); e != nil {
+				return e
+			}
+			return k.t.Fail(k.t.Errorf("device", -1, err))
 		}
 		k.slice(i)
 		if err := k.t.RunPart(ctx, &k.part, false); err != nil {

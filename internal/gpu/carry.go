@@ -112,7 +112,7 @@ func (d *Device) Carry(ctx context.Context, w *team.Work) (team.Carrier, error) 
 	d.carry.told.Store(false)
 	k, err := d.carryOne(d.own, w, false)
 	d.carry.tells, d.next.paced = 0, false
-	if err != nil { // nothing was queued, and the peers learn of it on the host
+	if err != nil { // nothing was queued, and the peers learn of it on the host, or the communicator is broken
 		return nil, err
 	}
 	k.stream = d.own

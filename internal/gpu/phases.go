@@ -15,7 +15,7 @@ import (
 // The first step waits until the hosts agree. If they do not, the later steps and the phases find the gate shut, and do nothing.
 // All ranks of a host find the same, so that kernels of the same number still meet.
 
-// carryPhases queues the kernels of w.
+// carryPhases queues the kernels of w. An error that has not broken the communicator says that none is queued.
 func (d *Device) carryPhases(s *Stream, k *carrier, w *team.Work, div *team.Division, kept bool) error {
 	c := &d.carry
 	q := phaseQueue{d: d, s: s, w: w, kept: kept, base: c.params}
@@ -30,6 +30,9 @@ func (d *Device) carryPhases(s *Stream, k *carrier, w *team.Work, div *team.Divi
 	}
 	q.f, q.blocks = f, blocks
 	q.step(kernels.CarryStepParams{Rings: 1, Awaits: 1, Opens: 1})
+	if q.err != nil {
+		return q.err
+	}
 	k.blocks = d.next.shape.Grid
 	var last team.Phases
 	for i := range div.Parts + 1 {
@@ -61,7 +64,7 @@ func (d *Device) carryPhases(s *Stream, k *carrier, w *team.Work, div *team.Divi
 		}
 		last = p
 	}
-	return q.err
+	return d.failed(w.Kind, q.err) // the first step waits already
 }
 
 // phaseQueue queues the kernels of an operation.
