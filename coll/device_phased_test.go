@@ -36,6 +36,7 @@ func TestDevicePhased(t *testing.T) {
 		{"ranks in turn", "abab", dtype.Int32, ubcoll.Avg, 50_004, true},
 		{"multiplied", "aabb", dtype.Float32, ubcoll.PreMulSum(2), 20_000, true},
 		{"average of halves", "aabb", dtype.Float16, ubcoll.Avg, 20_002, true},
+		{"a last part without slices", "aabb", dtype.Float32, ubcoll.Sum, 16<<10 + 100, true},
 		{"short", "aabb", dtype.Float32, ubcoll.Sum, 4092, false},
 		{"a rank on each host", "ab", dtype.Float32, ubcoll.Sum, 20_000, false},
 		{"hosts of several sizes", "aab", dtype.Float32, ubcoll.Sum, 20_000, false},

@@ -24,9 +24,11 @@ var (
 )
 
 // phasedFrom is how many bytes go by phases, and phasedSlice the least slice of an operation that has several parts. It has up to
-// team.MostPhased parts, whatever its size, since all its kernels are queued before the first part travels.
+// team.MostPhased parts, since all its kernels are queued before the first part travels, and with more than phasedMost bytes they
+// would take too much page-locked memory.
 var (
 	phasedFrom  = 1 << 20
+	phasedMost  = 2 << 30
 	phasedSlice = 256 << 10
 )
 
@@ -49,7 +51,8 @@ func phased(t *team.Team, w *team.Work) bool {
 	case w.HalfAverage() && bits.OnesCount(uint(l.Most)) != 1: // between hosts, fractions of sums have a power of two
 		return false
 	}
-	return w.Count*w.Type.Size() >= max(phasedFrom, l.Most*sliceLine)
+	bytes := w.Count * w.Type.Size()
+	return bytes >= max(phasedFrom, l.Most*sliceLine) && bytes <= phasedMost
 }
 
 // dividePhased is divide for an all-reduce by phases.

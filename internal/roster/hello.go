@@ -15,7 +15,7 @@ import (
 )
 
 // Version must change whenever ranks built before and after a change could not work together.
-const Version = 29
+const Version = 30
 
 var order = binary.LittleEndian
 
