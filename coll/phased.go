@@ -48,6 +48,8 @@ func phased(t *team.Team, w *team.Work) bool {
 	switch {
 	case w.Kind != team.KindAllReduce, l.Lanes < 2, l.Lanes != l.Most, l.Ranks != l.Hosts*l.Most:
 		return false
+	case l.Turns: // phases would wait for turns on several devices
+		return false
 	case w.HalfAverage() && bits.OnesCount(uint(l.Most)) != 1: // between hosts, fractions of sums have a power of two
 		return false
 	}

@@ -46,8 +46,8 @@ func (c *Comm) listen(r *roster.Roster, mine *card) (row []byte, err error) {
 			Connections: c.team.Tuning().Hosts.Connections, Log: d.log,
 			RDMA: transport.RDMA{NICs: d.nics, OFI: d.ofi, Find: d.Cache.Peek,
 				Required: cmp.Or(ofi.Required(c.opts.Net), mr.Required(c.opts.Net))},
-			Memory: d.landing,
-			RowOf:  r.Row, NewNode: c.providers.Network})
+			Memory: d.landing, Turns: d.device != nil && d.device.Turns(),
+			RowOf: r.Row, NewNode: c.providers.Network})
 		if err != nil {
 			return nil, err
 		}

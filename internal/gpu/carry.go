@@ -74,11 +74,11 @@ func (s *Stream) Carry(c *engine.Comm, works []team.Work, place func()) (carrier
 	d := DeviceOf(c)
 	d.carry.mu.Lock()
 	defer d.carry.mu.Unlock()
-	kept, kernels := s.Captured(), 0
+	kept, n := s.Captured(), 0
 	for i := range works {
-		kernels += works[i].Carriers()
+		n += works[i].Carriers()
 	}
-	d.Domain.pace(s, kernels) // and not between them: those before wait for the caller
+	d.Domain.pace(s, n) // and not between them: those before wait for the caller
 	d.next.paced = true
 	defer func() { d.next.paced = false }()
 	for i := range works {

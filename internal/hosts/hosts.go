@@ -104,7 +104,8 @@ func Open(ctx context.Context, c Config) (*Stage, error) {
 		on[h] = s.On(h)
 	}
 	s.layout = LayoutOf(on)
-	s.layout.RDMA = c.rdma()
+	all, some := c.bits()
+	s.layout.RDMA, s.layout.Turns = all&rowRDMA != 0, some&rowTurns != 0
 	for l := range s.Lanes() {
 		if s.Owner(l) == c.Team.Rank() {
 			s.lane = l
@@ -145,16 +146,17 @@ func Open(ctx context.Context, c Config) (*Stage, error) {
 	return s, nil
 }
 
-// rdma reports whether all ranks have RDMA devices. It is the same on all of them, whatever wires they get.
-func (c *Config) rdma() bool {
+// bits are those that all ranks have in their rows, and those that some have. They are the same on all ranks, whatever wires these
+// get.
+func (c *Config) bits() (all, some byte) {
+	all = 0xff
 	for _, ranks := range c.Hosts {
 		for _, r := range ranks {
-			if !c.Network.hasRDMA(c.World(r)) {
-				return false
-			}
+			bits := c.Network.bits(c.World(r))
+			all, some = all&bits, some|bits
 		}
 	}
-	return true
+	return all, some
 }
 
 // meet lists the leaders that this one agrees with. Those in the tree of reports are among them.

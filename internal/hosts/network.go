@@ -46,6 +46,8 @@ type JobConfig struct {
 	// RDMA: see transport.Config. Memory returns n bytes, which it can find, for as long as the network lives; nil: Go's memory.
 	RDMA   transport.RDMA
 	Memory func(n int) []byte
+	// Turns: this rank's process takes turns with others on its device.
+	Turns bool
 	// RowOf returns what a rank of the job published with Row. It is called from the first Open on.
 	RowOf func(rank int) []byte
 	// NewNode makes the rank's node.
@@ -65,11 +67,20 @@ func Listen(c JobConfig) (n *Network, err error) {
 	return n, nil
 }
 
-// Row is what other ranks need to reach this one: the node's, behind a byte that is 1 if this rank has RDMA devices.
+// The bits of a row's first byte.
+const (
+	rowRDMA  = 1 << iota // the rank has RDMA devices
+	rowTurns             // JobConfig.Turns
+)
+
+// Row is what other ranks need to know of this one: a byte of bits, and what its node needs to be reached.
 func (n *Network) Row() []byte {
 	row := []byte{0}
 	if n.RDMA.NICs != nil {
-		row[0] = 1
+		row[0] |= rowRDMA
+	}
+	if n.Turns {
+		row[0] |= rowTurns
 	}
 	return append(row, n.node.Row()...)
 }
@@ -83,10 +94,12 @@ func (n *Network) rowOf(rank int) []byte {
 	return row[1:]
 }
 
-// hasRDMA reports whether a rank of the job has RDMA devices.
-func (n *Network) hasRDMA(rank int) bool {
-	row := n.RowOf(rank)
-	return len(row) > 0 && row[0] == 1
+// bits are those of a rank's row.
+func (n *Network) bits(rank int) byte {
+	if row := n.RowOf(rank); len(row) > 0 {
+		return row[0]
+	}
+	return 0
 }
 
 // Traffic is what this rank has exchanged with another host.

@@ -59,6 +59,7 @@ type Layout struct {
 	Most         int // ranks on the host that has most of them
 	Lanes        int
 	RDMA         bool // all ranks have RDMA devices: see Team.Costs
+	Turns        bool // some ranks of a host that are several processes take turns on a device
 
 	// Contribution is how many bytes of data a path may contribute (see Path.Contribute), Share how many if all hosts do, and
 	// Routed how many a block may have that is routed, if each host has one for each other.
