@@ -77,7 +77,7 @@ func TestDevicePhased(t *testing.T) {
 
 // TestDevicePhasedGroups: a group of more kernels than may be queued at once ends, on a stream and in a graph, and LastOp has all of it.
 func TestDevicePhasedGroups(t *testing.T) {
-	coll.SetPhased(t, 1, 1024)
+	coll.SetPhased(t, 100, 1024)
 	coll.SetStagedPart(t, 1024)
 	calls := 5
 	if !emulated.Active() { // a driver that has queued a thousand kernels takes no more
@@ -102,12 +102,37 @@ func TestDevicePhasedGroups(t *testing.T) {
 		if o := c.LastOp(); len(o.Members) != calls || o.Seq != uint64(calls) {
 			return fmt.Errorf("%d members: %v", len(o.Members), o)
 		}
+		if err := errors.Join(refusedCall(ctx, c.On(s), b, s, 1), refusedCall(ctx, c.On(s), b, s, 4), gputest.All(ctx, c, b, float32(math.Pow(4, float64((calls+1)/2))))); err != nil {
+			return err
+		}
 		g, err := graph.Capture(ctx, c.On(s), do)
 		if err != nil {
 			return err
 		}
 		return errors.Join(g.Launch(ctx), g.Launch(ctx), s.Sync(ctx), gputest.All(ctx, c, b, float32(math.Pow(4, float64(3*(calls+1)/2)))), g.Close(), s.Close(), b.Free())
 	}))
+}
+
+// refusedCall queues a group of 5 calls, of which rank 1 makes one another: all ranks are told which, and leave those behind it out,
+// however many kernels theirs have.
+func refusedCall(ctx context.Context, v *ubcoll.Comm, b *ubcoll.Buffer[float32], s *ubcoll.Stream, odd int) error {
+	err := ubcoll.Group(ctx, v, func(g *ubcoll.Comm) error {
+		var errs []error
+		for i := range 5 {
+			x := b.Vec()
+			if i+1 == odd && v.Rank() == 1 {
+				x = x.Slice(0, 1)
+			}
+			errs = append(errs, coll.AllReduce(ctx, g, x, x, ubcoll.Max))
+		}
+		return errors.Join(errs...)
+	})
+	err = errors.Join(err, s.Sync(ctx))
+	want := fmt.Sprintf("call %d of 5", odd)
+	if !errors.Is(err, ubcoll.ErrMismatch) || !strings.Contains(err.Error(), want) {
+		return fmt.Errorf("not %s: %w", want, err)
+	}
+	return v.Err()
 }
 
 // TestDevicePhasedRefused: where hosts do not agree no destination is written to, also on those hosts whose ranks agree.

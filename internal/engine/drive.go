@@ -71,17 +71,18 @@ func (c *Comm) RunCarried(ctx context.Context, w *team.Work, k team.Carrier) err
 	return err
 }
 
-// runCarried runs ws as runAll does; carriers carry their data. goesOn: they belong to the group of those before.
-func (c *Comm) runCarried(ctx context.Context, ws []team.Work, carriers []Carrier, together, goesOn bool) (err error) {
-	c.inGroup, c.fresh = together, !goesOn
+// runCarried runs q's works as runAll does; its carriers carry their data.
+func (c *Comm) runCarried(q *queued) (err error) {
+	c.inGroup, c.fresh = q.group, q.first == 0
 	done := 0
-	for ; done < len(ws) && err == nil; done++ {
-		c.team.Current, c.carrier = &ws[done], carriers[done]
-		err = c.run(ctx, &ws[done])
+	for ; done < len(q.works) && !*q.failed && err == nil; done++ {
+		c.team.Current, c.carrier = &q.works[done], q.carriers[done]
+		err = c.run(q.ctx, &q.works[done])
 	}
 	c.team.Current, c.carrier, c.inGroup = nil, nil, false
 	if err != nil {
-		return c.nameCall(err, done-1, len(ws))
+		*q.failed = true
+		return c.nameCall(err, q.first+done-1, q.all)
 	}
 	return nil
 }

@@ -58,8 +58,10 @@ type queued struct {
 	c      *Comm
 	ctx    context.Context
 	works  []team.Work
-	group  bool   // LastOp reports them as one
-	goesOn bool   // with the group of those before
+	group  bool // LastOp reports them as one
+	first  int  // of these among all calls of the group
+	all    int
+	failed *bool  // some call of the group has failed; the later ones are left out, on all ranks
 	after  func() // called when the works are over; or nil
 	ticket *turn.Ticket
 	// carriers are of works on a stream of a device.
@@ -112,7 +114,7 @@ func (s *Stream) enqueue(c *Comm, ctx context.Context, works []team.Work, group 
 
 // carry is enqueue on a stream of a device, of a communicator on several hosts.
 func (s *Stream) carry(c *Comm, ctx context.Context, works []team.Work, group bool, after func()) (err error) {
-	all := len(works)
+	all, failed := len(works), new(bool)
 	for n := 0; len(works) > 0; works = works[n:] {
 		n = 1
 		if o := works[0].Other; o != nil { // also after a failure: the other ranks have queued theirs
@@ -124,11 +126,13 @@ func (s *Stream) carry(c *Comm, ctx context.Context, works []team.Work, group bo
 				break
 			}
 		}
-		goesOn := len(works) < all
+		q := queued{c: c, ctx: ctx, works: works[:n], group: group, first: all - len(works), all: all,
+			failed: failed}
 		if n == len(works) {
-			return errors.Join(err, s.carrySome(c, ctx, works, group, goesOn, after))
+			q.after = after
+			return errors.Join(err, s.carrySome(q))
 		}
-		err = errors.Join(err, s.carrySome(c, ctx, works[:n], group, goesOn, nil))
+		err = errors.Join(err, s.carrySome(q))
 	}
 	if after != nil {
 		s.mu.Lock()
@@ -145,26 +149,25 @@ func (s *Stream) carry(c *Comm, ctx context.Context, works []team.Work, group bo
 // them. The driver takes a thousand or so that wait, and less is queued where ranks share a device.
 const mostCarried = 200
 
-// carrySome is carry for collectives alone, of one group perhaps with those before.
-func (s *Stream) carrySome(c *Comm, ctx context.Context, works []team.Work, group, goesOn bool, after func()) error {
+// carrySome is carry for some collectives.
+func (s *Stream) carrySome(q queued) error {
 	s.placing.Lock()
 	defer s.placing.Unlock()
-	works = slices.Clone(works) // a graph's are launched again
-	for i := range works {      // the driver's queue would have copied the counts, too
-		w := &works[i]
+	q.works = slices.Clone(q.works) // a graph's are launched again
+	for i := range q.works {        // the driver's queue would have copied the counts, too
+		w := &q.works[i]
 		w.SendCounts, w.RecvCounts = slices.Clone(w.SendCounts), slices.Clone(w.RecvCounts)
 	}
-	var k *turn.Ticket
-	carriers, err := s.device.Carry(c, works, func() { k = c.turn.Take() })
-	if carriers == nil {
-		if after != nil {
-			after()
+	var err error
+	if q.carriers, err = s.device.Carry(q.c, q.works, func() { q.ticket = q.c.turn.Take() }); q.carriers == nil {
+		if q.after != nil {
+			q.after()
 		}
 		return err
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.add(queued{c: c, ctx: ctx, works: works, group: group, goesOn: goesOn, after: after, ticket: k, carriers: carriers})
+	s.add(q)
 	return nil
 }
 
@@ -265,7 +268,7 @@ func (q *queued) run() error {
 	}
 	<-q.ticket.Ready
 	if q.carriers != nil {
-		return q.c.runCarried(q.ctx, q.works, q.carriers, q.group, q.goesOn)
+		return q.c.runCarried(q)
 	}
 	if q.after != nil {
 		defer q.after()
