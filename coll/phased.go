@@ -37,33 +37,42 @@ const sliceLine = 64
 
 // chooseStaged sets how a collective on device memory travels between hosts. All ranks choose alike.
 func chooseStaged(t *team.Team, w *team.Work) {
-	if w.Path, w.Phased = &stagedPath, phased(t, w); w.Phased {
+	w.Path = &stagedPath
+	if w.Phased = partsPhased(t, w); w.Phased > 0 {
 		w.Path = &phasedPath
 	}
 }
 
-// phased reports whether w goes by phases.
-func phased(t *team.Team, w *team.Work) bool {
+// partsPhased is how many parts w has by phases; 0: it does not go that way.
+func partsPhased(t *team.Team, w *team.Work) int {
 	l := t.Hosts.Layout()
 	switch {
 	case w.Kind != team.KindAllReduce, l.Lanes < 2, l.Lanes != l.Most, l.Ranks != l.Hosts*l.Most:
-		return false
+		return 0
 	case l.Turns: // phases would wait for turns on several devices
-		return false
+		return 0
 	case w.HalfAverage() && bits.OnesCount(uint(l.Most)) != 1: // between hosts, fractions of sums have a power of two
-		return false
+		return 0
 	}
 	bytes := w.Count * w.Type.Size()
-	return bytes >= max(phasedFrom, l.Most*sliceLine) && bytes <= phasedMost
+	if bytes < max(phasedFrom, l.Most*sliceLine) || bytes > phasedMost {
+		return 0
+	}
+	most := mostPhased(l.Most, bytes)
+	return (bytes + most - 1) / most
+}
+
+// mostPhased is how many of so many bytes are in a part, with n ranks on a host.
+func mostPhased(n, bytes int) int {
+	lines := n * sliceLine
+	return (max(stagedPart, n*phasedSlice, bytes/team.MostPhased) + lines - 1) / lines * lines
 }
 
 // dividePhased is divide for an all-reduce by phases.
 func dividePhased(t *team.Team, w *team.Work) team.Division {
 	n, bytes := t.Size(), w.Count*w.Type.Size()
-	lines := n * sliceLine
-	most := (max(stagedPart, n*phasedSlice, bytes/team.MostPhased) + lines - 1) / lines * lines
-	d := team.Division{Blocks: [2]int{1, 1}, Bytes: [2]int{bytes, bytes}, Most: most}
-	d.Parts = (bytes + most - 1) / most
+	most := mostPhased(n, bytes)
+	d := team.Division{Blocks: [2]int{1, 1}, Bytes: [2]int{bytes, bytes}, Most: most, Parts: (bytes + most - 1) / most}
 	host := min(most, bytes)/n + n*sliceLine
 	d.Host = [2]int{host, host}
 	d.Phases = func(part, packets int) team.Phases { return phases(t, w, &d, part, packets) }

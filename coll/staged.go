@@ -158,7 +158,7 @@ func (k *staged) tell() {
 	if p.Path != nil {
 		w.Path = p.Path
 	}
-	if !w.Phased { // else their own host has found them
+	if w.Phased == 0 { // else their own host has found them
 		w.SrcBuf.Why, w.DstBuf.Why = whyStaged, whyStaged
 	}
 }

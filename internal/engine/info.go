@@ -129,7 +129,7 @@ func (c *Comm) Describe(i *OpInfo, w *team.Work, algorithm string, seq uint64) {
 	i.Kind, i.Seq, i.Algorithm, i.Bytes = w.Kind, seq, algorithm, max(w.Src.Bytes(), w.Dst.Bytes())
 	used := algorithm != Refused.Name
 	i.Src, i.Dst = bufferInfo(&w.SrcBuf, &w.Src, used), bufferInfo(&w.DstBuf, &w.Dst, used)
-	if i.Device = w.Kernel.Name != "" || w.Phased; c.stage != nil {
+	if i.Device = w.Kernel.Name != "" || w.Phased > 0; c.stage != nil {
 		i.Between, i.Inner, i.Lanes = c.stage.Link(), w.Inner, w.Lanes
 		i.Routed = w.Path != nil && w.Path.Route != nil
 		if l := i.Between; l.RDMA && l.Single {

@@ -44,7 +44,7 @@ func (d *Device) carryPhases(s *Stream, k *carrier, w *team.Work, div *team.Divi
 			}
 		}
 		if i == 0 {
-			w.Inner, w.Phased = [2]string{p.Before[0].Work.Kernel.Algorithm, p.After[0].Kernel.Algorithm}, true
+			w.Inner = [2]string{p.Before[0].Work.Kernel.Algorithm, p.After[0].Kernel.Algorithm}
 		}
 		var step kernels.CarryStepParams
 		if i < div.Parts {

@@ -48,8 +48,8 @@ type Work struct {
 	Algorithm string
 	// Inner has the algorithms of the parts that ran within the team: before the exchange with other hosts, and after.
 	Inner [2]string
-	// Phased says that these run on devices.
-	Phased bool
+	// Phased is how many parts the operation has if these run on devices.
+	Phased int
 	// Lanes is how many ranks of each host exchange data with other hosts.
 	Lanes int
 
@@ -78,10 +78,10 @@ type EagerPart struct {
 
 // Carriers is how many kernels carry the data of an operation between hosts on a device, at most.
 func (w *Work) Carriers() int {
-	if w.Phased {
-		return 4*MostPhased + 4
+	if w.Phased == 0 {
+		return 1
 	}
-	return 1
+	return 3*w.Phased + 3 // and of what no slice has
 }
 
 // Changes reports whether the reduction changes the data of a single rank: it multiplies, or turns bools into 0 or 1.
