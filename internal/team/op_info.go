@@ -203,9 +203,10 @@ func (o *OpInfo) carried(b BufferInfo) BufferInfo {
 	return BufferInfo{Used: true, Why: o.between()}
 }
 
-// between is what is done to the data between hosts. Slices of those that are combined on devices have to leave these first.
+// between is what is done to the data between hosts. Slices of collectives that are combined on devices have to leave these first;
+// messages say by themselves how they left.
 func (o *OpInfo) between() string {
-	if o.Device {
+	if o.Device && o.Lanes > 0 {
 		return "through page-locked host memory, " + o.Between.Why
 	}
 	return o.Between.Why
