@@ -119,6 +119,7 @@ func facts(withEnv bool, m meeting) (lines []pair, err error) {
 	}
 	rdma(line)
 	libfabric(line)
+	collNet(line)
 	if withEnv {
 		line("", "")
 		for _, v := range env.All() {

@@ -148,6 +148,8 @@ var (
 		Doc: "Which row of a port's table of partition keys is used."}, number(0, 65535))
 	IBQueuePairs = define(Info{Name: "UBCOLL_IB_QPS_PER_CONNECTION", Kind: "number", Default: "1",
 		Doc: "How many queue pairs carry the data of two ranks on each of their RDMA devices, 1 to 8; the lesser of both ranks' numbers counts; 8 in all at most."}, number(1, 8))
+	CollNet = define(Info{Name: "UBCOLL_COLLNET_PLUGIN", Kind: "text",
+		Doc: "A plugin of NCCL's CollNet interface (version 10 or 11): its path, or NAME for libnccl-net-NAME.so. So far ubcoll info alone loads it; no operation uses it yet."}, text)
 	OFILibrary = define(Info{Name: "UBCOLL_OFI_LIB", Kind: "text",
 		Doc: "The libfabric to load, as a vendor's own build; unset, the system's libfabric.so.1."}, text)
 	GDR = define(Info{Name: "UBCOLL_GDR", Kind: "off|auto|on", Default: "auto",

@@ -22,7 +22,7 @@ import (
 	"github.com/ubcoll/ubcoll/internal/testkit"
 )
 
-const sources = "../../../tools/plugins"
+const sources = "../../tools/plugins"
 
 // build compiles a source of the reference plugin, once, and returns a copy, which is loaded as another library.
 func build(t testing.TB, name, source string, flags ...string) string {

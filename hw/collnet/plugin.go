@@ -15,6 +15,7 @@ import (
 	"fmt"
 	"log/slog"
 	"math/bits"
+	"sync"
 	"unsafe"
 
 	"github.com/ubcoll/ubcoll/dtype"
@@ -207,7 +208,9 @@ type Group struct {
 	Ranks  int
 	Rank   int
 	Device Device
-	failed error // of the first call that failed: no other is made
+
+	mu     sync.Mutex // held during a collective
+	failed error      // of the first that failed: no other is begun
 }
 
 // Connect makes a group of the members with these handles; rank is this one's number. It blocks until all members have called it,
@@ -338,11 +341,10 @@ func (g *Group) ReduceScatter(ctx context.Context, dst, src Memory, count int, t
 
 // calls makes n calls. After an error no other is made: members' calls would not match up any more.
 func (g *Group) calls(ctx context.Context, n int, fill func(i int, c *C.cn_call)) error {
-	if g.failed != nil {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.failed != nil || n == 0 {
 		return g.failed
-	}
-	if n == 0 {
-		return nil
 	}
 	raw := C.calloc(C.size_t(n), C.sizeof_cn_call)
 	all := unsafe.Slice((*C.cn_call)(raw), n)

@@ -53,6 +53,7 @@ type Error struct {
 var results = [...]string{1: "a CUDA error", 2: "a system error", 3: "an internal error", 4: "an invalid argument", 5: "invalid usage",
 	6: "a remote error", 7: "not complete yet"}
 
+// Error names the plugin, the call and the result.
 func (e *Error) Error() string {
 	text := "an unknown result"
 	if e.Code > 0 && e.Code < len(results) {

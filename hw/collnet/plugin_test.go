@@ -163,7 +163,7 @@ func TestFaults(t *testing.T) {
 	t.Cleanup(func() { grace = was })
 	startSwitch(t)
 	run := func(ctx context.Context, g *Group) error {
-		ctx, cancel := context.WithTimeout(ctx, time.Second)
+		ctx, cancel := context.WithTimeout(ctx, 500*time.Millisecond)
 		defer cancel()
 		m, b, err := memory(ctx, g, 4096)
 		if err != nil {

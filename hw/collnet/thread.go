@@ -9,7 +9,6 @@ import (
 	"time"
 
 	"github.com/ubcoll/ubcoll/fault"
-	"github.com/ubcoll/ubcoll/internal/reason"
 )
 
 // stuck counts threads that have been given up.
@@ -56,7 +55,7 @@ func (t *thread) do(ctx context.Context, call string, cancel func(), f func()) e
 	select {
 	case t.work <- func() { defer close(done); f() }:
 	case <-ctx.Done():
-		return reason.Ended(ctx)
+		return context.Cause(ctx)
 	}
 	select {
 	case <-done:
@@ -70,14 +69,14 @@ func (t *thread) do(ctx context.Context, call string, cancel func(), f func()) e
 	defer late.Stop()
 	select {
 	case <-done:
-		return reason.Ended(ctx)
+		return context.Cause(ctx)
 	case <-late.C:
 	}
 	t.mu.Lock()
 	t.given = call
 	t.mu.Unlock()
 	stuck.Add(1)
-	return fmt.Errorf("%s of the CollNet plugin %q does not return, and its thread is given up: %w", call, t.plugin, reason.Ended(ctx))
+	return fmt.Errorf("%s of the CollNet plugin %q does not return, and its thread is given up: %w", call, t.plugin, context.Cause(ctx))
 }
 
 // gone is the call with which the thread was given up, or "".
