@@ -162,8 +162,8 @@ func TestFaults(t *testing.T) {
 	grace = 100 * time.Millisecond
 	t.Cleanup(func() { grace = was })
 	startSwitch(t)
-	run := func(ctx context.Context, g *Group) error {
-		ctx, cancel := context.WithTimeout(ctx, 500*time.Millisecond)
+	run := func(ctx context.Context, g *Group, limit time.Duration) error {
+		ctx, cancel := context.WithTimeout(ctx, limit)
 		defer cancel()
 		m, b, err := memory(ctx, g, 4096)
 		if err != nil {
@@ -179,7 +179,7 @@ func TestFaults(t *testing.T) {
 		if err != nil && again == nil {
 			return fmt.Errorf("a call after %w", err)
 		}
-		ending, cancel := context.WithTimeout(t.Context(), time.Second)
+		ending, cancel := context.WithTimeout(t.Context(), limit)
 		defer cancel()
 		return errors.Join(err, g.Deregister(ending, m.Handle), g.Close(ending))
 	}
@@ -205,8 +205,12 @@ func TestFaults(t *testing.T) {
 		t.Run(k.fault, func(t *testing.T) {
 			p := load(t, "11")
 			t.Setenv("UBCOLL_SWITCH_FAULT", k.fault)
+			limit := testkit.Limit
+			if k.is == context.DeadlineExceeded {
+				limit = time.Second
+			}
 			before, begin := Stuck(), time.Now()
-			for _, err := range members(t, p, 2, run) {
+			for _, err := range members(t, p, 2, func(ctx context.Context, g *Group) error { return run(ctx, g, limit) }) {
 				if err == nil { // of the member that was not struck
 					continue
 				}
