@@ -9,6 +9,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 // What a plugin logs, from any of its threads, until Go takes it. More is lost, and counted.
 static struct {
@@ -181,7 +182,7 @@ static int begin(const cn_plugin *p, void *comm, cn_call *c) {
 
 int cn_run(const cn_plugin *p, void *comm, cn_call *calls, int n, int most, const volatile int *cancel, const char **step) {
 	static const char *const names[] = {"iallreduce", "iallgather", "ireducescatter"};
-	for (int begun = 0, ended = 0; ended < n;) {
+	for (int begun = 0, ended = 0, idle = 0; ended < n;) {
 		if (*cancel)
 			return CN_CANCELLED;
 		int moved = 0;
@@ -208,7 +209,10 @@ int cn_run(const cn_plugin *p, void *comm, cn_call *calls, int n, int most, cons
 				moved = 1;
 			}
 		}
-		if (!moved)
+		idle = moved ? 0 : idle + 1;
+		if (idle > 1000) // nothing moves for a while, and others need the processor
+			nanosleep(&(struct timespec){.tv_nsec = 20000}, 0);
+		else if (idle > 0)
 			sched_yield();
 	}
 	return CN_RAN;

@@ -255,7 +255,8 @@ func (l *Listener) Connect(ctx context.Context, handles [][HandleBytes]byte, ran
 // Handle is a registration of memory with a group.
 type Handle struct{ raw unsafe.Pointer }
 
-// Register registers memory of the host.
+// Register registers n bytes of the host's memory, which stay the caller's, and must stay until Deregister. Local; it blocks behind
+// a collective that runs. Not memory of the Go heap.
 func (g *Group) Register(ctx context.Context, at unsafe.Pointer, n int) (Handle, error) {
 	var r C.int
 	to := (*unsafe.Pointer)(C.calloc(1, C.size_t(unsafe.Sizeof(uintptr(0)))))
@@ -293,7 +294,9 @@ func (m Memory) add(n int) unsafe.Pointer { return unsafe.Add(m.At, n) }
 // most is how many calls are under way at most: the interface allows as many requests of a group as 32.
 const most = 8
 
-// AllReduce combines count elements of all members, in calls of up to Device.Bytes.
+// AllReduce combines count elements of all members, in calls of up to Device.Bytes. As all collectives it blocks until it is done
+// or ctx ends; the memory is the caller's again when it returns, unless the thread was given up (see Stuck). A type or
+// operation that Reduces denies must not be asked for.
 func (g *Group) AllReduce(ctx context.Context, dst, src Memory, count int, t dtype.Type, op Op) error {
 	size := t.Size()
 	step := g.Device.Bytes / size

@@ -8,7 +8,7 @@
 //	short  says that one byte less has come (test), or that calls take one byte (properties)
 //	null   gives no request                   lie     properties that make no sense
 #define _GNU_SOURCE
-#include "abi.h"
+#include "../../hw/collnet/abi.h"
 #include "wire.h"
 
 #include <errno.h>

@@ -3,7 +3,7 @@
 //
 //	ubcoll-switch [-p PORT]   listens, and prints its port
 #define _GNU_SOURCE
-#include "abi.h"
+#include "../../hw/collnet/abi.h"
 #include "wire.h"
 
 #include <arpa/inet.h>

@@ -53,7 +53,7 @@ const ubc_entry ubc_emulated[] = {
 	{"ubc_move_lines", ubc_move_lines},
 	{"ubc_barrier", ubc_barrier},
 	{"ubc_broadcast", ubc_broadcast},
-	{"ubc_move_v", (void (*)(const ubc_params *))ubc_move_v}, // this and the next four have other parameters
+	{"ubc_move_v", (void (*)(const ubc_params *))ubc_move_v}, // this and the next five have other parameters
 	{"ubc_carry", (void (*)(const ubc_params *))ubc_carry},
 	{"ubc_carry_step", (void (*)(const ubc_params *))ubc_carry_step},
 	{"ubc_copier", (void (*)(const ubc_params *))ubc_copier},
