@@ -105,12 +105,15 @@ const (
 	// AlgorithmPairwise, of all-gathers, reduce-scatters, gathers, scatters and all-to-alls between hosts, has each host send
 	// its data straight to each other one.
 	AlgorithmPairwise Algorithm = "pairwise"
+	// AlgorithmCollNet, of all-reduces, all-gathers and reduce-scatters between hosts, has the CollNet plugin that
+	// UBCOLL_COLLNET_PLUGIN names do them in the network, for the types and reductions that it declares.
+	AlgorithmCollNet Algorithm = "collnet"
 )
 
 // Algorithms returns the algorithms that can be asked for by name: all but [AlgorithmAuto]. The caller owns the slice.
 func Algorithms() []Algorithm {
 	return []Algorithm{AlgorithmRing, AlgorithmOneShot, AlgorithmTwoShot, AlgorithmPush, AlgorithmDoubling, AlgorithmHalving,
-		AlgorithmChain, AlgorithmTree, AlgorithmScatter, AlgorithmPairwise}
+		AlgorithmChain, AlgorithmTree, AlgorithmScatter, AlgorithmPairwise, AlgorithmCollNet}
 }
 
 // Net is what carries the data between the hosts of a communicator, and of those that Split and Dup make of it. On one host it

@@ -45,6 +45,9 @@ func chooseAcross(t *team.Team, w *team.Work) {
 		w.SrcBuf.Why, w.DstBuf.Why = "small enough to travel with what the hosts say", "its own rank alone writes it"
 		return
 	}
+	if chooseCollNet(t, w) {
+		return
+	}
 	w.Lanes = l.Lanes
 	switch way := wayAcross(t, w, w.Count); w.Kind {
 	case team.KindAllReduce, team.KindBroadcast:
@@ -52,6 +55,21 @@ func chooseAcross(t *team.Team, w *team.Work) {
 	default:
 		w.Path = &blockPaths[way]
 	}
+}
+
+// chooseCollNet reports whether a CollNet plugin does the operation, and if so sets that.
+func chooseCollNet(t *team.Team, w *team.Work) bool {
+	l := t.Hosts.Layout()
+	if l.CollNet.Step == 0 {
+		return false
+	}
+	can := l.CollNet.Does(w)
+	if !can || !model.ByCollNet(l, t.Costs(), t.Algorithm(), opOf(w, w.Count)) {
+		w.NotCollNet = !can
+		return false
+	}
+	w.Path = &collNetPath
+	return true
 }
 
 // smallPath is how data travel with the proposals.

@@ -47,7 +47,7 @@ func choosePath(t *team.Team, w *team.Work) {
 func onHost(asked string) string {
 	switch asked {
 	case schedule.Doubling.String(), schedule.Halving.String(), schedule.Chain.String(), schedule.Tree.String(),
-		schedule.Scatter.String(), schedule.Pairwise.String():
+		schedule.Scatter.String(), schedule.Pairwise.String(), collNet:
 		return ""
 	}
 	return asked

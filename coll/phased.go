@@ -51,6 +51,8 @@ func partsPhased(t *team.Team, w *team.Work) int {
 		return 0
 	case l.Turns: // phases would wait for turns on several devices
 		return 0
+	case l.CollNet.Does(w) && model.ByCollNet(l, t.Costs(), t.Algorithm(), opOf(w, w.Count)):
+		return 0
 	case w.HalfAverage() && bits.OnesCount(uint(l.Most)) != 1: // between hosts, fractions of sums have a power of two
 		return 0
 	}

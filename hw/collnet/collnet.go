@@ -39,6 +39,25 @@ const (
 var types = map[dtype.Type]int{dtype.Int8: 0, dtype.Uint8: 1, dtype.Int32: 2, dtype.Uint32: 3, dtype.Int64: 4, dtype.Uint64: 5,
 	dtype.Float16: 6, dtype.Float32: 7, dtype.Float64: 8, dtype.BFloat16: 9}
 
+// Reductions says what a fabric reduces: by element type, a bit of 1 << Op for each operation.
+type Reductions [16]uint8
+
+// Has reports whether elements of a type are reduced by an operation.
+func (r *Reductions) Has(t dtype.Type, op Op) bool { return r[t]>>op&1 != 0 }
+
+// Window is a part of the blocks of all members, one behind the other: the bytes From to To. Calls have up to Step bytes, and
+// Device.Bytes at most. It must be the same on all members.
+type Window struct{ From, To, Step int }
+
+// own is what a call of so many bytes has of the block that begins at a byte and has n, behind the first byte of it in w.
+func (w *Window) own(block, n, from, bytes int) (at, own int) {
+	begin, end := max(from, block), min(from+bytes, block+n)
+	if end <= begin {
+		return 0, 0
+	}
+	return begin - max(w.From, block), end - begin
+}
+
 // HandleBytes is the length of what members tell each other to form a group.
 const HandleBytes = 128
 

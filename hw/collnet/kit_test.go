@@ -3,14 +3,8 @@
 package collnet
 
 import (
-	"bufio"
 	"context"
-	"fmt"
 	"log/slog"
-	"os"
-	"os/exec"
-	"path/filepath"
-	"strings"
 	"sync"
 	"syscall"
 	"testing"
@@ -19,53 +13,10 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/ubcoll/ubcoll/internal/testkit"
+	"github.com/ubcoll/ubcoll/internal/testkit/switchtest"
 )
 
-const sources = "../../tools/plugins"
-
-// build compiles a source of the reference plugin, once, and returns a copy, which is loaded as another library.
-func build(t testing.TB, name, source string, flags ...string) string {
-	t.Helper()
-	cc := testkit.Compiler(t, os.Getenv("CC"), "cc", "gcc", "clang")
-	key := fmt.Sprint(source, flags)
-	b, ok := built.Load(key)
-	if !ok {
-		to := filepath.Join(t.TempDir(), name)
-		out, err := exec.Command(cc, append(append([]string{"-O2", "-Wall", "-Wextra", "-Wno-unused-function", "-Wno-unused-const-variable"},
-			flags...), "-o", to, filepath.Join(sources, source))...).CombinedOutput()
-		require.NoError(t, err, "%s", out)
-		all, err := os.ReadFile(to)
-		require.NoError(t, err)
-		b = all
-		built.Store(key, all)
-	}
-	to := filepath.Join(t.TempDir(), name)
-	require.NoError(t, os.WriteFile(to, b.([]byte), 0o700))
-	return to
-}
-
-var built sync.Map
-
-// plugin compiles the reference plugin with an interface of that version.
-func plugin(t testing.TB, version string) string {
-	return build(t, "libnccl-net-test"+version+".so", "plugin.c", "-fPIC", "-shared", "-fvisibility=hidden", "-DVERSION="+version)
-}
-
-// startSwitch starts a switch that plugins of this process find.
-func startSwitch(t testing.TB) *exec.Cmd {
-	t.Helper()
-	cmd := exec.Command(build(t, "ubcoll-switch", "switch.c"))
-	out, err := cmd.StdoutPipe()
-	require.NoError(t, err)
-	cmd.Stderr = os.Stderr
-	require.NoError(t, cmd.Start())
-	t.Cleanup(func() { cmd.Process.Kill(); cmd.Wait() })
-	port, err := bufio.NewReader(out).ReadString('\n')
-	require.NoError(t, err)
-	t.Setenv("UBCOLL_SWITCH", "127.0.0.1:"+strings.TrimSpace(port))
-	return cmd
-}
+func plugin(t testing.TB, version string) string { return switchtest.Plugin(t, version) }
 
 func load(t testing.TB, version string) *Plugin {
 	t.Helper()
@@ -107,6 +58,6 @@ func memory(ctx context.Context, g *Group, n int) (Memory, []byte, error) {
 		return Memory{}, nil, err
 	}
 	at := unsafe.Pointer(unsafe.SliceData(b))
-	h, err := g.Register(ctx, at, n)
+	h, err := g.Register(ctx, uintptr(at), n)
 	return Memory{at, h}, b, err
 }

@@ -159,8 +159,8 @@ int cn_connect(const cn_plugin *p, void *handles, int ranks, int rank, void *lis
 
 int cn_supports(const cn_plugin *p, int type, int op, int *supported) { return CALL(reduce_support, type, op, supported); }
 
-int cn_reg(const cn_plugin *p, void *comm, void *data, size_t bytes, void **handle) {
-	return CALL(reg, comm, data, bytes, CN_PTR_HOST, handle);
+int cn_reg(const cn_plugin *p, void *comm, uintptr_t data, size_t bytes, void **handle) {
+	return CALL(reg, comm, (void *)data, bytes, CN_PTR_HOST, handle);
 }
 
 int cn_dereg(const cn_plugin *p, void *comm, void *handle) { return CALL(dereg, comm, handle); }

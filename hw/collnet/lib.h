@@ -48,7 +48,7 @@ int cn_device_of(const cn_plugin *p, int device, cn_device *d);
 int cn_listen(const cn_plugin *p, int device, void *handle, void **listen);
 int cn_connect(const cn_plugin *p, void *handles, int ranks, int rank, void *listen, void **comm);
 int cn_supports(const cn_plugin *p, int type, int op, int *supported);
-int cn_reg(const cn_plugin *p, void *comm, void *data, size_t bytes, void **handle);
+int cn_reg(const cn_plugin *p, void *comm, uintptr_t data, size_t bytes, void **handle);
 int cn_dereg(const cn_plugin *p, void *comm, void *handle);
 // run makes n calls, up to `most` of them under way, and waits for them until *cancel.
 int cn_run(const cn_plugin *p, void *comm, cn_call *calls, int n, int most, const volatile int *cancel, const char **step);

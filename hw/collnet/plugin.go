@@ -143,17 +143,29 @@ func (p *Plugin) tell() {
 	}
 }
 
-// Reduces reports whether the fabric reduces elements of a type by an operation.
-func (p *Plugin) Reduces(t dtype.Type, op Op) (bool, error) {
-	n, ok := types[t]
-	if !ok {
-		return false, nil
+// Reductions asks which types the fabric reduces, by which operations. It may block until ctx ends.
+func (p *Plugin) Reductions(ctx context.Context) (all Reductions, err error) {
+	t := newThread(p.Name)
+	late := t.do(ctx, "reduceSupport", nil, func() {
+		for typ, n := range types {
+			for op := Sum; op <= Min; op++ {
+				var supported C.int
+				if r := C.cn_supports(p.raw, C.int(n), C.int(op), &supported); r != 0 {
+					err = p.failed("reduceSupport", r)
+					return
+				}
+				if supported == 1 {
+					all[typ] |= 1 << op
+				}
+			}
+		}
+	})
+	if late != nil {
+		return Reductions{}, late
 	}
-	var supported C.int
-	if r := C.cn_supports(p.raw, C.int(n), C.int(op), &supported); r != 0 {
-		return false, p.failed("reduceSupport", r)
-	}
-	return supported == 1, nil
+	t.end()
+	p.tell()
+	return all, err
 }
 
 // Listener is what a member's group begins with. Connect or Close ends it.
@@ -255,12 +267,12 @@ func (l *Listener) Connect(ctx context.Context, handles [][HandleBytes]byte, ran
 // Handle is a registration of memory with a group.
 type Handle struct{ raw unsafe.Pointer }
 
-// Register registers n bytes of the host's memory, which stay the caller's, and must stay until Deregister. Local; it blocks behind
+// Register registers n bytes of the host's memory at an address, which stay the caller's, and must stay until Deregister. Local; it blocks behind
 // a collective that runs. Not memory of the Go heap.
-func (g *Group) Register(ctx context.Context, at unsafe.Pointer, n int) (Handle, error) {
+func (g *Group) Register(ctx context.Context, at uintptr, n int) (Handle, error) {
 	var r C.int
 	to := (*unsafe.Pointer)(C.calloc(1, C.size_t(unsafe.Sizeof(uintptr(0)))))
-	if err := g.t.do(ctx, "regMr", nil, func() { r = C.cn_reg(g.p.raw, *g.raw, at, C.size_t(n), to) }); err != nil {
+	if err := g.t.do(ctx, "regMr", nil, func() { r = C.cn_reg(g.p.raw, *g.raw, C.uintptr_t(at), C.size_t(n), to) }); err != nil {
 		return Handle{}, err
 	}
 	h := Handle{*to}
@@ -294,12 +306,13 @@ func (m Memory) add(n int) unsafe.Pointer { return unsafe.Add(m.At, n) }
 // most is how many calls are under way at most: the interface allows as many requests of a group as 32.
 const most = 8
 
-// AllReduce combines count elements of all members, in calls of up to Device.Bytes. As all collectives it blocks until it is done
-// or ctx ends; the memory is the caller's again when it returns, unless the thread was given up (see Stuck). A type or
-// operation that Reduces denies must not be asked for.
-func (g *Group) AllReduce(ctx context.Context, dst, src Memory, count int, t dtype.Type, op Op) error {
+// AllReduce combines count elements of all members, in calls of up to step bytes, which must be the same on all members, and
+// Device.Bytes at most. As all collectives it blocks until it is done or ctx ends; the memory is the caller's again when it
+// returns, unless it is an error: then a fabric may use it until Close has returned, and longer if that is stuck (see Stuck). A type
+// or operation that Reductions lacks must not be asked for.
+func (g *Group) AllReduce(ctx context.Context, dst, src Memory, count, step int, t dtype.Type, op Op) error {
 	size := t.Size()
-	step := g.Device.Bytes / size
+	step /= size
 	return g.calls(ctx, (count+step-1)/step, func(i int, c *C.cn_call) {
 		from, n := i*step, min(step, count-i*step)
 		c.kind, c._type, c.op = C.CN_CALL_ALL_REDUCE, C.int(types[t]), C.int(op)
@@ -309,36 +322,36 @@ func (g *Group) AllReduce(ctx context.Context, dst, src Memory, count int, t dty
 	})
 }
 
-// AllGather gathers n bytes of each member, in the order of members.
-func (g *Group) AllGather(ctx context.Context, dst, src Memory, n int) error {
-	all := n * g.Ranks
-	step := g.Device.Bytes
-	return g.calls(ctx, (all+step-1)/step, func(i int, c *C.cn_call) {
-		window, bytes := i*step, min(step, all-i*step)
+// AllGather gathers n bytes of each member, in the order of members: those of w. dst begins with the first of them, and src with
+// the first of this member's own block.
+func (g *Group) AllGather(ctx context.Context, dst, src Memory, n int, w Window) error {
+	return g.windows(ctx, w, func(from, bytes int, c *C.cn_call) {
+		at, _ := w.own(g.Rank*n, n, from, bytes)
 		c.kind = C.CN_CALL_ALL_GATHER
-		c.send, c.receive = src.At, dst.add(window)
-		if window/n == g.Rank {
-			c.send = src.add(window % n)
-		}
+		c.send, c.receive = src.add(at), dst.add(from-w.From)
 		c.send_handle, c.receive_handle = src.Handle.raw, dst.Handle.raw
-		c.bytes_per_rank, c.window, c.window_bytes, c.bytes = C.uint64_t(n), C.uint64_t(window), C.uint64_t(bytes), C.uint64_t(bytes)
+		c.bytes_per_rank, c.window, c.window_bytes, c.bytes = C.uint64_t(n), C.uint64_t(from), C.uint64_t(bytes), C.uint64_t(bytes)
 	})
 }
 
-// ReduceScatter combines count elements of all members for each member, in the order of members.
-func (g *Group) ReduceScatter(ctx context.Context, dst, src Memory, count int, t dtype.Type, op Op) error {
-	n := count * t.Size()
-	all, step := n*g.Ranks, g.Device.Bytes/t.Size()*t.Size()
-	return g.calls(ctx, (all+step-1)/step, func(i int, c *C.cn_call) {
-		window, bytes := i*step, min(step, all-i*step)
-		begin, end := max(window, g.Rank*n), min(window+bytes, (g.Rank+1)*n)
+// ReduceScatter combines n bytes of all members for each member, in the order of members: those of w. src begins with the first of
+// them, and dst with the first of this member's own block.
+func (g *Group) ReduceScatter(ctx context.Context, dst, src Memory, n int, w Window, t dtype.Type, op Op) error {
+	w.Step = w.Step / t.Size() * t.Size()
+	return g.windows(ctx, w, func(from, bytes int, c *C.cn_call) {
+		at, own := w.own(g.Rank*n, n, from, bytes)
 		c.kind, c._type, c.op = C.CN_CALL_REDUCE_SCATTER, C.int(types[t]), C.int(op)
-		c.send, c.receive = src.add(window), dst.At
-		if end > begin {
-			c.receive = dst.add(begin - g.Rank*n)
-		}
+		c.send, c.receive = src.add(from-w.From), dst.add(at)
 		c.send_handle, c.receive_handle = src.Handle.raw, dst.Handle.raw
-		c.bytes_per_rank, c.window, c.window_bytes, c.bytes = C.uint64_t(n), C.uint64_t(window), C.uint64_t(bytes), C.uint64_t(max(end-begin, 0))
+		c.bytes_per_rank, c.window, c.window_bytes, c.bytes = C.uint64_t(n), C.uint64_t(from), C.uint64_t(bytes), C.uint64_t(own)
+	})
+}
+
+// windows makes a call for each Step of w.
+func (g *Group) windows(ctx context.Context, w Window, fill func(from, bytes int, c *C.cn_call)) error {
+	return g.calls(ctx, (w.To-w.From+w.Step-1)/w.Step, func(i int, c *C.cn_call) {
+		from := w.From + i*w.Step
+		fill(from, min(w.Step, w.To-from), c)
 	})
 }
 

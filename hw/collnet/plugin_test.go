@@ -22,6 +22,7 @@ import (
 	"github.com/ubcoll/ubcoll/hw"
 	"github.com/ubcoll/ubcoll/hw/cpu"
 	"github.com/ubcoll/ubcoll/internal/testkit"
+	"github.com/ubcoll/ubcoll/internal/testkit/switchtest"
 	"github.com/ubcoll/ubcoll/internal/verify"
 )
 
@@ -30,7 +31,7 @@ var ops = [...]cpu.Op{Sum: cpu.Sum, Prod: cpu.Prod, Max: cpu.Max, Min: cpu.Min}
 // TestCollectives runs all collectives of all types and operations that the plugin declares, of both versions of the interface, in
 // calls of a few bytes and in long ones.
 func TestCollectives(t *testing.T) {
-	startSwitch(t)
+	switchtest.Start(t)
 	seed, stuck := testkit.Seed(t), Stuck()
 	for _, version := range []string{"10", "11"} {
 		p := load(t, version)
@@ -58,12 +59,16 @@ func all(ctx context.Context, g *Group, seed uint64) error {
 	if err := errors.Join(err1, err2); err != nil {
 		return err
 	}
+	reduces, err := g.p.Reductions(ctx)
+	if err != nil {
+		return err
+	}
 	for _, typ := range dtype.All() {
 		for op, of := range ops {
 			op := Op(op)
 			_, has := types[typ]
-			if ok, err := g.p.Reduces(typ, op); err != nil || ok != has {
-				return fmt.Errorf("%v of %v: %v, %w", of, typ, ok, err)
+			if ok := reduces.Has(typ, op); ok != has {
+				return fmt.Errorf("%v of %v: %v", of, typ, ok)
 			}
 			if !has {
 				continue
@@ -88,13 +93,13 @@ func one(ctx context.Context, g *Group, d verify.Data, op Op, dst, src Memory, n
 		return fmt.Errorf("%s: %d wrong, the first: %v", what, wrong, at)
 	}
 	d.Fill(src.At, n, g.Rank)
-	err := g.AllReduce(ctx, dst, src, n, d.Type, op)
+	err := g.AllReduce(ctx, dst, src, n, g.Device.Bytes, d.Type, op)
 	if err == nil {
 		n, at := d.Check(dst.At, 0, n)
 		err = wrong("all-reduce", n, at)
 	}
 	if err == nil {
-		err = g.AllGather(ctx, dst, src, n*d.Type.Size())
+		err = gather(ctx, g, dst, src, n*d.Type.Size())
 	}
 	for r := 0; r < g.Ranks && err == nil; r++ {
 		n, at := d.CheckInput(unsafe.Add(dst.At, r*n*d.Type.Size()), 0, n, r)
@@ -104,19 +109,38 @@ func one(ctx context.Context, g *Group, d verify.Data, op Op, dst, src Memory, n
 		return err
 	}
 	d.Fill(src.At, n*g.Ranks, g.Rank)
-	if err := g.ReduceScatter(ctx, dst, src, n, d.Type, op); err != nil {
-		return err
+	for _, w := range parts(g, n*d.Type.Size(), d.Type.Size()) {
+		own := max(w.From-g.Rank*n*d.Type.Size(), 0)
+		if err := g.ReduceScatter(ctx, Memory{dst.add(min(own, n*d.Type.Size())), dst.Handle}, Memory{src.add(w.From), src.Handle}, n*d.Type.Size(), w, d.Type, op); err != nil {
+			return err
+		}
 	}
 	k, at := d.Check(dst.At, g.Rank*n, n)
 	return wrong("reduce-scatter", k, at)
 }
 
+// gather gathers n bytes of each member in two windows.
+func gather(ctx context.Context, g *Group, dst, src Memory, n int) (err error) {
+	for _, w := range parts(g, n, 1) {
+		own := min(max(w.From-g.Rank*n, 0), n)
+		err = errors.Join(err, g.AllGather(ctx, Memory{dst.add(w.From), dst.Handle}, Memory{src.add(own), src.Handle}, n, w))
+	}
+	return err
+}
+
+// parts are two windows that end where elements do, in the middle of a member's block.
+func parts(g *Group, n, size int) []Window {
+	all := n * g.Ranks
+	cut := (all / size * 5 / 8) * size
+	return []Window{{0, cut, g.Device.Bytes}, {cut, all, g.Device.Bytes}}
+}
+
 // TestLoad: what cannot be loaded says why.
 func TestLoad(t *testing.T) {
-	startSwitch(t)
+	switchtest.Start(t)
 	text := filepath.Join(t.TempDir(), "text.so")
 	require.NoError(t, os.WriteFile(text, []byte("no library"), 0o600))
-	other := build(t, "other.so", "switch.c", "-fPIC", "-shared")
+	other := switchtest.Build(t, "other.so", "switch.c", "-fPIC", "-shared")
 	for _, k := range []struct{ name, path, fault, want string }{
 		{"no such file", "/nowhere/plugin.so", "", `no CollNet plugin "/nowhere/plugin.so": `},
 		{"no such name", "nowhere", "", "libnccl-net-nowhere.so"},
@@ -132,7 +156,7 @@ func TestLoad(t *testing.T) {
 		{"short calls", plugin(t, "11"), "properties=short", "says maxCollBytes is 1"},
 	} {
 		t.Run(k.name, func(t *testing.T) {
-			t.Setenv("UBCOLL_SWITCH_FAULT", k.fault)
+			t.Setenv("COLLNET_SWITCH_FAULT", k.fault)
 			_, err := Load(t.Context(), k.path, 1, slog.Default())
 			require.ErrorContains(t, err, k.want)
 			var failed *Error
@@ -143,14 +167,14 @@ func TestLoad(t *testing.T) {
 
 // TestLog: what a plugin says goes to the logger.
 func TestLog(t *testing.T) {
-	startSwitch(t)
+	switchtest.Start(t)
 	var lines strings.Builder
 	log := slog.New(slog.NewTextHandler(&lines, nil))
 	p, err := Load(t.Context(), plugin(t, "11"), 1, log)
 	require.NoError(t, err)
 	require.Contains(t, lines.String(), "the switch is at 127.0.0.1:")
 	require.Contains(t, lines.String(), "plugin=switch")
-	t.Setenv("UBCOLL_SWITCH_FAULT", "listen=fail")
+	t.Setenv("COLLNET_SWITCH_FAULT", "listen=fail")
 	_, err = p.Listen(t.Context(), 0)
 	require.ErrorContains(t, err, "listen of the CollNet plugin")
 	require.Contains(t, lines.String(), "listen fails, as it was told to")
@@ -161,7 +185,7 @@ func TestFaults(t *testing.T) {
 	was := grace
 	grace = 100 * time.Millisecond
 	t.Cleanup(func() { grace = was })
-	startSwitch(t)
+	switchtest.Start(t)
 	run := func(ctx context.Context, g *Group, limit time.Duration) error {
 		ctx, cancel := context.WithTimeout(ctx, limit)
 		defer cancel()
@@ -171,11 +195,11 @@ func TestFaults(t *testing.T) {
 		}
 		b[0] = 1
 		for range 3 {
-			if err = g.AllReduce(ctx, m, m, len(b), dtype.Uint8, Max); err != nil {
+			if err = g.AllReduce(ctx, m, m, len(b), len(b), dtype.Uint8, Max); err != nil {
 				break
 			}
 		}
-		again := g.AllReduce(ctx, m, m, len(b), dtype.Uint8, Max)
+		again := g.AllReduce(ctx, m, m, len(b), len(b), dtype.Uint8, Max)
 		if err != nil && again == nil {
 			return fmt.Errorf("a call after %w", err)
 		}
@@ -204,7 +228,7 @@ func TestFaults(t *testing.T) {
 	} {
 		t.Run(k.fault, func(t *testing.T) {
 			p := load(t, "11")
-			t.Setenv("UBCOLL_SWITCH_FAULT", k.fault)
+			t.Setenv("COLLNET_SWITCH_FAULT", k.fault)
 			limit := testkit.Limit
 			if k.is == context.DeadlineExceeded {
 				limit = time.Second
@@ -227,7 +251,7 @@ func TestFaults(t *testing.T) {
 
 // TestSwitchDies: a switch that is killed under a call is a named error.
 func TestSwitchDies(t *testing.T) {
-	sw, stuck := startSwitch(t), Stuck()
+	sw, stuck := switchtest.Start(t), Stuck()
 	p := load(t, "10")
 	for _, err := range members(t, p, 2, func(ctx context.Context, g *Group) error {
 		m, b, err := memory(ctx, g, 4096)
@@ -238,7 +262,7 @@ func TestSwitchDies(t *testing.T) {
 			if i == 100 && g.Rank == 0 {
 				sw.Process.Kill()
 			}
-			err = g.AllReduce(ctx, m, m, len(b), dtype.Uint8, Max)
+			err = g.AllReduce(ctx, m, m, len(b), len(b), dtype.Uint8, Max)
 		}
 		return errors.Join(err, g.Deregister(ctx, m.Handle), g.Close(ctx))
 	}) {

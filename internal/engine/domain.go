@@ -21,6 +21,7 @@ import (
 	"github.com/ubcoll/ubcoll/internal/mem"
 	"github.com/ubcoll/ubcoll/internal/roster"
 	"github.com/ubcoll/ubcoll/internal/team"
+	"github.com/ubcoll/ubcoll/internal/transport/collnet"
 	"github.com/ubcoll/ubcoll/internal/transport/net/mr"
 	"github.com/ubcoll/ubcoll/internal/transport/net/ofi"
 	"github.com/ubcoll/ubcoll/internal/transport/nvls"
@@ -34,10 +35,11 @@ type Domain struct {
 	IPC     team.Transport
 	Exports DeviceTransport // the same transport as IPC
 
-	network *hosts.Network // nil in jobs of one host
-	hosts   []string       // by rank of the job: the name of its host; likewise nil
-	nics    *mr.Backend    // registers memory with RDMA devices; nil unless the environment asks for it
-	ofi     *ofi.Backend   // registers memory with libfabric's domains instead; nil unless the environment asks for it
+	network *hosts.Network   // nil in jobs of one host
+	hosts   []string         // by rank of the job: the name of its host; likewise nil
+	nics    *mr.Backend      // registers memory with RDMA devices; nil unless the environment asks for it
+	ofi     *ofi.Backend     // registers memory with libfabric's domains instead; nil unless the environment asks for it
+	fabric  *collnet.Backend // registers memory with groups of a CollNet plugin; nil unless the environment names one
 
 	NVLS *nvls.Backend // binds memory of devices to multicast objects; nil unless the environment asks for it
 
@@ -119,12 +121,19 @@ func newDomain(r *roster.Roster, log *slog.Logger, o *Options, goHeap bool, gpu 
 		d.NVLS = nvls.New(h)
 		config.Backends = append(config.Backends, d.NVLS)
 	}
+	var err3 error
+	if len(r.Hosts) > 1 {
+		keep := func(m register.Memory) { d.Heap.Keep(m.Base, m.Bytes, m.Generation) }
+		if d.fabric, err3 = collnet.FromEnv(log, r.Comm, keep); d.fabric != nil {
+			config.Backends = append(config.Backends, d.fabric)
+		}
+	}
 	net, none, err := d.openNet(p, len(r.Hosts) > 1, o.Net, gpu)
 	if net != nil {
 		config.Backends = append(config.Backends, net)
 	}
 	config.NoNet = none
-	if err = errors.Join(err, err1, err2); err == nil {
+	if err = errors.Join(err, err1, err2, err3); err == nil {
 		d.Cache, err = register.New(config)
 	}
 	if err != nil {

@@ -58,6 +58,9 @@ func (s *splitting) run(ctx context.Context, steps []*Gathering) (*Comm, error) 
 	if err == nil && s.child != nil {
 		err = s.child.joinMulticast(Context(ctx))
 	}
+	if err == nil && s.child != nil {
+		err = s.child.joinFabric(Context(ctx))
+	}
 	if err != nil && s.child != nil {
 		s.child.ignoreNetwork()
 		s.child.leave(s.reason(err))
@@ -192,21 +195,8 @@ func (s *splitting) connect(ctx context.Context) error {
 	if s.child == nil || !s.child.SpansHosts() {
 		return nil
 	}
-	ctx, cancel := context.WithCancelCause(Context(ctx))
-	defer cancel(nil)
-	over := make(chan struct{})
-	defer close(over)
-	go func() {
-		for s.parent.broken.Load() == nil {
-			select {
-			case <-over:
-				return
-			case <-time.After(10 * time.Millisecond):
-				s.parent.breakBy(s.parent.stage.Health) // nothing else looks while this rank is in no operation
-			}
-		}
-		cancel(s.parent.broken.Load())
-	}()
+	ctx, stop := s.parent.whileHealthy(ctx)
+	defer stop()
 	var on [][]int
 	number := map[int]int{} // maps the parent's hosts to the child's
 	for r, m := range s.group {

@@ -130,7 +130,7 @@ func (c *Comm) Describe(i *OpInfo, w *team.Work, algorithm string, seq uint64) {
 	used := algorithm != Refused.Name
 	i.Src, i.Dst = bufferInfo(&w.SrcBuf, &w.Src, used), bufferInfo(&w.DstBuf, &w.Dst, used)
 	if i.Device = w.Kernel.Name != "" || w.Phased > 0; c.stage != nil {
-		i.Between, i.Inner, i.Lanes = c.stage.Link(), w.Inner, w.Lanes
+		i.Between, i.Inner, i.Lanes, i.NotCollNet = c.stage.Link(), w.Inner, w.Lanes, w.NotCollNet
 		i.Routed = w.Path != nil && w.Path.Route != nil
 		if l := i.Between; l.RDMA && l.Single {
 			c.inPlace(&i.Src, &w.SrcBuf)

@@ -84,6 +84,9 @@ func Open(ctx context.Context, b bootstrap.Bootstrap, o Options, bad error, prov
 	if err == nil {
 		err = j.c.joinMulticast(ctx)
 	}
+	if err == nil {
+		err = j.c.joinFabric(ctx)
+	}
 	if err != nil {
 		name = r.Hostnames()[rank]
 		e := fail("attach", reason.Blamed(err, -1), r.Explain(err))

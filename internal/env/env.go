@@ -91,9 +91,9 @@ var (
 	Pin = define(Info{Name: "UBCOLL_PIN", Kind: "auto|required", Default: "auto", JobWide: true,
 		Doc: "Whether host memory must be locked in memory to be registered: as far as ulimit -l allows, or else registering fails."},
 		choice("auto", "required"))
-	Algorithm = define(Info{Name: "UBCOLL_ALGO", Kind: "ring|one-shot|two-shot|push|doubling|halving|chain|tree|scatter|pairwise", JobWide: true,
+	Algorithm = define(Info{Name: "UBCOLL_ALGO", Kind: "ring|one-shot|two-shot|push|doubling|halving|chain|tree|scatter|pairwise|collnet", JobWide: true,
 		Doc: "The algorithm of all-reduces on one host (the first four), or of collectives between hosts (ring and those from doubling on), where it can be had; empty lets the plan choose."},
-		choice("ring", "one-shot", "two-shot", "push", "doubling", "halving", "chain", "tree", "scatter", "pairwise"))
+		choice("ring", "one-shot", "two-shot", "push", "doubling", "halving", "chain", "tree", "scatter", "pairwise", "collnet"))
 	Tuning = define(Info{Name: "UBCOLL_TUNING", Kind: "text",
 		Doc: "A tuning table as ubcoll tune writes it; what it lacks is the default. Open compares what it says."}, text)
 	MaxRegions = define(Info{Name: "UBCOLL_MAX_REGIONS", Kind: "number", Default: "0",
@@ -148,8 +148,8 @@ var (
 		Doc: "Which row of a port's table of partition keys is used."}, number(0, 65535))
 	IBQueuePairs = define(Info{Name: "UBCOLL_IB_QPS_PER_CONNECTION", Kind: "number", Default: "1",
 		Doc: "How many queue pairs carry the data of two ranks on each of their RDMA devices, 1 to 8; the lesser of both ranks' numbers counts; 8 in all at most."}, number(1, 8))
-	CollNet = define(Info{Name: "UBCOLL_COLLNET_PLUGIN", Kind: "text",
-		Doc: "A plugin of NCCL's CollNet interface (version 10 or 11): its path, or NAME for libnccl-net-NAME.so. So far ubcoll info alone loads it; no operation uses it yet."}, text)
+	CollNet = define(Info{Name: "UBCOLL_COLLNET_PLUGIN", Kind: "text", JobWide: true,
+		Doc: "A plugin of NCCL's CollNet interface (version 10 or 11), which does all-reduces, all-gathers and reduce-scatters between hosts in the network: its path, or NAME for libnccl-net-NAME.so."}, text)
 	OFILibrary = define(Info{Name: "UBCOLL_OFI_LIB", Kind: "text",
 		Doc: "The libfabric to load, as a vendor's own build; unset, the system's libfabric.so.1."}, text)
 	GDR = define(Info{Name: "UBCOLL_GDR", Kind: "off|auto|on", Default: "auto",

@@ -48,7 +48,8 @@ type Stage struct {
 	leads  bool   // this rank is its team's leader
 	lane   int    // this rank's, -1: none; such ranks use none of the fields below
 
-	link team.Link // see Link
+	link   team.Link // see Link
+	fabric *fabric   // nil: there is none
 
 	peers []*peer                 // owners of this lane, by host; nil: no link to it, yet. For the communicator's turn
 	known atomic.Pointer[[]*peer] // those that there are

@@ -167,6 +167,7 @@ func (s *Stage) Close() {
 		return
 	}
 	s.closed = true
+	s.fabric.close()
 	if s.lane < 0 {
 		s.Network.node.Leave(s.ID)
 		return

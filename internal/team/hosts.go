@@ -51,6 +51,8 @@ type Hosts interface {
 	Compare(ctx context.Context, w *Work, mine error) error
 	// Exchange does an exchange that begins only now. The owners of a lane do the same ones in the same order.
 	Exchange(ctx context.Context, x Exchange) error
+	// Fabric is how to use a CollNet plugin, if Layout().CollNet does something.
+	Fabric() Fabric
 }
 
 // Layout is what all ranks of a communicator know of its hosts.
@@ -60,6 +62,7 @@ type Layout struct {
 	Lanes        int
 	RDMA         bool // all ranks have RDMA devices: see Team.Costs
 	Turns        bool // some ranks of a host that are several processes take turns on a device
+	CollNet      CollNet
 
 	// Contribution is how many bytes of data a path may contribute (see Path.Contribute), Share how many if all hosts do, and
 	// Routed how many a block may have that is routed, if each host has one for each other.

@@ -27,6 +27,8 @@ type OpInfo struct {
 	Between *Link
 	Inner   [2]string
 	Lanes   int // ranks of each host that exchange data with other hosts
+	// NotCollNet: see Work.
+	NotCollNet bool
 
 	// Members are the operations of a group or of a graph's launch in their order, if one was last: those that ran, and
 	// the first 1024 at most. All other fields are the last member's. Nil for a single operation.
@@ -45,6 +47,8 @@ type Link struct {
 	Owner       bool   // this rank exchanges a part of what its host exchanges on several lanes
 	Single      bool   // this host has one rank
 	RDMA        bool   // all data goes by RDMA: in place where the RDMA devices have the memory
+	CollNet     string // the plugin that does collectives for the hosts, or ""
+	NoCollNet   string // why the plugin that was asked for does not, or ""
 }
 
 // Level says how the data moved on one level of the machine.
@@ -63,6 +67,7 @@ type Level struct {
 // Words say for people what a level of an operation between hosts does. Algorithms have short names, for programs.
 type Words struct {
 	Name          string // between hosts: "halving-doubling"
+	Not           string // between hosts, if a CollNet plugin was asked for: why it does not do the operation; or ""
 	Before, After string // in the host, of the exchange with other hosts: "reduce-scatter", "all-gather"; or ""
 }
 
@@ -116,8 +121,11 @@ func (o *OpInfo) Levels() (all []Level) {
 	if t := o.Between; t != nil {
 		l := Level{Where: BetweenHosts, Algorithm: o.Algorithm, Transport: t.Name, Lanes: max(o.Lanes, 1), Hosts: t.Hosts,
 			Source: o.carried(o.Src), Destination: o.carried(o.Dst), Why: o.between()}
-		l.Name = o.way()
-		if t.Connections > 1 {
+		l.Name, l.Not = o.way(), o.notCollNet()
+		if o.Algorithm == collNet {
+			l.Transport = fmt.Sprintf("plugin %q", t.CollNet)
+		}
+		if t.Connections > 1 && o.Algorithm != collNet {
 			l.Transport += fmt.Sprintf(" (%d connections)", t.Connections)
 		}
 		if o.Lanes > 0 && o.Algorithm != t.Asked && o.Kind < KindAllToAll { // the others have one way
@@ -126,6 +134,24 @@ func (o *OpInfo) Levels() (all []Level) {
 		all = append(all, l)
 	}
 	return all
+}
+
+// collNet is the algorithm by which a CollNet plugin does a collective.
+const collNet = "collnet"
+
+// notCollNet is why no CollNet plugin has done a collective that one could do.
+func (o *OpInfo) notCollNet() string {
+	if o.Lanes == 0 || o.Algorithm == collNet {
+		return ""
+	}
+	switch t := o.Between; o.Kind {
+	case KindAllReduce, KindReduceScatter, KindAllGather:
+		if o.NotCollNet {
+			return fmt.Sprintf("plugin %q does not declare this type and reduction", t.CollNet)
+		}
+		return t.NoCollNet
+	}
+	return ""
 }
 
 // around is what the ranks of a host do before the exchange with other hosts, and after it.
@@ -170,6 +196,8 @@ func (o *OpInfo) way() string {
 	switch {
 	case o.Kind == KindSend || o.Kind == KindRecv:
 		return o.Algorithm
+	case o.Algorithm == collNet:
+		return "CollNet"
 	case o.Lanes > 0:
 		for _, w := range schedule.Ways(strings.TrimSuffix(o.Kind.String(), "_v")) {
 			if w.String() == o.Algorithm {
@@ -197,7 +225,7 @@ func (o *OpInfo) carried(b BufferInfo) BufferInfo {
 	switch {
 	case !l.Leader && !(l.Owner && o.Lanes > 1) || !b.Used:
 		return BufferInfo{}
-	case l.Single && (!b.Direct || l.RDMA):
+	case l.Single && (!b.Direct || l.RDMA || o.Algorithm == collNet):
 		return b
 	}
 	return BufferInfo{Used: true, Why: o.between()}
@@ -206,6 +234,15 @@ func (o *OpInfo) carried(b BufferInfo) BufferInfo {
 // between is what is done to the data between hosts. Slices of collectives that are combined on devices have to leave these first;
 // messages say by themselves how they left.
 func (o *OpInfo) between() string {
+	if o.Algorithm == collNet {
+		if o.Device {
+			return "through page-locked host memory"
+		}
+		if o.Between.Single {
+			return "" // each buffer says it for itself
+		}
+		return "through the leader's memory"
+	}
 	if o.Device && o.Lanes > 0 {
 		return "through page-locked host memory, " + o.Between.Why
 	}
@@ -216,7 +253,7 @@ func (o *OpInfo) between() string {
 func (o *OpInfo) Buffers() (src, dst BufferInfo) {
 	src, dst = o.Src, o.Dst
 	for _, b := range [2]*BufferInfo{&src, &dst} {
-		if l := o.Between; l != nil && b.Used && b.Direct && !(l.Single && l.RDMA) {
+		if l := o.Between; l != nil && b.Used && b.Direct && !(l.Single && (l.RDMA || o.Algorithm == collNet)) {
 			b.Direct, b.Why = false, o.between()+" "+BetweenHosts
 		}
 	}
@@ -286,6 +323,9 @@ func (l *Level) does() string {
 	s := fmt.Sprintf("%s over %d hosts", cmp.Or(l.Name, l.Algorithm), l.Hosts)
 	if l.Choice != "" {
 		s += " by " + l.Choice
+	}
+	if l.Not != "" {
+		s += " (not by CollNet: " + l.Not + ")"
 	}
 	if l.Lanes > 1 {
 		s += fmt.Sprintf(", %d lanes", l.Lanes)

@@ -52,6 +52,8 @@ type Work struct {
 	Phased int
 	// Lanes is how many ranks of each host exchange data with other hosts.
 	Lanes int
+	// NotCollNet says that the CollNet plugin does not do this operation on this type.
+	NotCollNet bool
 
 	// Eager is what travels in this rank's eager slot.
 	Eager EagerPart

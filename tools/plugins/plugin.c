@@ -1,7 +1,7 @@
-// A reference plugin of NCCL's CollNet interface, for tests: ubcoll-switch does the arithmetic, at the address in UBCOLL_SWITCH
+// A reference plugin of NCCL's CollNet interface, for tests: ubcoll-switch does the arithmetic, at the address in COLLNET_SWITCH
 // (HOST:PORT). It exports version 11, or with -DVERSION=10 version 10, or any other number with no more than a name.
 //
-// UBCOLL_SWITCH_FAULT makes it misbehave: CALL=WHAT[@N], with commas between several, from the N-th such call on (1).
+// COLLNET_SWITCH_FAULT makes it misbehave: CALL=WHAT[@N], with commas between several, from the N-th such call on (1).
 //
 //	fail   returns an internal error          hang    does not return
 //	abort  ends the process                   never   the request is never complete (test)
@@ -42,7 +42,7 @@ static const char *fault(const char *call) {
 		int n;
 	} counts[32];
 	static char what[16];
-	const char *all = getenv("UBCOLL_SWITCH_FAULT");
+	const char *all = getenv("COLLNET_SWITCH_FAULT");
 	if (!all)
 		return "";
 	int n = 0;
@@ -85,11 +85,11 @@ static const char *fault(const char *call) {
 static int init(cn_log log) {
 	logger = log;
 	FAULT("init");
-	if (!getenv("UBCOLL_SWITCH")) {
-		LOG(CN_LOG_WARN, "UBCOLL_SWITCH does not name a switch");
+	if (!getenv("COLLNET_SWITCH")) {
+		LOG(CN_LOG_WARN, "COLLNET_SWITCH does not name a switch");
 		return CN_USAGE;
 	}
-	LOG(CN_LOG_INFO, "the switch is at %s", getenv("UBCOLL_SWITCH"));
+	LOG(CN_LOG_INFO, "the switch is at %s", getenv("COLLNET_SWITCH"));
 	return CN_OK;
 }
 
@@ -171,7 +171,7 @@ static int connect_all(void *handles[], int ranks, int rank, void *listen, void 
 	FAULT("connect");
 	(void)listen;
 	char at[256], *colon;
-	snprintf(at, sizeof at, "%s", getenv("UBCOLL_SWITCH"));
+	snprintf(at, sizeof at, "%s", getenv("COLLNET_SWITCH"));
 	if (!(colon = strrchr(at, ':')))
 		return CN_USAGE;
 	*colon = 0;

@@ -1,6 +1,6 @@
 // What the plugin and the switch say to each other. Both run on machines of one byte order.
-#ifndef UBCOLL_SWITCH_WIRE_H
-#define UBCOLL_SWITCH_WIRE_H
+#ifndef COLLNET_SWITCH_WIRE_H
+#define COLLNET_SWITCH_WIRE_H
 
 #include <stdint.h>
 
