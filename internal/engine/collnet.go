@@ -34,7 +34,11 @@ func (c *Comm) joinFabric(ctx context.Context) error {
 	if c.dom.fabric == nil || c.stage == nil {
 		return nil
 	}
-	limited, cancel := clock.WithTimeout(ctx, connectTimeout, fmt.Errorf("not joined within %v: %w", connectTimeout, fault.ErrTimeout))
+	limit := connectTimeout
+	if c.opts.Timeout > 0 { // all must still hear of it in time
+		limit = min(limit, c.opts.Timeout/4)
+	}
+	limited, cancel := clock.WithTimeout(ctx, limit, fmt.Errorf("not joined within %v: %w", limit, fault.ErrTimeout))
 	defer cancel()
 	limited, stop := c.whileHealthy(limited)
 	defer stop()

@@ -26,6 +26,12 @@
 #ifndef VERSION
 #define VERSION 11
 #endif
+#ifndef GROUPS
+#define GROUPS 1024
+#endif
+#ifndef SPEED
+#define SPEED 10000
+#endif
 
 static cn_log logger;
 
@@ -106,8 +112,8 @@ static int properties(int device, cn_props *p) {
 	memset(p, 0, VERSION == 10 ? CN_PROPS_V10 : sizeof *p);
 	p->name = "switch0";
 	p->pointers = CN_PTR_HOST;
-	p->speed = 10000;
-	p->max_comms = 1024;
+	p->speed = SPEED;
+	p->max_comms = GROUPS;
 	p->max_recvs = 1;
 	p->max_p2p = p->max_coll = 64 << 20;
 	p->v.ndevs = 1;
@@ -149,6 +155,7 @@ struct comm {
 	int fd, failed;
 	uint64_t number;
 	uint32_t ranks, rank;
+	int registered; // handles that have not been given back
 	struct request requests[CN_REQUESTS]; // a ring
 	unsigned begun, sent, ended;
 };
@@ -208,14 +215,12 @@ static int reduce_support(int type, int op, int *supported) {
 	return CN_OK;
 }
 
-static int registered; // handles that have not been given back
-
 static int reg(void *comm, void *data, size_t bytes, int pointer, void **handle) {
 	FAULT("regMr");
-	(void)comm, (void)data, (void)bytes;
+	(void)data, (void)bytes;
 	if (pointer != CN_PTR_HOST)
 		return CN_ARGUMENT;
-	__atomic_add_fetch(&registered, 1, __ATOMIC_RELAXED);
+	((struct comm *)comm)->registered++;
 	*handle = malloc(1);
 	return CN_OK;
 }
@@ -228,8 +233,7 @@ static int reg_dmabuf(void *comm, void *data, size_t bytes, int pointer, uint64_
 
 static int dereg(void *comm, void *handle) {
 	FAULT("deregMr");
-	(void)comm;
-	__atomic_sub_fetch(&registered, 1, __ATOMIC_RELAXED);
+	((struct comm *)comm)->registered--;
 	free(handle);
 	return CN_OK;
 }
@@ -366,6 +370,8 @@ static int test(void *request, int *done, int *bytes) {
 static int close_comm(void *comm) {
 	FAULT("closeColl");
 	struct comm *c = comm;
+	if (c->registered > 0)
+		LOG(CN_LOG_WARN, "a group ends with %d registrations left", c->registered);
 	close(c->fd);
 	free(c);
 	return CN_OK;
@@ -395,7 +401,7 @@ static int listen11(void *context, int device, void *handle, void **listen) {
 static int finalize(void *context) {
 	FAULT("finalize");
 	(void)context;
-	return registered == 0 ? CN_OK : CN_USAGE;
+	return CN_OK;
 }
 
 __attribute__((visibility("default"))) cn_v11 ncclCollNetPlugin_v11 = {"switch", init11, devices, properties, listen11,
