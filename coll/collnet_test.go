@@ -283,7 +283,8 @@ func TestCollNetFaults(t *testing.T) {
 				}
 				t.Setenv("COLLNET_SWITCH_FAULT", k.fault)
 				begun := time.Now()
-				errs := onSwitch(t, "abb", engine.Options{Timeout: time.Second}, func(c *ubcoll.Comm) error {
+				logger, log := testkit.Logs(slog.LevelWarn)
+				errs := onSwitch(t, "abb", engine.Options{Timeout: time.Second, Logger: logger}, func(c *ubcoll.Comm) error {
 					v := ubcoll.Of(make([]float32, 1<<18))
 					var err error
 					if registered {
@@ -310,9 +311,35 @@ func TestCollNetFaults(t *testing.T) {
 				require.True(t, found, errs)
 				require.Less(t, time.Since(begun), testkit.Limit)
 				require.Equal(t, k.stuck, collnet.Stuck() > before)
+				require.NotContains(t, log.String(), "registrations left")
 			})
 		}
 	}
+}
+
+// TestCollNetAbort: a rank that aborts ends a call that is never complete, on all ranks, and nothing is left of it: no thread, no
+// descriptor, no registration.
+func TestCollNetAbort(t *testing.T) {
+	switchtest.Use(t)
+	t.Setenv("COLLNET_SWITCH_FAULT", "test=never")
+	before := collnet.Stuck()
+	defer testkit.NoLeaks(t)()
+	logger, log := testkit.Logs(slog.LevelWarn)
+	for r, err := range onSwitch(t, "aabc", engine.Options{Timeout: testkit.Limit, Logger: logger}, func(c *ubcoll.Comm) error {
+		b, err := ubcoll.Alloc[float32](c, ubcoll.Host, 1<<18)
+		if err != nil {
+			return err
+		}
+		if c.Rank() == 1 {
+			time.AfterFunc(100*time.Millisecond, func() { c.Abort(errors.New("it takes too long")) })
+		}
+		return errors.Join(coll.AllReduce(t.Context(), c, b.Vec(), b.Vec(), ubcoll.Max), b.Free())
+	}) {
+		require.ErrorIs(t, err, ubcoll.ErrAborted, "rank %d", r)
+		require.ErrorContains(t, err, "it takes too long", "rank %d", r)
+	}
+	require.Equal(t, before, collnet.Stuck())
+	require.NotContains(t, log.String(), "registrations left")
 }
 
 // TestCollNetSwitchDies kills the switch under a call.

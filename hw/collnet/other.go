@@ -15,6 +15,9 @@ import (
 
 var errOther = fmt.Errorf("CollNet plugins in a build for %s/%s or without cgo: %w", runtime.GOOS, runtime.GOARCH, hw.ErrNotSupported)
 
+// Supported reports whether this build can load plugins.
+const Supported = false
+
 // Plugin cannot be loaded here. Nothing else in this file is reached.
 type Plugin struct {
 	Path, Name string

@@ -23,6 +23,9 @@ import (
 	"github.com/ubcoll/ubcoll/hw"
 )
 
+// Supported reports whether this build can load plugins.
+const Supported = true
+
 // Plugin is a loaded plugin.
 type Plugin struct {
 	Path    string // as it was found

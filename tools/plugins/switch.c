@@ -1,7 +1,7 @@
 // A switch that does the arithmetic of collectives, for the reference plugin: a daemon that members of groups connect to by TCP.
 // It has the data of all members of a call in memory, combines them in the order of ranks, and sends the results.
 //
-//	ubcoll-switch [-p PORT]   listens, and prints its port
+//	ubcoll-switch [-p PORT]   listens, and prints its port; and when SIGTERM ends it, how many calls it has done
 #define _GNU_SOURCE
 #include "../../hw/collnet/abi.h"
 #include "wire.h"
@@ -9,8 +9,10 @@
 #include <arpa/inet.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <inttypes.h>
 #include <netinet/tcp.h>
 #include <poll.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -50,6 +52,7 @@ struct group {
 static struct group *groups;
 static struct member **all;
 static size_t members, room;
+static uint64_t calls;
 
 static void *get(size_t bytes) {
 	void *p = calloc(1, bytes ? bytes : 1);
@@ -230,6 +233,7 @@ static size_t own(const struct wire_call *c, uint64_t rank, uint64_t *begin) {
 static void finish(struct group *g) {
 	struct wire_call *c = &g->members[0]->head.call;
 	uint32_t error = 0;
+	calls++;
 	for (uint32_t r = 0; r < g->ranks; r++) {
 		struct wire_call *d = &g->members[r]->head.call;
 		uint64_t begin;
@@ -370,7 +374,15 @@ static int flush_out(struct member *m) {
 	return 1;
 }
 
+static volatile sig_atomic_t ends;
+
+static void end(int signal) {
+	(void)signal;
+	ends = 1;
+}
+
 int main(int argc, char **argv) {
+	sigaction(SIGTERM, &(struct sigaction){.sa_handler = end}, NULL);
 	struct sockaddr_in at = {.sin_family = AF_INET};
 	for (int o; (o = getopt(argc, argv, "p:")) != -1;) {
 		if (o != 'p') {
@@ -388,7 +400,7 @@ int main(int argc, char **argv) {
 	}
 	printf("%d\n", ntohs(at.sin_port));
 	fflush(stdout);
-	for (;;) {
+	while (!ends) {
 		struct pollfd *p = get((members + 1) * sizeof *p);
 		p[0] = (struct pollfd){l, POLLIN, 0};
 		for (size_t i = 0; i < members; i++)
@@ -432,4 +444,6 @@ int main(int argc, char **argv) {
 		members = kept;
 		free(p);
 	}
+	printf("ubcoll-switch: %" PRIu64 " calls\n", calls);
+	return 0;
 }

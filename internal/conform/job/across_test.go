@@ -13,6 +13,7 @@ import (
 	"path/filepath"
 	"regexp"
 	"runtime"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -324,6 +325,9 @@ func TestHostsDeathsDevice(t *testing.T) {
 	deaths(t, 3, gpus(t)...)
 }
 
+// collNet, in place of a variable, has a switch do the collectives of a job.
+const collNet = "a switch"
+
 // deaths has n deaths of a fixed seed, or as many as the environment says, and one of a fresh seed, in jobs with these
 // environment variables besides.
 func deaths(t *testing.T, n int, extra ...string) {
@@ -373,7 +377,13 @@ func death(t *testing.T, kind int, pick *rand.Rand, extra ...string) {
 	within := []time.Duration{2 * time.Second, 5 * time.Second, 5 * time.Second}[kind] // docs/clusters.md
 	bin := program(t)
 	dir, tmp := t.TempDir(), t.TempDir()
-	h := across(t, len(p.ranks), p.options(), append(extra, conform.DirVar+"="+dir, "TMPDIR="+tmp), bin, "kill-hosts")
+	command := []string{bin, "kill-hosts"}
+	if slices.Contains(extra, collNet) {
+		var variables []string
+		variables, command = onSwitch(t, command...)
+		extra = append(variables, slices.DeleteFunc(slices.Clone(extra), func(s string) bool { return s == collNet })...)
+	}
+	h := across(t, len(p.ranks), p.options(), append(extra, conform.DirVar+"="+dir, "TMPDIR="+tmp), command...)
 	awaitReady(t, dir, p.size(), func(int) string { return h.out.String() })
 	most := 100 * time.Millisecond
 	if len(extra) > 0 { // what these ranks do takes longer
