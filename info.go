@@ -135,7 +135,7 @@ type HostStats struct {
 
 // CacheStats counts what a rank's registration cache has done: lookups, registrations, evictions, and what is
 // registered and locked now. Registrations are counted by how memory is reached: NET (RDMA devices), IPC (this host),
-// NVLS (multicast among GPUs) and COLLNET (in no version yet).
+// NVLS (multicast among GPUs) and COLLNET (reductions in the network).
 type CacheStats = register.Stats
 
 // MemoryStats counts the memory of a rank.

@@ -14,7 +14,7 @@ import (
 func TestOptionsHints(t *testing.T) {
 	err := ubcoll.Options{Algorithm: "two-shots"}.Validate()
 	require.ErrorIs(t, err, ubcoll.ErrArgument)
-	require.ErrorContains(t, err, `unknown algorithm "two-shots" (one of ring, one-shot, two-shot, push, doubling, halving, chain, tree, scatter, pairwise): did you mean two-shot?`)
+	require.ErrorContains(t, err, `unknown algorithm "two-shots" (one of ring, one-shot, two-shot, push, doubling, halving, chain, tree, scatter, pairwise, collnet): did you mean two-shot?`)
 }
 
 // Options are read from TOML, and written, as words.
@@ -34,7 +34,7 @@ func TestOptionsText(t *testing.T) {
 func TestAlgorithms(t *testing.T) {
 	require.Equal(t, []ubcoll.Algorithm{ubcoll.AlgorithmRing, ubcoll.AlgorithmOneShot, ubcoll.AlgorithmTwoShot,
 		ubcoll.AlgorithmPush, ubcoll.AlgorithmDoubling, ubcoll.AlgorithmHalving, ubcoll.AlgorithmChain, ubcoll.AlgorithmTree,
-		ubcoll.AlgorithmScatter, ubcoll.AlgorithmPairwise}, ubcoll.Algorithms())
+		ubcoll.AlgorithmScatter, ubcoll.AlgorithmPairwise, ubcoll.AlgorithmCollNet}, ubcoll.Algorithms())
 	ubcoll.Algorithms()[0] = "changed"
 	for _, a := range append(ubcoll.Algorithms(), ubcoll.AlgorithmAuto) {
 		require.NoError(t, ubcoll.Options{Algorithm: a}.Validate())

@@ -48,7 +48,7 @@ func span(start, end uint64) string { return fmt.Sprintf("[%#x,+%d)", start, end
 // BackendKind is what a backend reaches. Deregistration runs in this order.
 type BackendKind int
 
-// The kinds of backends. In this version ubcoll has backends of NET, NVLS and IPC.
+// The kinds of backends.
 const (
 	NET     BackendKind = iota // other hosts
 	NVLS                       // multicast within a switch domain

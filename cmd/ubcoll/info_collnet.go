@@ -26,7 +26,7 @@ func collNet(line func(name, format string, args ...any)) {
 		line("CollNet", "%v", err)
 		return
 	}
-	text := fmt.Sprintf("plugin %s, version %d of the interface (%s); no operation uses it yet", p.Name, p.Version, p.Path)
+	text := fmt.Sprintf("plugin %s, version %d of the interface (%s)", p.Name, p.Version, p.Path)
 	if p.Shared {
 		text += "; this process had loaded it before"
 	}

@@ -24,7 +24,7 @@ func TestInfoCollNet(t *testing.T) {
 		env        []string
 	}{
 		{"none", "", nil},
-		{"a plugin", `(?m)^CollNet +plugin switch, version 11 of the interface \(/.*plugin.so\); no operation uses it yet\n0 switch0 +host memory; 10000 Mb/s; up to 1024 groups; 67108864 bytes a call$`,
+		{"a plugin", `(?m)^CollNet +plugin switch, version 11 of the interface \(/.*plugin.so\)\n0 switch0 +host memory; 10000 Mb/s; up to 1024 groups; 67108864 bytes a call$`,
 			[]string{"UBCOLL_COLLNET_PLUGIN=" + path, "COLLNET_SWITCH=127.0.0.1:1"}},
 		{"no switch", `(?m)^CollNet +init of the CollNet plugin "switch": invalid usage \(5\)$`, []string{"UBCOLL_COLLNET_PLUGIN=" + path}},
 		{"no plugin", `(?m)^CollNet +no CollNet plugin "nowhere": `, []string{"UBCOLL_COLLNET_PLUGIN=nowhere"}},

@@ -28,7 +28,7 @@ var sweepFlags = []struct{ name, key, help string }{
 	{"bytes", "sweep.bytes", "sizes and ranges: 8,1K..64M x4"},
 	{"type", "sweep.type", "element types"},
 	{"reduction", "sweep.reduction", "sum, prod, min, max, avg, mulsum"},
-	{"algorithm", "sweep.algorithm", "of all-reduces: auto, ring, one-shot, two-shot, push; between hosts doubling, halving, chain, tree, scatter, pairwise: see docs/tuning.md"},
+	{"algorithm", "sweep.algorithm", "of all-reduces: auto, ring, one-shot, two-shot, push; between hosts doubling, halving, chain, tree, scatter, pairwise, collnet: see docs/tuning.md"},
 	{"registration", "sweep.registration", "explicit, auto, off, slices"},
 	{"device", "sweep.device", "auto, host, cuda"},
 	{"graph", "sweep.graph", "launches of a graph; 0 = none"},

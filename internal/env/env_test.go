@@ -79,7 +79,7 @@ func TestJobWide(t *testing.T) {
 	t.Setenv("UBCOLL_TIMEOUT", "600s")
 	a, err := JobWide()
 	require.NoError(t, err)
-	require.Equal(t, map[string]string{"UBCOLL_TIMEOUT": "10m0s", "UBCOLL_NET_TIMEOUT": "5s", "UBCOLL_REGISTER": "auto", "UBCOLL_PIN": "auto", "UBCOLL_ALGO": "",
+	require.Equal(t, map[string]string{"UBCOLL_TIMEOUT": "10m0s", "UBCOLL_NET_TIMEOUT": "5s", "UBCOLL_REGISTER": "auto", "UBCOLL_PIN": "auto", "UBCOLL_ALGO": "", "UBCOLL_COLLNET_PLUGIN": "",
 		"UBCOLL_CUDA": "auto", "UBCOLL_NVLS": "off"}, a)
 
 	t.Setenv("UBCOLL_REGISTER", "sometimes")

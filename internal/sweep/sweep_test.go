@@ -37,7 +37,7 @@ colour = 1
 x.toml:4: sweep.bytes: invalid size "4X" (digits, then possibly K, M or G, as in 4M)
 x.toml:5: sweep.types: unknown key: did you mean type?
 x.toml:6: sweep.reduction: unknown value "mean" (one of sum, prod, min, max, avg, mulsum): did you mean avg?
-x.toml:7: sweep.algorithm: unknown value "rong" (one of auto, ring, one-shot, two-shot, push, doubling, halving, chain, tree, scatter, pairwise): did you mean ring?
+x.toml:7: sweep.algorithm: unknown value "rong" (one of auto, ring, one-shot, two-shot, push, doubling, halving, chain, tree, scatter, pairwise, collnet): did you mean ring?
 x.toml:8: sweep.registration: unknown value "on" (one of explicit, auto, off, slices)
 x.toml:9: sweep.device: unknown value "gpu" (one of auto, host, cuda): did you mean cuda?
 x.toml:10: sweep.graph: must be 0 (no graph) to 10000 launches, not -1

@@ -11,7 +11,7 @@ import (
 )
 
 // TestCollNet has a switch do what it can of all collectives: the others go on as before, beside it. Full runs have all layouts;
-// others the least orderly one of each size, and internal/conform/job has four hosts.
+// others two, and internal/conform/job has four hosts.
 func TestCollNet(t *testing.T) {
 	testkit.Long(t)
 	if !collnet.Supported {
