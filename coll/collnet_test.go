@@ -26,6 +26,7 @@ import (
 	"github.com/ubcoll/ubcoll/internal/inside"
 	"github.com/ubcoll/ubcoll/internal/race"
 	"github.com/ubcoll/ubcoll/internal/testkit"
+	"github.com/ubcoll/ubcoll/internal/testkit/gputest"
 	"github.com/ubcoll/ubcoll/internal/testkit/switchtest"
 	"github.com/ubcoll/ubcoll/internal/verify"
 )
@@ -408,4 +409,42 @@ func TestCollNetMemory(t *testing.T) {
 		return err
 	}))
 	require.NotContains(t, log.String(), "registrations left")
+}
+
+// TestDeviceCollNet: device memory goes through the plugin, too, in all the ways in which it is called.
+func TestDeviceCollNet(t *testing.T) {
+	seed := testkit.Seed(t)
+	for i, hosts := range []string{"aabb", "abc"} {
+		t.Run(hosts, func(t *testing.T) {
+			testkit.Turn(t, i, 2)
+			switchtest.Use(t)
+			trials := testkit.Often(200)
+			requireAll(t, devicesOnHosts(t, hosts, engine.Options{Algorithm: "collnet"}, func(ctx context.Context, c *ubcoll.Comm, dev ubcoll.Device) error {
+				const most = 2 << 20
+				a, err1 := newMemory(c, dev, most)
+				b, err2 := newMemory(c, dev, most)
+				if err := errors.Join(err1, err2); err != nil {
+					return err
+				}
+				queued, sync, end, err := gputest.View(ctx, c, dev, true)
+				if err != nil {
+					return err
+				}
+				same, some := rand.New(rand.NewPCG(seed, uint64(i))), 0
+				for k := 0; k < trials || some < 5; k++ {
+					view, wait := c, func() error { return nil }
+					if same.IntN(2) == 0 {
+						view, wait = queued, sync
+					}
+					if err := newTrial(same, c.Size(), most).run(ctx, view, a, b, wait); err != nil {
+						return fmt.Errorf("rank %d: %w", c.Rank(), err)
+					}
+					if lastBy(c, "collnet", `plugin "switch"`) == nil {
+						some++
+					}
+				}
+				return errors.Join(end(), a.buf.Free(), b.buf.Free())
+			}))
+		})
+	}
 }

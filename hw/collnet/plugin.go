@@ -21,6 +21,7 @@ import (
 	"github.com/ubcoll/ubcoll/dtype"
 	"github.com/ubcoll/ubcoll/fault"
 	"github.com/ubcoll/ubcoll/hw"
+	"github.com/ubcoll/ubcoll/hw/signals"
 )
 
 // Supported reports whether this build can load plugins.
@@ -45,11 +46,15 @@ func Load(ctx context.Context, name string, id uint64, log *slog.Logger) (*Plugi
 	p := &Plugin{log: log, raw: (*C.cn_plugin)(C.calloc(1, C.sizeof_cn_plugin))}
 	t := newThread(name)
 	var err error
-	if late := t.do(ctx, "loading", nil, func() { err = p.load(name, id) }); late != nil {
+	undone := 0
+	if late := t.do(ctx, "loading", nil, func() { undone = signals.Guard(func() { err = p.load(name, id) }) }); late != nil {
 		return nil, late
 	}
 	t.end()
 	p.tell()
+	if undone > 0 {
+		log.Warn("ubcoll: signal handlers of a CollNet plugin, which would crash the process, are taken away", "plugin", name, "handlers", undone)
+	}
 	if err != nil {
 		return nil, err
 	}
@@ -185,7 +190,9 @@ func (p *Plugin) Listen(ctx context.Context, device int) (*Listener, error) {
 	l := &Listener{p: p, t: newThread(p.Name), device: device, raw: (*unsafe.Pointer)(C.calloc(1, C.size_t(unsafe.Sizeof(uintptr(0)))))}
 	handle := C.calloc(1, HandleBytes)
 	var r C.int
-	if err := l.t.do(ctx, "listen", nil, func() { r = C.cn_listen(p.raw, C.int(device), handle, l.raw) }); err != nil {
+	if err := l.t.do(ctx, "listen", nil, func() {
+		signals.Guard(func() { r = C.cn_listen(p.raw, C.int(device), handle, l.raw) })
+	}); err != nil {
 		return nil, err
 	}
 	p.tell()
@@ -240,7 +247,9 @@ func (l *Listener) Connect(ctx context.Context, handles [][HandleBytes]byte, ran
 		copy(unsafe.Slice((*byte)(unsafe.Add(all, i*HandleBytes)), HandleBytes), handles[i][:])
 	}
 	var r C.int
-	err := l.t.do(ctx, "connect", nil, func() { r = C.cn_connect(p.raw, all, C.int(n), C.int(rank), *l.raw, g.raw) })
+	err := l.t.do(ctx, "connect", nil, func() {
+		signals.Guard(func() { r = C.cn_connect(p.raw, all, C.int(n), C.int(rank), *l.raw, g.raw) })
+	})
 	if err != nil {
 		return nil, err
 	}

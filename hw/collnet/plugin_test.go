@@ -9,8 +9,10 @@ import (
 	"log/slog"
 	"os"
 	"os/exec"
+	"os/signal"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 	"unsafe"
@@ -178,6 +180,26 @@ func TestLog(t *testing.T) {
 	_, err = p.Listen(t.Context(), 0)
 	require.ErrorContains(t, err, "listen of the CollNet plugin")
 	require.Contains(t, lines.String(), "listen fails, as it was told to")
+}
+
+// TestSignals: handlers that a plugin installs over Go's are taken away, and the log says so.
+func TestSignals(t *testing.T) {
+	switchtest.Start(t)
+	t.Setenv("COLLNET_SWITCH_FAULT", "init=signals")
+	log, lines := testkit.Logs(slog.LevelWarn)
+	_, err := Load(t.Context(), plugin(t, "11"), 1, log)
+	require.NoError(t, err)
+	require.Regexp(t, "signal handlers of a CollNet plugin.* handlers=[1-9]", lines.String())
+	got := make(chan os.Signal, 1)
+	signal.Notify(got, syscall.SIGUSR1)
+	defer signal.Stop(got)
+	require.NoError(t, syscall.Kill(os.Getpid(), syscall.SIGUSR1))
+	select {
+	case <-got:
+	case <-time.After(testkit.Limit):
+		t.Fatal("Go's handler does not run")
+	}
+	require.Panics(t, func() { var p *int; *p = 1 }, "a fault is Go's, too")
 }
 
 // TestFaults lets each call fail, on all members or one: that member has a named error, and none hangs.

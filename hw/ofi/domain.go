@@ -36,7 +36,9 @@ func Open(i *Info) (*Domain, error) {
 			return nil, err
 		}
 	}
-	if err := d.check("fi_domain", "", C.uof_open(i.raw, &d.fabric, &d.domain)); err != nil {
+	var code C.int
+	guard(func() { code = C.uof_open(i.raw, &d.fabric, &d.domain) })
+	if err := d.check("fi_domain", "", code); err != nil {
 		return nil, err
 	}
 	return d, nil

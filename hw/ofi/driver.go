@@ -19,10 +19,12 @@ import (
 	"fmt"
 	"net/netip"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"unsafe"
 
 	"github.com/ubcoll/ubcoll/hw"
+	"github.com/ubcoll/ubcoll/hw/signals"
 	"github.com/ubcoll/ubcoll/internal/env"
 )
 
@@ -42,7 +44,8 @@ var load = sync.OnceValues(func() (Library, error) {
 	var missing *C.char
 	var version C.uint32_t
 	var before C.int
-	ok := C.uof_load(c, &why[0], C.size_t(len(why)), &missing, &version, &before)
+	var ok C.int
+	guard(func() { ok = C.uof_load(c, &why[0], C.size_t(len(why)), &missing, &version, &before) })
 	lib.Shared = before != 0
 	major, minor := version>>16, version&0xffff
 	lib.Version = fmt.Sprintf("%d.%d", major, minor)
@@ -61,9 +64,15 @@ var load = sync.OnceValues(func() (Library, error) {
 // builds load many libraries.
 func Load() (Library, error) {
 	lib, err := load()
-	lib.Signals = int(C.uof_signals())
+	lib.Signals = int(undone.Load())
 	return lib, err
 }
+
+// undone counts handlers of signals that were taken away again: see [Library].Signals.
+var undone atomic.Int64
+
+// guard runs f, in which the library, or what it loads, may install such handlers.
+func guard(f func()) { undone.Add(int64(signals.Guard(f))) }
 
 // Have says whether this host has libfabric. Providers come from [List].
 func Have() hw.Probe {
@@ -182,7 +191,9 @@ func getinfo(provider, domain string, caps Caps, mode uint64, mr C.int, ep C.int
 		defer C.free(unsafe.Pointer(d))
 	}
 	var raw *C.uof_info
-	if code := C.uof_getinfo(p, d, C.uint64_t(caps), C.uint64_t(mode), mr, ep, &raw); code != 0 {
+	var code C.int
+	guard(func() { code = C.uof_getinfo(p, d, C.uint64_t(caps), C.uint64_t(mode), mr, ep, &raw) })
+	if code != 0 {
 		if code == noData {
 			return nil, nil
 		}

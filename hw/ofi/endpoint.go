@@ -69,7 +69,10 @@ func (e *Endpoint) open(under int) error {
 		waits = 0
 	}
 	var call *C.char
-	code := C.uof_endpoint(d.fabric, d.domain, d.info.raw, C.uint32_t(under), waits, C.uint64_t(key), &e.end, &call)
+	var code C.int
+	guard(func() {
+		code = C.uof_endpoint(d.fabric, d.domain, d.info.raw, C.uint32_t(under), waits, C.uint64_t(key), &e.end, &call)
+	})
 	if err := d.check(C.GoString(call), fmt.Sprintf("an endpoint for %d operations", under), code); err != nil {
 		return err
 	}

@@ -5,7 +5,6 @@
 #include <dlfcn.h>
 #include <errno.h>
 #include <pthread.h>
-#include <signal.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -22,32 +21,6 @@ static struct {
 
 // The version of the interface that this package asks for.
 enum { ASKED = UOF_VERSION(1, 9) };
-
-// Handlers of signals that the library, or what it loads, installs without SA_ONSTACK over Go's would crash the process:
-// goroutines' stacks are small. guard notes all actions; unguard puts back those that were replaced by such a handler, and
-// counts them. Whatever Go itself changes meanwhile has SA_ONSTACK, or is no handler.
-static _Atomic int undone;
-int uof_signals(void) { return undone; }
-
-typedef struct {
-	struct sigaction before[65];
-} guarded;
-
-static void guard(guarded *g) {
-	for (int s = 1; s < 65; s++)
-		if (sigaction(s, 0, &g->before[s]))
-			g->before[s].sa_handler = SIG_ERR;
-}
-
-static void unguard(const guarded *g) {
-	for (int s = 1; s < 65; s++) {
-		struct sigaction now;
-		if (g->before[s].sa_handler == SIG_ERR || sigaction(s, 0, &now) || now.sa_handler == g->before[s].sa_handler)
-			continue;
-		if (now.sa_handler != SIG_DFL && now.sa_handler != SIG_IGN && !(now.sa_flags & SA_ONSTACK))
-			undone += sigaction(s, &g->before[s], 0) == 0;
-	}
-}
 
 // Variables of C's environment that are set while the library starts, unless the user has set them.
 typedef struct {
@@ -73,15 +46,12 @@ int uof_load(const char *path, char *why, size_t len, const char **missing, uint
 		// libinfinipath and libpsm, on which distributions' builds depend, print backtraces of their own at fatal signals
 		// unless these are set.
 		variable v[] = {{"IPATH_NO_BACKTRACE", "1", 0}, {"HFI_NO_BACKTRACE", "1", 0}};
-		guarded g;
-		guard(&g);
 		set(v, 2);
 		dlerror();
 		lib = dlopen(path, RTLD_NOW | RTLD_LOCAL);
 		if (!lib)
 			snprintf(why, len, "%s", dlerror());
 		unset(v, 2);
-		unguard(&g);
 		if (!lib)
 			return 0;
 	}
@@ -123,15 +93,12 @@ int uof_getinfo(const char *provider, const char *domain, uint64_t caps, uint64_
 	// Read at the first call only: a cache of registrations below the cache that asks would hide that memory was freed.
 	variable v[] = {{"FI_MR_CACHE_MAX_COUNT", "0", 0}};
 	static int asked;
-	guarded g;
-	guard(&g);
 	if (!asked)
 		set(v, 1);
 	int r = error(uof.getinfo(ASKED, 0, 0, 0, hints, all));
 	if (!asked)
 		unset(v, 1);
 	asked = 1;
-	unguard(&g);
 	uof.freeinfo(hints);
 	return r;
 }
@@ -143,14 +110,11 @@ int uof_close(void *fid) { return fid ? error(((uof_fid *)fid)->ops->close(fid))
 
 int uof_open(uof_info *info, uof_fabric **fabric, uof_domain **domain) {
 	*fabric = 0, *domain = 0;
-	guarded g;
-	guard(&g);
 	int r = error(uof.fabric(info->fabric_attr, fabric, 0));
 	if (!r && (r = error((*fabric)->ops->domain(*fabric, info, domain, 0)))) {
 		uof_close(*fabric);
 		*fabric = 0;
 	}
-	unguard(&g);
 	return r;
 }
 
@@ -232,8 +196,6 @@ int uof_endpoint(uof_fabric *fabric, uof_domain *domain, uof_info *info, uint32_
 	e->fabric = fabric, e->n = slots;
 	for (uint32_t i = slots; i > 0; i--)
 		give(e, &e->slots[i - 1]);
-	guarded g;
-	guard(&g);
 	uof_av_attr attr = {.type = info->domain_attr->av_type ? info->domain_attr->av_type : UOF_AV_TABLE};
 	*call = "fi_cq_open";
 	int r = open_queue(domain, slots, waits, e);
@@ -251,7 +213,6 @@ int uof_endpoint(uof_fabric *fabric, uof_domain *domain, uof_info *info, uint32_
 	if (!r && info->caps & UOF_ATOMIC && info->domain_attr->mr_mode & UOF_MR_LOCAL)
 		*call = "fi_mr_regattr", r = uof_register(domain, info->domain_attr->mr_mode & UOF_MR_ENDPOINT ? e : 0, (uintptr_t)e->slots, slots * sizeof *e->slots,
 			UOF_READ | UOF_WRITE, key, -1, &e->operands);
-	unguard(&g);
 	if (r)
 		uof_end_close(e);
 	else

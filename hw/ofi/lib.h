@@ -34,8 +34,6 @@ typedef struct uof_end uof_end;
 
 // before: the process had loaded the library already.
 int uof_load(const char *path, char *why, size_t len, const char **missing, uint32_t *version, int *before);
-// How many signal handlers that the library installed, and that do not run on signal stacks, were taken away again.
-int uof_signals(void);
 const char *uof_text(int error);
 
 int uof_getinfo(const char *provider, const char *domain, uint64_t caps, uint64_t mode, int mr_mode, int ep_type,

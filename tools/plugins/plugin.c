@@ -7,6 +7,7 @@
 //	abort  ends the process                   never   the request is never complete (test)
 //	short  says that one byte less has come (test), or that calls take one byte (properties)
 //	null   gives no request                   lie     properties that make no sense
+//	signals  installs handlers without SA_ONSTACK (init)
 #define _GNU_SOURCE
 #include "../../hw/collnet/abi.h"
 #include "wire.h"
@@ -16,6 +17,7 @@
 #include <netdb.h>
 #include <netinet/tcp.h>
 #include <poll.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -88,9 +90,19 @@ static const char *fault(const char *call) {
 		pause();                                                     \
 	(void)wrong
 
+static void on_signal(int signal) {
+	char frames[64 << 10]; // more than goroutines' stacks have
+	memset(frames, signal, sizeof frames);
+	write(2, frames, frames[0] == 0);
+}
+
 static int init(cn_log log) {
 	logger = log;
 	FAULT("init");
+	if (!strcmp(wrong, "signals"))
+		for (int s = 1; s < 32; s++)
+			if (s != SIGKILL && s != SIGSTOP)
+				signal(s, on_signal);
 	if (!getenv("COLLNET_SWITCH")) {
 		LOG(CN_LOG_WARN, "COLLNET_SWITCH does not name a switch");
 		return CN_USAGE;
