@@ -123,7 +123,7 @@ func newDomain(r *roster.Roster, log *slog.Logger, o *Options, goHeap bool, gpu 
 	}
 	var err3 error
 	if len(r.Hosts) > 1 {
-		keep := func(m register.Memory) { d.Heap.Keep(m.Base, m.Bytes, m.Generation) }
+		keep := func(m register.Memory) { d.Heap.Abandon(m.Base, m.Bytes, m.Generation) }
 		if d.fabric, err3 = collnet.FromEnv(log, r.Comm, keep); d.fabric != nil {
 			config.Backends = append(config.Backends, d.fabric)
 		}

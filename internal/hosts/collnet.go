@@ -79,7 +79,8 @@ func (f *fabric) Finish(ctx context.Context) error {
 	if s.Team.Crowded {
 		idle = blockAfterShort
 	}
-	start, limit := time.Now(), time.Duration(s.Team.Timeout.Load())
+	start, limit, told := time.Now(), time.Duration(s.Team.Timeout.Load()), false
+	limit -= min(limit/8, time.Second) // the team waits for this rank: it must not be the one that is named
 	for looks := 0; ; looks++ {
 		over, err := f.group.Over()
 		if over && err == nil {
@@ -104,7 +105,13 @@ func (f *fabric) Finish(ctx context.Context) error {
 			return f.end(e)
 		}
 		s.Network.node.Progress()
-		switch waited := time.Since(start); {
+		waited := time.Since(start)
+		if !told && int64(waited) > s.Team.ReportAfter.Load() {
+			told = true
+			s.Network.Log.Warn("ubcoll: still waiting for a CollNet plugin", "plugin", f.group.Name(), "rank", s.Team.Name(s.Team.Rank()),
+				"for", waited.Round(time.Second), "timeout", limit)
+		}
+		switch {
 		case ctx.Err() != nil:
 			return f.end(s.Team.Errorf(stepCollNet, -1, reason.Ended(ctx)))
 		case waited > limit:

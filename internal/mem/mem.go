@@ -181,6 +181,7 @@ type Heap struct {
 	generation uint64
 	low, high  atomic.Uintptr // bounds of all memory that was ever live
 	closed     bool
+	abandoned  bool                         // see Abandon
 	owed       map[*Allocation]func()       // what Adopt was given, until Return calls it
 	slots      []atomic.Pointer[Allocation] // GoHeap only
 	device     device
@@ -463,6 +464,14 @@ func (h *Heap) Keep(p uintptr, n int, generation uint64) {
 	}
 }
 
+// Abandon is Keep for memory that a thread of this process may use for ever, in a foreign library: Close leaves it mapped.
+func (h *Heap) Abandon(p uintptr, n int, generation uint64) {
+	h.Keep(p, n, generation)
+	h.mu.Lock()
+	h.abandoned = true
+	h.mu.Unlock()
+}
+
 // Resolve returns the address of n bytes at l in a GoHeap heap of this process.
 func (h *Heap) Resolve(l Location, n int) (unsafe.Pointer, error) {
 	if l.Slot < MaxSlots {
@@ -553,7 +562,10 @@ func (h *Heap) unmap() error {
 		heaps.Delete(h.Domain)
 		return nil
 	}
-	errs := []error{h.space.unmap()}
+	var errs []error
+	if !h.abandoned {
+		errs = append(errs, h.space.unmap())
+	}
 	for _, a := range h.arenas {
 		errs = append(errs, a.file.Close())
 	}

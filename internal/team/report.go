@@ -64,6 +64,9 @@ func (w waitWord) String() string {
 
 // publishWait publishes what this rank waits for.
 func (t *Team) publishWait(s *WaitState) {
+	if s.Peer == t.rank && s.Far == 0 {
+		return // it waits for no rank
+	}
 	k, seq := s.Kind, uint64(0)
 	switch {
 	case s.Op == "":
