@@ -75,10 +75,7 @@ func (b *Backend) Register(m register.Memory) (any, error) {
 	groups := slices.Clone(b.groups)
 	b.mu.Unlock()
 	for _, g := range groups {
-		if g.running.Load() != nil {
-			continue // a collective that may take long
-		}
-		if _, err := r.in(g); err != nil {
+		if _, err := r.in(g); err != nil && !passing(err) {
 			return nil, errors.Join(err, b.Deregister(m, r))
 		}
 	}
@@ -140,7 +137,9 @@ func (r *Region) in(g *Group) (collnet.Handle, error) {
 	if ok {
 		return in.handle, in.err
 	}
-	in.handle, in.err = g.register(r.m)
+	if in.handle, in.err = g.register(r.m); passing(in.err) {
+		return in.handle, in.err
+	}
 	r.b.mu.Lock()
 	defer r.b.mu.Unlock()
 	if old, ok := r.with[g]; ok || r.with == nil { // by another goroutine meanwhile
@@ -235,35 +234,56 @@ func (o *Offer) Join(ctx context.Context, handles [][collnet.HandleBytes]byte, r
 // Stuck is how many of the plugin's threads this process has given up.
 func Stuck() int { return collnet.Stuck() }
 
-// errGone is for memory that is deregistered while a group closes.
-var errGone = fmt.Errorf("the group is closed: %w", fault.ErrClosed)
+var (
+	errGone = fmt.Errorf("the group is closed: %w", fault.ErrClosed)
+	errBusy = fmt.Errorf("a collective of the group is under way: %w", fault.ErrBusy)
+)
 
-// register registers memory with the group.
-func (g *Group) register(m register.Memory) (collnet.Handle, error) {
+// passing reports whether the error says nothing of the memory.
+func passing(err error) bool { return errors.Is(err, errGone) || errors.Is(err, errBusy) }
+
+// register registers memory with the group, unless it is busy.
+func (g *Group) register(m register.Memory) (h collnet.Handle, err error) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if g.closed {
-		return collnet.Handle{}, errGone
+	switch {
+	case g.closed:
+		return h, errGone
+	case g.running.Load() != nil:
+		return h, errBusy
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), limit)
 	defer cancel()
 	return g.raw.Register(ctx, m.Base, m.Bytes)
 }
 
-// deregister undoes register. What the plugin may still use is kept.
+// deregister undoes register: while a collective is under way, before the next one, so that nobody waits for it.
 func (g *Group) deregister(m register.Memory, h collnet.Handle) error {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if g.closed {
+	switch {
+	case g.closed:
 		return nil // it was deregistered then
+	case g.running.Load() != nil:
+		g.later = append(g.later, kept{m, h})
+		return nil
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), limit)
 	defer cancel()
-	err := g.raw.Deregister(ctx, h)
-	if err != nil {
-		g.b.keep(m)
+	return g.giveBack(ctx, kept{m, h})
+}
+
+// giveBack deregisters memory. What the plugin may still use is kept.
+func (g *Group) giveBack(ctx context.Context, all ...kept) (first error) {
+	for _, k := range all {
+		if err := g.raw.Deregister(ctx, k.handle); err != nil {
+			g.b.keep(k.memory)
+			if first == nil {
+				first = err
+			}
+		}
 	}
-	return err
+	return first
 }
 
 // failed logs what no caller can be told.

@@ -9,14 +9,17 @@ import (
 	"os"
 	"syscall"
 	"testing"
+	"time"
 	"unsafe"
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/ubcoll/ubcoll/dtype"
 	"github.com/ubcoll/ubcoll/hw"
 	hwcollnet "github.com/ubcoll/ubcoll/hw/collnet"
 	"github.com/ubcoll/ubcoll/internal/testkit"
 	"github.com/ubcoll/ubcoll/internal/testkit/switchtest"
+	"github.com/ubcoll/ubcoll/internal/transport"
 	"github.com/ubcoll/ubcoll/register"
 )
 
@@ -78,6 +81,9 @@ func group(t *testing.T, b *Backend) *Group {
 	require.NoError(t, err)
 	return g
 }
+
+// at is where a group's own memory is.
+func (g *Group) at() unsafe.Pointer { return *(*unsafe.Pointer)(unsafe.Pointer(&g.own.Base)) }
 
 // TestStates: one region has all four states, and gives them up in their order, whichever of them fails.
 func TestStates(t *testing.T) {
@@ -143,6 +149,30 @@ func TestRegions(t *testing.T) {
 	require.Equal(t, "in 1 group", fmt.Sprint(late))
 	require.Error(t, g.Usable(early))
 	require.NoError(t, errors.Join(b.Deregister(m, early), b.Deregister(m, late), h.Close()))
+	require.Empty(t, kept)
+
+	// What is registered or given back while a collective is under way waits for its end.
+	k := group(t, b)
+	n := memory(t, 4, 4096)
+	mine, err := b.Register(n)
+	require.NoError(t, err)
+	t.Setenv("COLLNET_SWITCH_FAULT", "test=never")
+	sum := transport.Offload{Type: dtype.Uint8, Src: transport.OffloadMemory{At: k.at()}, Dst: transport.OffloadMemory{At: k.at()}, Block: 64, To: 64, Step: 64}
+	k.Begin(t.Context(), sum)
+	begun := time.Now()
+	other, err := b.Register(memory(t, 5, 4096))
+	require.NoError(t, err)
+	require.Equal(t, "no group of this rank's has used it", fmt.Sprint(other))
+	require.NoError(t, b.Deregister(n, mine))
+	require.Less(t, time.Since(begun), limit)
+	require.Len(t, k.later, 1)
+	t.Setenv("COLLNET_SWITCH_FAULT", "")
+	testkit.Eventually(t, func() bool { over, err := k.Over(); require.NoError(t, err); return over })
+	require.NoError(t, k.Usable(other))
+	k.Begin(t.Context(), sum)
+	require.Empty(t, k.later)
+	testkit.Eventually(t, func() bool { over, err := k.Over(); require.NoError(t, err); return over })
+	require.NoError(t, errors.Join(b.Deregister(m, other), k.Close()))
 	require.Empty(t, kept)
 
 	t.Setenv("COLLNET_SWITCH_FAULT", "regMr=fail@1")

@@ -28,8 +28,9 @@ type Group struct {
 	cancel  context.CancelFunc
 	used    []register.Memory // by collectives since the last that has ended well
 
-	mu     sync.Mutex // held during calls that are no collectives
+	mu     sync.Mutex // held during calls that are no collectives, and as one begins
 	closed bool
+	later  []kept // to be given back
 }
 
 // call is a collective under way.
@@ -51,9 +52,17 @@ func (g *Group) Usable(handle any) error {
 func (g *Group) Begin(ctx context.Context, o transport.Offload) {
 	c := &call{over: make(chan struct{})}
 	ctx, g.cancel = context.WithCancel(ctx)
-	g.running.Store(c)
 	src, err1 := g.memory(o.Src)
 	dst, err2 := g.memory(o.Dst)
+	g.mu.Lock()
+	if len(g.later) > 0 {
+		short, cancel := context.WithTimeout(ctx, limit)
+		g.failed(g.giveBack(short, g.later...))
+		cancel()
+		g.later = nil
+	}
+	g.running.Store(c)
+	g.mu.Unlock()
 	if err := errors.Join(err1, err2); err != nil {
 		c.err = err
 		close(c.over)
@@ -120,7 +129,10 @@ func (g *Group) Close() (err error) {
 		g.running.Store(nil)
 	}
 	b := g.b
-	registered := []kept{{g.own, g.window}}
+	var registered []kept
+	if g.window != (collnet.Handle{}) {
+		registered = append(registered, kept{g.own, g.window})
+	}
 	b.mu.Lock()
 	b.groups = slices.DeleteFunc(b.groups, func(o *Group) bool { return o == g })
 	for _, r := range b.regions {
@@ -140,15 +152,7 @@ func (g *Group) Close() (err error) {
 	g.closed = true
 	ctx, cancel := context.WithTimeout(context.Background(), limit)
 	defer cancel()
-	for _, k := range registered {
-		if k.handle == (collnet.Handle{}) {
-			continue
-		}
-		if end := g.raw.Deregister(ctx, k.handle); end != nil {
-			b.keep(k.memory)
-			err = errors.Join(err, end)
-		}
-	}
+	err = g.giveBack(ctx, append(registered, g.later...)...)
 	if end := g.raw.Close(ctx); end != nil {
 		for _, m := range append(g.used, g.own) {
 			b.keep(m)
