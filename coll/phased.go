@@ -160,6 +160,8 @@ func (k *staged) slice(i int) {
 		v.Type, v.Len = k.w.Type, p.Count
 	}
 	p.Path, p.Lanes = &slicePaths[sliceWay(k.t, p)], k.t.Size()
+	c := &k.t.Hosts.Layout().CollNet
+	p.NotCollNet = c.Step > 0 && !c.Does(p)
 }
 
 // sliceWay is how slices travel between hosts: as those of a whole part on all lanes.

@@ -154,7 +154,7 @@ func (k *staged) host(which, part int, v *team.Vec) team.Vec {
 // tell leaves in the operation how its last part went.
 func (k *staged) tell() {
 	w, p := k.w, &k.part
-	w.Inner, w.Lanes, w.Algorithm = p.Inner, p.Lanes, p.Algorithm
+	w.Inner, w.Lanes, w.Algorithm, w.NotCollNet = p.Inner, p.Lanes, p.Algorithm, p.NotCollNet
 	if p.Path != nil {
 		w.Path = p.Path
 	}

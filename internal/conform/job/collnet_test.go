@@ -4,11 +4,14 @@ package main
 
 import (
 	"fmt"
+	"os"
 	"testing"
 
 	"github.com/stretchr/testify/require"
 
 	"github.com/ubcoll/ubcoll/hw/collnet"
+	"github.com/ubcoll/ubcoll/internal/conform"
+	"github.com/ubcoll/ubcoll/internal/conform/endings"
 	"github.com/ubcoll/ubcoll/internal/env"
 	"github.com/ubcoll/ubcoll/internal/testkit"
 	"github.com/ubcoll/ubcoll/internal/testkit/switchtest"
@@ -46,10 +49,13 @@ func TestHostsCollNet(t *testing.T) {
 		suites []string
 		extra  []string
 	}{
-		{"1,1,1,1", []string{"matrix", "random"}, nil},
+		{"1,1,1,1", []string{"offload", "matrix"}, gpus(t)},
 		{"2,1,2,1", []string{"random", "hosts"}, nil},
-		{"2,2,2,2", []string{"device"}, gpus(t)},
+		{"2,2,2,2", []string{"device", "offload"}, gpus(t)},
 	} {
+		if k.ranks == "2,2,2,2" && !testkit.Full() { // as many processes take their time
+			k.suites = k.suites[:1]
+		}
 		t.Run(k.ranks, func(t *testing.T) {
 			variables, command := onSwitch(t, append([]string{bin}, k.suites...)...)
 			h := across(t, 4, []string{"-ranks", k.ranks}, append(variables, k.extra...), command...)
@@ -73,4 +79,24 @@ func TestHostsDeathsCollNet(t *testing.T) {
 			deaths(t, 2, collNet, "COLLNET_SWITCH_FAULT="+fault)
 		})
 	}
+}
+
+// TestHostsCollNetAbort: a plugin that ends its process is that rank's death, which the others name.
+func TestHostsCollNetAbort(t *testing.T) {
+	t.Parallel()
+	testkit.Long(t)
+	dir := t.TempDir()
+	variables, command := onSwitch(t, program(t), "kill-hosts")
+	h := across(t, 3, []string{"-set", "b:COLLNET_SWITCH_FAULT=test=abort@20"}, append(variables, conform.DirVar+"="+dir), command...)
+	for _, r := range []int{0, 2} {
+		var report endings.Report
+		var err error
+		if !testkit.Until(func() bool { report, err = endings.ReadReport(dir, r); return err == nil }) {
+			t.Fatalf("rank %d says nothing: %v: %s", r, err, h.out.String())
+		}
+		require.True(t, report.Lost, report.Text)
+		require.Equal(t, 1, report.About, report.Text)
+	}
+	require.NoError(t, os.WriteFile(endings.EnoughFile(dir), nil, 0o600))
+	require.Error(t, h.wait(t), "a job that lost a rank must not exit 0")
 }

@@ -21,6 +21,7 @@ var suites = map[string]conform.Suite{
 	"bad":             collectives.Bad,
 	"order":           collectives.Order,
 	"moves":           collectives.Moves,
+	"offload":         collectives.Offload,
 	"churn":           footprint.Churn,
 	"descriptors":     footprint.Descriptors,
 	"imports":         collectives.Imports,
