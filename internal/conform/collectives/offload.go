@@ -51,10 +51,11 @@ func OffloadOf(ctx context.Context, c *ubcoll.Comm, types []dtype.Type) error {
 				}
 				o.op, o.of = op.op, op.of
 				o.of.Type, o.of.Ranks, o.of.Seed = t, c.Size(), conform.Seed()
-				count := (offloadBytes/8 + same.IntN(offloadBytes/8)) / t.Size()
+				bytes := offloadBytes/4 + same.IntN(offloadBytes/8) // too much to travel with the hosts' agreement
 				if k == 0 {
-					count *= 4
+					bytes = offloadBytes - same.IntN(offloadBytes/10)
 				}
+				count := bytes / t.Size()
 				if err := o.run(count); err != nil {
 					return conform.Fail(c, "%v of %v, %d elements on %v: %w", op.op, t, count, place, err)
 				}
