@@ -3,28 +3,23 @@
 package main
 
 import (
-	"os"
-	"os/exec"
-	"path/filepath"
 	"testing"
 
 	"github.com/stretchr/testify/require"
 
 	"github.com/ubcoll/ubcoll/internal/testkit"
+	"github.com/ubcoll/ubcoll/internal/testkit/switchtest"
 )
 
 // TestInfoCollNet: info says what a CollNet plugin can do, or why it cannot be loaded.
 func TestInfoCollNet(t *testing.T) {
-	cc := testkit.Compiler(t, os.Getenv("CC"), "cc", "gcc", "clang")
-	path := filepath.Join(t.TempDir(), "plugin.so")
-	out, err := exec.Command(cc, "-fPIC", "-shared", "-fvisibility=hidden", "-o", path, "../../tools/plugins/plugin.c").CombinedOutput()
-	require.NoError(t, err, "%s", out)
+	path := switchtest.Plugin(t, "11")
 	for _, k := range []struct {
 		name, want string
 		env        []string
 	}{
 		{"none", "", nil},
-		{"a plugin", `(?m)^CollNet +plugin switch, version 11 of the interface \(/.*plugin.so\)\n0 switch0 +host memory; 10000 Mb/s; up to 1024 groups; 67108864 bytes a call$`,
+		{"a plugin", `(?m)^CollNet +plugin switch, version 11 of the interface \(/.*libnccl-net-test11.so\)\n0 switch0 +host memory; 10000 Mb/s; up to 1024 groups; 67108864 bytes a call$`,
 			[]string{"UBCOLL_COLLNET_PLUGIN=" + path, "COLLNET_SWITCH=127.0.0.1:1"}},
 		{"no switch", `(?m)^CollNet +init of the CollNet plugin "switch": invalid usage \(5\)$`, []string{"UBCOLL_COLLNET_PLUGIN=" + path}},
 		{"no plugin", `(?m)^CollNet +no CollNet plugin "nowhere": `, []string{"UBCOLL_COLLNET_PLUGIN=nowhere"}},

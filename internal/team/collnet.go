@@ -5,7 +5,6 @@ import (
 	"unsafe"
 
 	"github.com/ubcoll/ubcoll/dtype"
-	"github.com/ubcoll/ubcoll/hw/cpu"
 	"github.com/ubcoll/ubcoll/register"
 )
 
@@ -56,6 +55,3 @@ type Fabric interface {
 	Begin(ctx context.Context, o *Offload)
 	Finish(ctx context.Context) error
 }
-
-// Op is what is done with the elements.
-func (o *Offload) Op() cpu.Op { return o.Red.Op() }
