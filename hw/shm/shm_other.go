@@ -8,6 +8,7 @@ import (
 	"os"
 	"runtime"
 	"syscall"
+	"time"
 	"unsafe"
 
 	"github.com/ubcoll/ubcoll/hw"
@@ -125,3 +126,8 @@ func HostID() (string, error) { return "", errOther }
 
 // Have says that shared memory is not supported here.
 func Have() hw.Probe { return hw.Probe{Name: "shared memory files", Err: errOther} }
+
+var started = time.Now()
+
+// Monotonic is the time since this process started, in nanoseconds.
+func Monotonic() uint64 { return uint64(time.Since(started)) }

@@ -1,0 +1,250 @@
+// Package flight is a flight recorder: rings of the last operations of communicators, and what can be read from those of all
+// ranks of a job. A ring lies in the memory that the ranks of a host share, so that it can be read, by others too, when its
+// rank hangs, is stopped, or is dead.
+package flight
+
+import (
+	"sync/atomic"
+	"time"
+	"unsafe"
+
+	"github.com/ubcoll/ubcoll/hw/shm"
+	"github.com/ubcoll/ubcoll/internal/race"
+)
+
+// Entries is how many operations a ring holds.
+const Entries = 1024
+
+// Ring is one rank's operations in one communicator. The rank alone writes it. All numbers in it are to be checked by
+// whoever reads it in the memory of another process.
+type Ring struct {
+	names   atomic.Uint64 // how many ways have names
+	late    [4]atomic.Uint64
+	_       [88]byte
+	ways    [maxWays]way
+	entries [Entries]entry
+}
+
+const (
+	maxWays  = 16
+	nameSize = 24
+)
+
+type way [nameSize]byte
+
+// entry is one operation, in a cache line of its own.
+type entry struct {
+	what  atomic.Uint64 // 1 + position in the low 32 bits, State 8, way 8, code 8; written last
+	call  atomic.Uint64 // the signature
+	seq   atomic.Uint64
+	bytes atomic.Uint64
+	began atomic.Uint64 // by Now; 0: it was not read
+	took  atomic.Uint64 // in units of 256 ns from began: until all had agreed, below until the end; 0: not read
+	_     [16]byte
+}
+
+func init() {
+	if unsafe.Sizeof(entry{}) != 64 || unsafe.Offsetof(Ring{}.entries)%64 != 0 {
+		panic("flight: layout")
+	}
+}
+
+// State says how far an operation has come.
+type State uint8
+
+// The states.
+const (
+	Entered State = 1 + iota // it waits until all ranks agree
+	Agreed                   // data move
+	Done
+	Failed
+	Queued // on a device, where kernels do the rest
+)
+
+var stateNames = [...]string{"", "entered", "agreed", "done", "failed", "queued"}
+
+// String is the state's name.
+func (s State) String() string {
+	if int(s) < len(stateNames) {
+		return stateNames[s]
+	}
+	return "unknown"
+}
+
+// put stores v with no order to other stores: rings are read when their ranks hang, and else may be read in the middle of a
+// change.
+func put(w *atomic.Uint64, v uint64) {
+	if race.Enabled {
+		w.Store(v)
+		return
+	}
+	*(*uint64)(unsafe.Pointer(w)) = v
+}
+
+var epoch = time.Now()
+
+// base is what Now says at epoch.
+var base = shm.Monotonic() - uint64(time.Since(epoch))
+
+// Now is the time since this host started, in nanoseconds: the same clock in all its processes.
+func Now() uint64 { return base + uint64(time.Since(epoch)) }
+
+// AtTime is what Now said at t, which must have a monotonic reading.
+func AtTime(t time.Time) uint64 { return base + uint64(t.Sub(epoch)) }
+
+// Recorder writes a ring. The clock is not read in each call: reading it costs more than all the rest. It is read in every
+// call while calls are rare, and else in one of hot. For whoever has the communicator's turn.
+type Recorder struct {
+	ring *Ring
+	pos  uint64
+	what uint64         // of the operation under way, without its state; 0: there is none
+	way  uint64         // how the next operation goes, as in entry.what
+	last unsafe.Pointer // the name of that
+	skip int            // so many calls go by before the clock is read
+	rare int            // how many went by when it was read last,
+	read uint64         // at this time
+}
+
+const (
+	hot     = 64                    // calls between two readings of the clock
+	rareGap = 10 * time.Microsecond // calls that come less often than this are rare
+)
+
+// Init makes r the writer of ring, which is empty.
+func (r *Recorder) Init(ring *Ring) { r.ring = ring }
+
+// Ring is what the recorder writes; nil without one.
+func (r *Recorder) Ring() *Ring { return r.ring }
+
+// Way says how the next operation goes, by a name that stays.
+func (r *Recorder) Way(name string) {
+	if p := unsafe.Pointer(unsafe.StringData(name)); p != r.last {
+		r.named(p, name)
+	}
+}
+
+//go:noinline
+func (r *Recorder) named(p unsafe.Pointer, name string) { r.last, r.way = p, r.ring.name(name)<<40 }
+
+// Begin notes that operation seq begins, which is the next in the order of the communicator. call is its signature, and
+// bytes the size of its larger buffer.
+func (r *Recorder) Begin(s State, call, seq uint64, bytes int) {
+	i := r.pos
+	e := &r.ring.entries[i%Entries]
+	r.pos = i + 1
+	what := (i+1)&(1<<32-1) | r.way
+	r.what = what
+	put(&e.call, call)
+	put(&e.seq, seq)
+	put(&e.bytes, uint64(bytes))
+	put(&e.began, 0)
+	put(&e.took, 0)
+	put(&e.what, what|uint64(s)<<32)
+	if r.skip--; r.skip < 0 {
+		r.sample()
+	}
+}
+
+// entry is that of the operation under way.
+func (r *Recorder) entry() *entry { return &r.ring.entries[(r.pos-1)%Entries] }
+
+// sample reads the clock.
+//
+//go:noinline
+func (r *Recorder) sample() {
+	now := Now()
+	r.skip = 0
+	if now-r.read < uint64(r.rare+1)*uint64(rareGap) {
+		r.skip = hot - 1
+	}
+	r.rare, r.read = r.skip, now
+	put(&r.entry().began, now)
+}
+
+// Began notes when, by Now, the operation under way began.
+func (r *Recorder) Began(at uint64) {
+	if r.what != 0 {
+		put(&r.entry().began, at)
+	}
+}
+
+// Agreed notes that all ranks agree on the operation under way.
+func (r *Recorder) Agreed() {
+	if r.what != 0 {
+		put(&r.entry().what, r.what|uint64(Agreed)<<32)
+	}
+}
+
+// AgreedAt is Agreed at a time by Now.
+func (r *Recorder) AgreedAt(at uint64) {
+	if r.what != 0 {
+		e := r.entry()
+		put(&e.took, units(at, e.began.Load())<<32)
+		put(&e.what, r.what|uint64(Agreed)<<32)
+	}
+}
+
+// End notes that the operation under way is over.
+func (r *Recorder) End() {
+	if r.what != 0 {
+		put(&r.entry().what, r.what|uint64(Done)<<32)
+		r.what = 0
+	}
+}
+
+// EndAt is End at a time by Now.
+func (r *Recorder) EndAt(at uint64) {
+	if r.what != 0 {
+		e := r.entry()
+		put(&e.took, e.took.Load()&^(1<<32-1)|units(at, e.began.Load()))
+		r.End()
+	}
+}
+
+// Fail notes that the operation under way has failed now, with a code of reason.Code.
+func (r *Recorder) Fail(code int) {
+	if r.what != 0 {
+		what := r.what | uint64(Failed)<<32 | uint64(code&0xff)<<48
+		r.EndAt(Now())
+		put(&r.entry().what, what)
+	}
+}
+
+// unit is the unit of entry.took.
+const unit = 256
+
+// units is the time from began to at in an entry; 0 if it is not known.
+func units(at, began uint64) uint64 {
+	if began == 0 || at < began {
+		return 0
+	}
+	return min((at-began)/unit+1, 1<<32-1)
+}
+
+// name returns the number of a way, which gets one if it has none yet; 0 if there is no room.
+func (r *Ring) name(s string) uint64 {
+	n := r.names.Load()
+	var w way
+	copy(w[:], s)
+	for i := range min(n, maxWays) {
+		if r.ways[i] == w {
+			return i + 1
+		}
+	}
+	if n >= maxWays {
+		return 0
+	}
+	r.ways[n] = w
+	r.names.Store(n + 1)
+	return n + 1
+}
+
+// Late says which rank was the last to arrive most often: in Calls of Of calls, Median nanoseconds after this one.
+type Late struct{ Rank, Calls, Of, Median uint64 }
+
+// SetLate publishes l for whoever reads the ring.
+func (r *Recorder) SetLate(l Late) {
+	for i, v := range [4]uint64{l.Rank, l.Calls, l.Of, l.Median} {
+		r.ring.late[i].Store(v)
+	}
+}
