@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/ubcoll/ubcoll/fault"
+	"github.com/ubcoll/ubcoll/internal/flight"
 	"github.com/ubcoll/ubcoll/internal/reason"
 	"github.com/ubcoll/ubcoll/internal/team"
 )
@@ -15,6 +16,9 @@ import (
 func (c *Comm) drive(ctx context.Context, w *team.Work) error {
 	timed := c.Measures(w)
 	began := time.Now()
+	c.team.Flight.Way(w.Path.Name)
+	c.team.Flight.Begin(flight.Entered, w.Signature(), c.team.Number()+1, max(w.Src.Bytes(), w.Dst.Bytes()))
+	c.team.Flight.Began(flight.AtTime(began))
 	err := w.Path.Drive(ctx, &c.team, w)
 	if _, ok := err.(*fault.Error); err != nil && !ok { // of the device
 		err = c.failed(err)
@@ -28,6 +32,7 @@ func (c *Comm) drive(ctx context.Context, w *team.Work) error {
 	if timed && err == nil {
 		c.NoteTook(w.Kind, c.team.Number(), time.Since(began), 0)
 	}
+	c.over(w, err)
 	return err
 }
 

@@ -5,6 +5,8 @@ import (
 	"unsafe"
 
 	"github.com/ubcoll/ubcoll/hw/cpu/spin"
+	"github.com/ubcoll/ubcoll/internal/flight"
+	"github.com/ubcoll/ubcoll/internal/reason"
 	"github.com/ubcoll/ubcoll/internal/team"
 )
 
@@ -25,19 +27,29 @@ func (c *Comm) runFused(ctx context.Context, works []team.Work) (n int, err erro
 	t.ClaimEager(last.Eager.At + last.Path.Carries(t, last))
 	own := c.offerFused(works[:team.FirstConflict(works)])
 	t.PublishFused(works, own)
+	c.begin(t.Current, t.Current.Path, 0)
 	if err = t.Agree(ctx, t.Current, nil); err == nil {
 		n = t.Fused(len(works))
 	} else if err == team.ErrNotFused {
 		err = nil
 	}
+	c.agreed(t.Current, 0, err)
 	if n == 0 {
 		t.Parts++ // this exchange is no operation
+		if err == nil {
+			t.Flight.Drop()
+		}
 	}
 	first := t.Number()
 	for i := range works[:own] {
 		w := &works[i]
 		if i < n && err == nil {
+			if i > 0 {
+				t.Flight.Way(w.Path.Name)
+				t.Flight.Begin(flight.Agreed, w.Signature(), first+uint64(i), max(w.Src.Bytes(), w.Dst.Bytes()))
+			}
 			err = c.finishFused(ctx, w, first+uint64(i))
+			c.over(w, err)
 		}
 		w.Release()
 		w.Unfuse()
@@ -46,6 +58,9 @@ func (c *Comm) runFused(ctx context.Context, works []team.Work) (n int, err erro
 		t.Parts -= uint64(n - 1)
 	}
 	t.Current = nil
+	if err != nil {
+		t.Flight.Fail(reason.Code(err))
+	}
 	return n, err
 }
 

@@ -37,6 +37,8 @@ type infos struct {
 	ops, bytes, staged uint64
 	lastSmall          atomic.Uint64             // a small message that was sent after last
 	lastFar            atomic.Pointer[team.Link] // how it went to another host, if it did
+	late               map[int]*lateness         // by rank, of those that came last
+	latest             int                       // the rank that did most often
 }
 
 // NoteInGroup says whether the operations that run next are members of one group or launch. Only in the caller's turn.
@@ -63,9 +65,10 @@ func kindOf(o *OpInfo) int {
 type Stats struct {
 	Operations, Bytes, Staged, Puts, Gets, OneSided, Opened, Failures uint64
 
-	Cache  register.Stats
-	Memory mem.Stats
-	Hosts  []hosts.Traffic
+	Cache        register.Stats
+	Memory       mem.Stats
+	Hosts        []hosts.Traffic
+	LastArrivals []LastArrival
 }
 
 // note records what LastOp and Stats return. Every call comes here, so it is short: one lock, no conversion.
@@ -158,6 +161,7 @@ func (c *Comm) NoteReplay(r *Replay, at [2]uint64) {
 	if len(r.members) == 0 {
 		return
 	}
+	c.replayed(r, at[0])
 	c.infoM.Lock()
 	c.last = r.members[len(r.members)-1]
 	c.last.Seq += at[kindOf(&c.last)]
@@ -235,7 +239,7 @@ func (c *Comm) Stats() Stats {
 	c.infoM.Lock()
 	s := Stats{Operations: c.ops, Bytes: c.bytes, Staged: c.staged,
 		Opened: c.dom.Exports.Opened(), Failures: c.dom.failures.Load(), Cache: c.dom.Cache.Stats(),
-		Memory: c.dom.Heap.Stats()}
+		Memory: c.dom.Heap.Stats(), LastArrivals: c.lastArrivals()}
 	c.infoM.Unlock()
 	s.Hosts = c.dom.traffic()
 	for _, a := range c.attached {

@@ -10,6 +10,7 @@ import (
 
 	"github.com/ubcoll/ubcoll/fault"
 	"github.com/ubcoll/ubcoll/hw/cpu/spin"
+	"github.com/ubcoll/ubcoll/internal/flight"
 	"github.com/ubcoll/ubcoll/internal/hosts"
 	"github.com/ubcoll/ubcoll/internal/reason"
 	"github.com/ubcoll/ubcoll/internal/team"
@@ -316,10 +317,10 @@ func (c *Comm) perform(ctx context.Context, w *team.Work) error {
 		path = &Refused
 	}
 	timed := false
-	var began, published, came time.Duration // if timed
+	var began, published, came uint64 // if timed
 	if path.Acquire != nil {
 		if timed = c.Measures(w); timed {
-			began = time.Since(epoch)
+			began = flight.Now()
 		}
 		bad = path.Acquire(&c.team, w)
 	}
@@ -330,8 +331,9 @@ func (c *Comm) perform(ctx context.Context, w *team.Work) error {
 	if path.Acquire == nil {
 		c.note(w, path.Name) // while the peers' descriptors are on their way
 	}
+	c.begin(w, path, began)
 	if timed {
-		published = time.Since(epoch)
+		published = flight.Now()
 	}
 	err := c.team.Agree(ctx, w, bad)
 	for err == team.ErrNotFused {
@@ -355,8 +357,9 @@ func (c *Comm) perform(ctx context.Context, w *team.Work) error {
 		err = c.team.Refused(bad)
 	}
 	if timed {
-		came = time.Since(epoch)
+		came = flight.Now()
 	}
+	c.agreed(w, came, err)
 	if err == nil && path.Check != nil {
 		if about, cerr := path.Check(&c.team, w); cerr != nil {
 			err = c.team.Errorf(team.StepAgree, about, cerr)
@@ -373,14 +376,14 @@ func (c *Comm) perform(ctx context.Context, w *team.Work) error {
 		}
 		c.note(w, path.Name) // how it went is known only now
 		if timed && bad == nil && err == nil {
-			c.NoteTook(w.Kind, c.team.Number(), time.Since(epoch)-began, came-published)
+			now := flight.Now()
+			c.NoteTook(w.Kind, c.team.Number(), time.Duration(now-began), time.Duration(came-published))
+			c.team.Flight.EndAt(now)
 		}
 	}
+	c.over(w, err)
 	return err
 }
-
-// epoch is the start of all measured times. time.Since(epoch) costs half as much as time.Now.
-var epoch = time.Now()
 
 // Refused is the path of an operation whose arguments are bad.
 var Refused = team.Path{Name: team.Refused}

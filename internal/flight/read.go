@@ -60,4 +60,3 @@ func (r *Ring) Latest() (l Late, ok bool) {
 	}
 	return l, l.Calls > 0
 }
-

@@ -168,6 +168,9 @@ func (r *Recorder) Began(at uint64) {
 	}
 }
 
+// Known reports whether the ring has the time at which the operation under way began, or there is none.
+func (r *Recorder) Known() bool { return r.what == 0 || r.entry().began.Load() != 0 }
+
 // Agreed notes that all ranks agree on the operation under way.
 func (r *Recorder) Agreed() {
 	if r.what != 0 {
@@ -198,6 +201,22 @@ func (r *Recorder) EndAt(at uint64) {
 		e := r.entry()
 		put(&e.took, e.took.Load()&^(1<<32-1)|units(at, e.began.Load()))
 		r.End()
+	}
+}
+
+// Rename says how the operation under way goes, as Way has it.
+func (r *Recorder) Rename() {
+	if r.what != 0 {
+		r.what = r.what&^(0xff<<40) | r.way
+	}
+}
+
+// Drop takes back the operation under way, which is none.
+func (r *Recorder) Drop() {
+	if r.what != 0 {
+		put(&r.entry().what, 0)
+		r.pos--
+		r.what = 0
 	}
 }
 

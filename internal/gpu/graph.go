@@ -173,6 +173,7 @@ func (d *Device) capture(ctx context.Context, works []team.Work, part GraphPart)
 		}
 		var o engine.OpInfo
 		d.c.Describe(&o, &g.last, g.last.Kernel.Algorithm, 0)
+		o.Call = g.last.Signature()
 		g.replay.Add(o)
 		g.ops++
 		g.last.Release() // the graph holds the buffers
@@ -227,6 +228,7 @@ func (g *Graph) group(s *Stream, works []team.Work) error {
 	for i := range held {
 		var o engine.OpInfo
 		d.c.Describe(&o, &held[i], grouped(&held[i]), 0)
+		o.Call = held[i].Signature()
 		g.replay.Add(o)
 	}
 	g.last = works[len(works)-1]

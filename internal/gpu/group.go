@@ -120,6 +120,7 @@ func (d *Device) queueGroup(ctx context.Context, s *Stream, works []team.Work, f
 	for i := range works {
 		d.ops++
 		d.c.NoteAs(&works[i], algorithm, d.ops)
+		d.c.Queued(&works[i], algorithm, d.ops)
 	}
 	return refusal, nil
 }

@@ -125,6 +125,7 @@ func (d *Device) Perform(ctx context.Context, w *team.Work) error {
 		return err
 	}
 	err = d.outcome(ctx, w.Kind, refusal)
+	c.Waited(err)
 	if !began.IsZero() && err == nil {
 		c.NoteTook(w.Kind, d.ops, time.Since(began), 0)
 	}
@@ -197,6 +198,7 @@ func (d *Device) queue(ctx context.Context, s *Stream, w *team.Work) (refusal, e
 	d.ops++
 	d.count(1)
 	d.c.NoteAs(w, algorithm, d.ops)
+	d.c.Queued(w, algorithm, d.ops)
 	if bad != nil {
 		refusal = d.error(w.Kind, d.ops, "", -1, bad)
 	}

@@ -13,7 +13,7 @@ import (
 // its own rank writes it, so every shared cache line has one writer.
 
 const (
-	areaMagic   = 0x75622d6172656107 // "ub-area", layout 7
+	areaMagic   = 0x75622d6172656108 // "ub-area", layout 8
 	areaBytes   = 4096               // the area itself; the rank's eager slots and staging memory follow
 	TextBytes   = 480                // the most bytes of a text in an area
 	PayloadSize = 48                 // bytes of data that travel in a descriptor's first line
@@ -91,7 +91,7 @@ type Area struct {
 	// beyond says what the rank waits for that this one waits for, if that is on another host, and so on.
 	beyond [mostBeyond]atomic.Uint64
 
-	Group [2]Descriptor // what a leader publishes for its group, by sequence number mod 2: see groups.go
+	Group [2]Descriptor // what a leader publishes for its group, by sequence number mod 2: see groups.go. Refusal is 1 + the member that came last, if it waited long for it
 	// Verdict is what the team's first rank publishes for all hosts, by sequence number mod 2. Sig is 1, or 0 if
 	// VerdictText has the verdict.
 	Verdict [2]Descriptor

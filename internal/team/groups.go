@@ -161,11 +161,25 @@ func (t *Team) agreeByGroup(ctx context.Context, w *Work, bad error) error {
 		}
 		same = same && d.Sig == mine
 	}
+	if t.Late.For > 0 {
+		t.Late.Rank = t.lastOf(t.Late.Rank, slot)
+	}
 	if same && bad == nil {
 		return nil
 	}
 	return t.disagreement(slot, bad)
 }
+
+// lastOf is the rank that the leader of a group has waited for last, or the leader itself. A rank that is no leader is itself.
+func (t *Team) lastOf(rank int, slot uint64) int {
+	if r := int(t.Peers[rank].Area.Group[slot].Refusal) - 1; t.leads(rank) && r >= 0 && r < t.size {
+		return r
+	}
+	return rank
+}
+
+// leads reports whether a rank is the first of its group.
+func (t *Team) leads(rank int) bool { return t.groups[t.groupOf(rank)][0] == rank }
 
 // publishGroup waits for the members of this leader's group and publishes their signature.
 func (t *Team) publishGroup(ctx context.Context, w *Work, bad error) error {
@@ -191,7 +205,10 @@ func (t *Team) publishGroup(ctx context.Context, w *Work, bad error) error {
 	if combine {
 		w.Path.Combine(t, w)
 	}
-	mine.Sig = sig
+	mine.Sig, mine.Refusal = sig, 0
+	if t.Late.For > 0 { // tells the others who was last, in the place of what leaders do not have
+		mine.Refusal = uint64(t.Late.Rank) + 1
+	}
 	if invariants.Enabled {
 		checkNext("leader's word", &t.Me.Group, t.Seq)
 	}

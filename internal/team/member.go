@@ -11,6 +11,7 @@ import (
 
 	"github.com/ubcoll/ubcoll/hw/cpu"
 	"github.com/ubcoll/ubcoll/hw/shm"
+	"github.com/ubcoll/ubcoll/internal/flight"
 	"github.com/ubcoll/ubcoll/internal/mem"
 	"github.com/ubcoll/ubcoll/internal/tuning"
 )
@@ -125,6 +126,7 @@ func (t *Team) MakeArea(h *mem.Heap, id uint64, extra int) error {
 	t.Me.magic, t.Me.comm, t.Me.rank, t.Me.size = areaMagic, id, uint32(t.Name(t.rank)), uint32(t.all)
 	t.Me.State.Store(StateOpen)
 	t.Peers[t.rank].lay(a.Ptr)
+	t.Flight.Init(t.Peers[t.rank].ring)
 	return nil
 }
 
@@ -132,6 +134,7 @@ func (t *Team) MakeArea(h *mem.Heap, id uint64, extra int) error {
 func (p *Peer) lay(ptr unsafe.Pointer) {
 	p.Area, p.eager = (*Area)(ptr), unsafe.Add(ptr, areaBytes)
 	p.staging = unsafe.Add(p.eager, 2*EagerBytes)
+	p.ring = (*flight.Ring)(unsafe.Add(ptr, peerBytes))
 }
 
 // MapArea maps rank r's area, whose location is at.
@@ -142,7 +145,7 @@ func (t *Team) MapArea(id uint64, r int, at mem.Location) error {
 		return fmt.Errorf("map the control area of rank %d: %w", t.Name(r), err)
 	}
 	if t.populate { // every rank touches these pages, and one rank's page faults delay all
-		shm.Populate(ptr, SharedBytes)
+		shm.Populate(ptr, peerBytes)
 	}
 	p.lay(ptr)
 	p.At = at

@@ -30,6 +30,8 @@ type OpInfo struct {
 	// NotCollNet: see Work.
 	NotCollNet bool
 
+	Call uint64 // the signature, of an operation of a device's graph
+
 	// Members are the operations of a group or of a graph's launch in their order, if one was last: those that ran, and
 	// the first 1024 at most. All other fields are the last member's. Nil for a single operation.
 	Members []OpInfo

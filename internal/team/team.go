@@ -8,12 +8,14 @@ import (
 	"slices"
 	"sync"
 	"sync/atomic"
+	"time"
 	"unsafe"
 
 	"github.com/ubcoll/ubcoll/fault"
 	"github.com/ubcoll/ubcoll/hw"
 	"github.com/ubcoll/ubcoll/hw/cpu/spin"
 	"github.com/ubcoll/ubcoll/hw/shm"
+	"github.com/ubcoll/ubcoll/internal/flight"
 	"github.com/ubcoll/ubcoll/internal/mem"
 	"github.com/ubcoll/ubcoll/internal/schedule"
 	"github.com/ubcoll/ubcoll/internal/tuning"
@@ -53,8 +55,18 @@ type Team struct {
 	Hosts     Hosts  // the communicator's other hosts, nil if there are none
 	Parts     uint64 // how many of the Seq exchanges were no operations
 
+	Flight flight.Recorder // of this rank's operations; the turn guards it
+	Late   Late            // of the running operation
+
 	publishing  sync.Mutex   // held by PublishLost
 	ReportAfter atomic.Int64 // how long a wait lasts, in nanoseconds, before it logs once who is missing
+}
+
+// Late is the rank of the team that was the last to agree, if this rank has waited for it so long that it has read the clock,
+// and for how long. The zero Late says that this rank has not.
+type Late struct {
+	Rank int
+	For  time.Duration
 }
 
 // Comm is what a team needs from the communicator that it belongs to.
@@ -149,6 +161,7 @@ type Peer struct {
 	Area    *Area
 	eager   unsafe.Pointer
 	staging unsafe.Pointer
+	ring    *flight.Ring
 	Mem     PeerMemory // nil for this rank itself
 	Proc    shm.Process
 	Host    string
@@ -164,7 +177,9 @@ const (
 	EagerBytes   = 16 << 10 // of one eager slot
 	StagingBytes = 512 << 10
 
-	SharedBytes = areaBytes + 2*EagerBytes + StagingBytes
+	peerBytes   = areaBytes + 2*EagerBytes + StagingBytes // which peers use
+	ringBytes   = (int(unsafe.Sizeof(flight.Ring{})) + 4095) &^ 4095
+	SharedBytes = peerBytes + ringBytes
 )
 
 const claimBytes = 1 << 10 // about as much as a core can have in flight

@@ -12,6 +12,7 @@ import (
 	"github.com/ubcoll/ubcoll/fault"
 	"github.com/ubcoll/ubcoll/hw/shm"
 	"github.com/ubcoll/ubcoll/internal/clock"
+	"github.com/ubcoll/ubcoll/internal/flight"
 	"github.com/ubcoll/ubcoll/internal/reason"
 )
 
@@ -100,6 +101,9 @@ func (t *Team) waitLong(ctx context.Context, w *atomic.Uint64, target uint64, pe
 		for i := 0; i < looks; i++ {
 			if Reached(w.Load(), target) {
 				t.EndWait(&s)
+				if s.now > 0 && step == StepAgree {
+					t.Late = Late{peer, s.now}
+				}
 				return nil
 			}
 		}
@@ -150,6 +154,9 @@ func (t *Team) PollClock(s *WaitState) *fault.Error { return t.pollClock(s, math
 func (t *Team) pollClock(s *WaitState, gap time.Duration) *fault.Error {
 	if s.start.IsZero() {
 		s.start = time.Now()
+		if s.Op == "" && !t.Flight.Known() {
+			t.Flight.Began(flight.AtTime(s.start))
+		}
 	}
 	last := s.now
 	if s.now = time.Since(s.start); s.now-last > gap {

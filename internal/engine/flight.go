@@ -1,0 +1,175 @@
+package engine
+
+import (
+	"cmp"
+	"math/bits"
+	"slices"
+	"time"
+
+	"github.com/ubcoll/ubcoll/internal/flight"
+	"github.com/ubcoll/ubcoll/internal/reason"
+	"github.com/ubcoll/ubcoll/internal/team"
+)
+
+// What a call tells the flight recorder. It is written after the descriptor is published, while those of the peers are on
+// their way. A part of another operation tells nothing.
+
+// begin notes that w, which has been published, waits until all ranks agree. at is when it began, by flight.Now, or 0.
+func (c *Comm) begin(w *team.Work, path *team.Path, at uint64) {
+	if w.Of != nil {
+		return
+	}
+	t := &c.team
+	t.Flight.Way(path.Name)
+	t.Flight.Begin(flight.Entered, w.Signature(), t.Number(), max(w.Src.Bytes(), w.Dst.Bytes()))
+	if at == 0 && c.stage != nil { // what takes so long is worth a look at the clock
+		at = flight.Now()
+	}
+	if at != 0 {
+		t.Flight.Began(at)
+	}
+}
+
+// agreed notes that all ranks have come, unless err says what is wrong. at is when, or 0.
+func (c *Comm) agreed(w *team.Work, at uint64, err error) {
+	t := &c.team
+	if t.Late.For > 0 {
+		c.noteLate(t.Late)
+		t.Late = team.Late{}
+		if at == 0 {
+			at = flight.Now()
+		}
+	}
+	switch {
+	case w.Of != nil || err != nil:
+	case at != 0:
+		t.Flight.AgreedAt(at)
+	default:
+		t.Flight.Agreed()
+	}
+}
+
+// over notes that w has ended.
+func (c *Comm) over(w *team.Work, err error) {
+	f := &c.team.Flight
+	switch {
+	case w.Of != nil:
+	case err != nil:
+		f.Fail(reason.Code(err))
+	default:
+		if w.Algorithm != "" {
+			f.Way(w.Algorithm)
+			f.Rename()
+		}
+		if c.stage != nil {
+			f.EndAt(flight.Now())
+			return
+		}
+		f.End()
+	}
+}
+
+// Queued notes an operation that kernels do, for package gpu.
+func (c *Comm) Queued(w *team.Work, algorithm string, seq uint64) {
+	c.team.Flight.Way(algorithm)
+	c.team.Flight.Begin(flight.Queued, w.Signature(), seq, max(w.Src.Bytes(), w.Dst.Bytes()))
+}
+
+// Waited notes that the last operation that kernels do has ended with err.
+func (c *Comm) Waited(err error) {
+	if err != nil {
+		c.team.Flight.Fail(reason.Code(err))
+		return
+	}
+	c.team.Flight.EndAt(flight.Now())
+}
+
+// replayed notes the operations of a graph's launch.
+func (c *Comm) replayed(r *Replay, before uint64) {
+	for i := range r.members {
+		if o := &r.members[i]; kindOf(o) == 0 {
+			c.team.Flight.Way(o.Algorithm)
+			c.team.Flight.Begin(flight.Queued, o.Call, before+o.Seq, o.Bytes)
+		}
+	}
+}
+
+// lateness is how often one rank arrived last, as this rank has seen it, and how long this rank had waited then. It counts
+// times by their size, four counts for each doubling.
+type lateness struct {
+	calls   uint64
+	counts  [4 * 44]uint32
+	longest time.Duration
+}
+
+// bucket is the count of a time.
+func bucket(d time.Duration) int {
+	n := max(uint64(d), 4)
+	top := bits.Len64(n) - 3
+	return min(4*top+int(n>>top&3), len(lateness{}.counts)-1)
+}
+
+// middle is the middle of the times that count in a bucket.
+func middle(i int) time.Duration {
+	return time.Duration(uint64(9+2*(i%4)) << (i / 4) / 2)
+}
+
+func (l *lateness) add(d time.Duration) {
+	l.calls++
+	l.counts[bucket(d)]++
+	l.longest = max(l.longest, d)
+}
+
+// median is the median, 13 % off at most.
+func (l *lateness) median() time.Duration {
+	n := uint64(0)
+	for i, k := range l.counts {
+		if n += uint64(k); 2*n >= l.calls {
+			return min(middle(i), l.longest)
+		}
+	}
+	return l.longest
+}
+
+// noteLate notes that a rank of the team came last.
+func (c *Comm) noteLate(l team.Late) {
+	rank := c.team.Name(l.Rank)
+	c.infoM.Lock()
+	if c.late == nil {
+		c.late = map[int]*lateness{}
+	}
+	k := c.late[rank]
+	if k == nil {
+		k = &lateness{}
+		c.late[rank] = k
+	}
+	k.add(l.For)
+	if m := c.late[c.latest]; m == nil || k.calls >= m.calls {
+		c.latest = rank
+	}
+	// Those who read shared memory do not need each change.
+	tell := rank == c.latest && (k.calls < tellEvery || k.calls%tellEvery == 0)
+	of := c.ops
+	c.infoM.Unlock()
+	if tell {
+		c.team.Flight.SetLate(flight.Late{Rank: uint64(rank), Calls: k.calls, Of: of, Median: uint64(k.median())})
+	}
+}
+
+const tellEvery = 16
+
+// LastArrival is how often a rank was the last to arrive at a collective, and how long this rank had waited for it.
+type LastArrival struct {
+	Rank            int
+	Calls           uint64
+	Median, Longest time.Duration
+}
+
+// lastArrivals returns the ranks that arrived last, most often first. The caller holds infoM.
+func (c *Comm) lastArrivals() (all []LastArrival) {
+	for rank, k := range c.late {
+		all = append(all, LastArrival{rank, k.calls, k.median(), k.longest})
+	}
+	slices.SortFunc(all, func(a, b LastArrival) int { return cmp.Or(cmp.Compare(b.Calls, a.Calls), a.Rank-b.Rank) })
+	return all
+}
