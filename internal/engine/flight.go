@@ -84,8 +84,8 @@ func (c *Comm) Waited(err error) {
 	c.team.Flight.EndAt(flight.Now())
 }
 
-// replayed notes the operations of a graph's launch.
-func (c *Comm) replayed(r *Replay, before uint64) {
+// recordReplay notes the operations of a graph's launch.
+func (c *Comm) recordReplay(r *Replay, before uint64) {
 	for i := range r.members {
 		if o := &r.members[i]; kindOf(o) == 0 {
 			c.team.Flight.Way(o.Algorithm)

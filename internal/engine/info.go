@@ -161,7 +161,7 @@ func (c *Comm) NoteReplay(r *Replay, at [2]uint64) {
 	if len(r.members) == 0 {
 		return
 	}
-	c.replayed(r, at[0])
+	c.recordReplay(r, at[0])
 	c.infoM.Lock()
 	c.last = r.members[len(r.members)-1]
 	c.last.Seq += at[kindOf(&c.last)]
