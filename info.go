@@ -120,6 +120,18 @@ type Stats struct {
 	Cache      CacheStats  // this rank's, which its communicators share
 	Memory     MemoryStats // likewise this rank's
 	Hosts      []HostStats // likewise: the other hosts that this rank has exchanged data with; see there
+
+	// LastArrivals has, of this communicator's collectives on host memory, the ranks of this host for which this rank has
+	// waited as the last ones, most often first. It counts waits of some 10 µs or more.
+	LastArrivals []LastArrival
+}
+
+// LastArrival says how often a rank was the last to arrive at a collective, and how long this rank had waited for it: a
+// rank that is slow, or has more to do than the others.
+type LastArrival struct {
+	Rank            int
+	Calls           uint64        // so often
+	Median, Longest time.Duration // this rank's wait; the median 13 % off at most
 }
 
 // HostStats counts what a rank has exchanged with another host, over all its connections to that host, those that have
@@ -166,8 +178,12 @@ func (c *Comm) Stats() Stats {
 	for _, h := range s.Hosts {
 		others = append(others, HostStats(h))
 	}
+	var last []LastArrival
+	for _, l := range s.LastArrivals {
+		last = append(last, LastArrival(l))
+	}
 	return Stats{Operations: s.Operations, Bytes: s.Bytes, Staged: s.Staged, Puts: s.Puts, Gets: s.Gets, OneSided: s.OneSided,
-		Opened: s.Opened, Failures: s.Failures, Cache: s.Cache, Memory: MemoryStats(s.Memory), Hosts: others}
+		Opened: s.Opened, Failures: s.Failures, Cache: s.Cache, Memory: MemoryStats(s.Memory), Hosts: others, LastArrivals: last}
 }
 
 // Explain says in a few lines what the registration cache knows of the memory that v views, and why lookups of it hit

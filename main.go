@@ -25,6 +25,7 @@ const signalGrace = 100 * time.Millisecond
 // a signal (SIGINT, SIGTERM) comes, Main reports it once on standard error, with rank and host, aborts the job on all
 // ranks, and exits with [ExitCode]'s code. It reports a signal at once and ends ctx; the signal decides the exit code,
 // whatever run returns. Errors that only follow from the signal are not reported. A second signal kills the process.
+// SIGUSR2 makes it write a dump: see [DumpAtSignal].
 //
 // Main finds the ranks thus. With UBCOLL_RANK in the environment, under torchrun, and under srun where MPI has no part
 // ([bootstrap.EnvSource]), this process is one rank, by [bootstrap.Env]. Under another launcher (mpirun, srun with a
@@ -33,6 +34,7 @@ const signalGrace = 100 * time.Millisecond
 // [bootstrap.PerProcess]: one for each of several GPUs, say. Collective: Main opens and closes the [Comm] around run.
 func Main(o Options, run func(context.Context, *Comm) error) {
 	ctx, stop := withSignals(context.Background())
+	defer DumpAtSignal()()
 	codes := make(chan int, 1)
 	joined := make(chan struct{})
 	go func() { codes <- mainJob(ctx, joined, o, run) }()

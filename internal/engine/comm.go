@@ -182,6 +182,7 @@ func (c *Comm) Fail(e *fault.Error) error {
 		c.device.Abort()
 	}
 	c.logBroken(e)
+	c.dom.dumpBroken(e)
 	return e
 }
 
@@ -299,6 +300,7 @@ func (c *Comm) tryClose() error {
 
 func (c *Comm) release() error {
 	var errs []error
+	c.dom.noDumps(c)
 	gone := append(c.shared, c.team.Area)
 	if c.device != nil {
 		errs = append(errs, c.device.Close())

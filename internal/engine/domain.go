@@ -55,8 +55,12 @@ type Domain struct {
 	closeTimeout atomic.Int64  // how long Close and Free wait at most, in nanoseconds
 	copyTimeout  time.Duration // see Options
 
+	job, size uint64     // its first communicator: the number and the size
+	dumping   sync.Mutex // held while a dump is written
+
 	mu        sync.Mutex
 	comms     int
+	open      []*Comm // those that dumps are of
 	closed    bool
 	attached  []Attachment // see NewAttachment
 	advancers []Advancer   // those of attached that are
@@ -98,7 +102,7 @@ func newDomain(r *roster.Roster, log *slog.Logger, o *Options, goHeap bool, gpu 
 	if _, err := rand.Read(id[:]); err != nil {
 		return nil, err
 	}
-	d := &Domain{rank: r.Rank(), log: log, copyTimeout: cmp.Or(o.CopyTimeout, time.Second)}
+	d := &Domain{rank: r.Rank(), job: r.Comm, size: uint64(r.Size()), log: log, copyTimeout: cmp.Or(o.CopyTimeout, time.Second)}
 	d.closeTimeout.Store(int64(CloseTimeout))
 	var err error
 	if d.id, err = r.Identity(); err != nil {

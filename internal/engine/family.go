@@ -114,18 +114,14 @@ func (s *splitting) create(ctx context.Context) ([]byte, error) {
 		return nil, nil
 	}
 	p := s.parent
-	c := &Comm{rank: slices.Index(s.group, s.me), size: len(s.group), opts: s.opts, dom: p.dom, providers: p.providers}
-	if p.dom.network != nil {
-		c.world = make([]int32, len(s.group))
-	}
+	c := &Comm{rank: slices.Index(s.group, s.me), size: len(s.group), opts: s.opts, dom: p.dom, providers: p.providers,
+		world: make([]int32, len(s.group))}
 	in, ranks := team.Ranks{Rank: c.rank, Size: c.size}, []int(nil) // the child's team, and its ranks in the parent's
 	for r, m := range s.group {
 		if local := p.team.Index(m.rank); local >= 0 {
 			in.Local, ranks, s.here = append(in.Local, r), append(ranks, local), append(s.here, m)
 		}
-		if c.world != nil {
-			c.world[r] = int32(p.InJob(m.rank))
-		}
+		c.world[r] = int32(p.InJob(m.rank))
 	}
 	c.team.Part(c, in, &p.team, ranks, s.opts.Algorithm)
 	c.attach()

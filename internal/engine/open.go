@@ -257,6 +257,7 @@ func (c *Comm) newArea(comm uint64) error {
 		return err
 	}
 	c.lay(c.team.Rank())
+	c.dumps()
 	return nil
 }
 

@@ -169,6 +169,8 @@ var (
 		Default: "ssh -x -o BatchMode=yes -o ConnectTimeout=10",
 		Doc:     "The command by which ubcoll launch runs another on a host, in place of ssh: host and command come behind its words."},
 		fields)
+	Dump = define(Info{Name: "UBCOLL_DUMP", Kind: "text",
+		Doc: "A folder, which is made if it is not there: each rank writes its last operations there when a wait times out, a rank is lost or aborts, and at SIGUSR2 where Main takes that; ubcoll dump reads it."}, text)
 	Trace = define(Info{Name: "UBCOLL_TRACE", Kind: "0|1", Default: "0",
 		Doc: "Whether operations are regions in traces of runtime/trace, and goroutines have their rank's labels in profiles."},
 		choice("0", "1"))

@@ -112,6 +112,11 @@ type Slow struct {
 	Median float64 `json:"median_us"` // after the rank that tells
 }
 
+// Slow is l for people.
+func (l Late) Slow() *Slow {
+	return &Slow{Rank: int(uint32(l.Rank)), Calls: l.Calls, Of: l.Of, Median: float64(l.Median) / 1e3}
+}
+
 // String is "rank 7 arrived last in 92% of 1200 calls, 1.3ms in the median".
 func (s Slow) String() string {
 	d := time.Duration(s.Median * 1e3)
@@ -137,9 +142,8 @@ type Lane struct {
 
 // Device is the device side of a communicator.
 type Device struct {
-	Name   string `json:"name"`
-	Queued uint64 `json:"queued"` // operations
-	Busy   bool   `json:"busy"`   // some have not ended
+	Name string `json:"name"`
+	Busy bool   `json:"busy"` // operations are queued there that have not ended
 }
 
 // Write writes d to a file of the folder, in place of an earlier one of the same rank. Nobody sees half a file.
@@ -211,4 +215,46 @@ func Read(folder string) (jobs [][]*Dump, err error) {
 		slices.SortFunc(ds, func(a, b *Dump) int { return a.Rank - b.Rank })
 	}
 	return jobs, nil
+}
+
+// String says in one line what the rank is in: "communicator 3f of 8 ranks: in all_reduce(count 4, float32, sum) #7 since
+// 12:00:01.5, waits in recv #3 from rank 1".
+func (c *Comm) String() string {
+	s := fmt.Sprintf("communicator %s, rank %d of %d: %s", strings.TrimLeft(c.ID, "0"), c.Rank, c.Size, c.Doing())
+	if c.State != "open" {
+		s += "; broken: " + c.State
+	}
+	return s
+}
+
+// Doing says what a rank does or has done last.
+func (s *Side) Doing() string {
+	text := "no operation yet"
+	if n := len(s.Operations); n > 0 {
+		text = s.Operations[n-1].doing()
+	}
+	if s.Waits != nil && (len(s.Operations) == 0 || s.Waits.Op != s.Operations[len(s.Operations)-1].Name()) {
+		text += ", waits in " + s.Waits.String()
+	} else if s.Waits != nil {
+		text += fmt.Sprintf(", waits for rank %d", s.Waits.Peer)
+	}
+	if s.Late != nil {
+		text += "; " + s.Late.String()
+	}
+	return text
+}
+
+func (o *Op) doing() string {
+	at, in := "", map[string]string{Entered.String(): "waits in", Agreed.String(): "moves data in", Queued.String(): "has queued",
+		Failed.String(): "has failed in"}[o.State]
+	if in == "" {
+		in = "last was"
+	}
+	if !o.Began.IsZero() {
+		at = " since " + o.Began.Format("15:04:05.000")
+		if o.Over() {
+			at = " at " + o.Began.Format("15:04:05.000")
+		}
+	}
+	return fmt.Sprintf("%s %s #%d%s", in, o.Call, o.Seq, at)
 }

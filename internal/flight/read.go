@@ -30,16 +30,12 @@ func (r *Ring) Records() []Record {
 			Bytes: e.bytes.Load(), Began: e.began.Load(), Way: r.wayOf(uint8(what >> 40))}
 		took := e.took.Load()
 		k.Agreed, k.Took = took>>32*unit, took&(1<<32-1)*unit
-		if k.Pos == 0 && what == 0 || k.State < Entered || k.State > Queued || uint32(e.what.Load()) != k.Pos {
+		if what == 0 || k.State < Entered || k.State > Queued || uint32(e.what.Load()) != k.Pos {
 			continue
 		}
 		all = append(all, k)
 	}
 	slices.SortFunc(all, func(a, b Record) int { return int(int32(a.Pos - b.Pos)) })
-	// An entry is written in several steps. If the last one is the oldest's place, that is half overwritten.
-	for len(all) > 1 && all[len(all)-1].Pos-all[0].Pos >= Entries-1 {
-		all = all[1:]
-	}
 	return all
 }
 

@@ -134,6 +134,7 @@ func (r *Recorder) Begin(s State, call, seq uint64, bytes int) {
 	r.pos = i + 1
 	what := (i+1)&(1<<32-1) | r.way
 	r.what = what
+	put(&e.what, 0) // nobody takes what follows for the operation that was here
 	put(&e.call, call)
 	put(&e.seq, seq)
 	put(&e.bytes, uint64(bytes))

@@ -66,7 +66,8 @@ type Area struct {
 	comm  uint64
 	rank  uint32 // the rank in the communicator; size is the communicator's
 	size  uint32
-	_     [104]byte
+	dumps atomic.Uint64 // 1: the process writes dumps at a signal, which ends one that does not
+	_     [96]byte
 
 	Desc [2]Descriptor // by sequence number mod 2
 

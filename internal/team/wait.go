@@ -202,7 +202,7 @@ func (t *Team) pollClock(s *WaitState, gap time.Duration) *fault.Error {
 		e := t.errorAt(s, about, nil)
 		t.comm.Log().Warn("ubcoll: still waiting", "op", e.Op, "seq", e.Seq, "rank", e.Rank,
 			"host", t.comm.Hostname(about), "step", s.Step, "missing", e.Peer, "for", waited.Round(time.Second),
-			"timeout", limit, "all", strings.TrimPrefix(text, "; "))
+			"timeout", limit, "all", strings.TrimPrefix(text, "; "), "arrivals", t.arrivals())
 	}
 	return nil
 }
