@@ -125,6 +125,15 @@ var metrics = []struct {
 	{"ubcoll_device_bytes", "Device memory of buffers that are alive.", func(s *ubcoll.Stats) float64 { return float64(s.Memory.DeviceBytes) }},
 }
 
+// lateMetrics are the metrics of a rank and another one that arrives last at collectives, whose number is the label last.
+var lateMetrics = []struct {
+	name, help string
+	value      func(l *ubcoll.LastArrival) float64
+}{
+	{"ubcoll_last_arrivals_total", "Collectives in which this rank has waited for another as the last one.", func(l *ubcoll.LastArrival) float64 { return float64(l.Calls) }},
+	{"ubcoll_last_arrival_seconds", "Median of those waits.", func(l *ubcoll.LastArrival) float64 { return l.Median.Seconds() }},
+}
+
 // hostMetrics are the metrics of a rank and another host, whose name is the label peer. Only ranks that have connections to
 // other hosts have them. What a host sends to all others is their sum over its ranks and over peer.
 var hostMetrics = []struct {
@@ -154,6 +163,15 @@ func write(w io.Writer, samples []sample) {
 		for _, s := range samples {
 			fmt.Fprintf(w, "%s{rank=\"%d\",host=\"%s\"} %s\n", m.name, s.Rank, escape.Replace(s.Host),
 				strconv.FormatFloat(m.value(&s.Stats), 'g', -1, 64))
+		}
+	}
+	for _, m := range lateMetrics {
+		head(m.name, m.help)
+		for _, s := range samples {
+			for _, l := range s.Stats.LastArrivals {
+				fmt.Fprintf(w, "%s{rank=\"%d\",host=\"%s\",last=\"%d\"} %s\n", m.name, s.Rank, escape.Replace(s.Host), l.Rank,
+					strconv.FormatFloat(m.value(&l), 'g', -1, 64))
+			}
 		}
 	}
 	for _, m := range hostMetrics {

@@ -33,12 +33,18 @@ func (c *Comm) begin(w *team.Work, path *team.Path, at uint64) {
 // agreed notes that all ranks have come, unless err says what is wrong. at is when, or 0.
 func (c *Comm) agreed(w *team.Work, at uint64, err error) {
 	t := &c.team
-	if t.Late.For > 0 {
-		c.noteLate(t.Late)
-		t.Late = team.Late{}
+	late := t.Late
+	if t.Late = (team.Late{}); late.For > 0 {
+		late.Rank = t.Name(late.Rank)
 		if at == 0 {
 			at = flight.Now()
 		}
+	}
+	if c.stage != nil {
+		late = c.stage.Last()
+	}
+	if late.For > 0 {
+		c.noteLate(late.Rank, late.For)
 	}
 	switch {
 	case w.Of != nil || err != nil:
@@ -131,9 +137,8 @@ func (l *lateness) median() time.Duration {
 	return l.longest
 }
 
-// noteLate notes that a rank of the team came last.
-func (c *Comm) noteLate(l team.Late) {
-	rank := c.team.Name(l.Rank)
+// noteLate notes that a rank came last, for which this one has waited.
+func (c *Comm) noteLate(rank int, waited time.Duration) {
 	c.infoM.Lock()
 	if c.late == nil {
 		c.late = map[int]*lateness{}
@@ -143,7 +148,7 @@ func (c *Comm) noteLate(l team.Late) {
 		k = &lateness{}
 		c.late[rank] = k
 	}
-	k.add(l.For)
+	k.add(waited)
 	if m := c.late[c.latest]; m == nil || k.calls >= m.calls {
 		c.latest = rank
 	}

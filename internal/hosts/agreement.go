@@ -40,6 +40,7 @@ type agreement struct {
 
 	seq  uint64 // of the operation
 	sum  proposals
+	last arrival  // of the operation before
 	data [][]byte // contributions, by host; nil: none
 	some bool     // data has some
 	// folds says that contributions are folded. Then data has this host's fold, and theirs is the fold that was heard last.
@@ -139,6 +140,7 @@ func (a *agreement) begin(seq uint64, call team.Call) {
 	c.least.seq, c.least.call = seq, call
 	c.greatest.seq, c.greatest.call = seq, call
 	c.refuser, c.staged = 0, false
+	a.last = 0
 	a.seq, a.gathers, a.folds, a.theirs, a.router, a.at = seq, false, false, nil, nil, 0
 	if a.some {
 		clear(a.data)
@@ -239,12 +241,12 @@ func (a *agreement) nextReport() (d transfer, ok bool) {
 	return d, false
 }
 
-// The head of a message of proposals: the least proposal; the refuser; how many contributions follow; in a byte, how many
+// The head of a message of proposals: the least proposal; the refuser; an arrival; how many contributions follow; in a byte, how many
 // proposals there are, 1 or 2; in the next, 1 if some host stages; and the greatest proposal, if it is another one. Together with the frame's head it has at
 // most 128 bytes. As long as all goes well it has 64: of so little each byte counts.
 const (
 	proposalBytes = 3 * 8
-	proposalsHead = proposalBytes + 4 + 2 + 2
+	proposalsHead = proposalBytes + 2 + 2 + 2 + 2
 	dataHead      = 4 + 4 // of a contribution: host, and length
 )
 
@@ -326,7 +328,8 @@ func (a *agreement) write(d transfer, b []byte) int {
 	}
 	le := binary.LittleEndian
 	a.sum.least.write(b)
-	le.PutUint32(b[proposalBytes:], uint32(a.sum.refuser))
+	le.PutUint16(b[proposalBytes:], uint16(a.sum.refuser)) // there are fewer ranks: see team.MaxRanks
+	le.PutUint16(b[proposalBytes+2:], uint16(a.last))
 	n, items, many := proposalsHead, 0, 1
 	if a.sum.greatest != a.sum.least {
 		many = 2
@@ -366,8 +369,8 @@ func (a *agreement) write(d transfer, b []byte) int {
 func (a *agreement) repeats(b []byte) bool {
 	least := &a.sum.least
 	k := readProposal(b)
-	const contributions = 0xffff << 32
-	rest := binary.LittleEndian.Uint64(b[proposalBytes:]) &^ contributions
+	const beside = 0xffff<<32 | 0xffff<<16 // contributions, and an arrival
+	rest := binary.LittleEndian.Uint64(b[proposalBytes:]) &^ beside
 	return k.seq == least.seq && k.call == least.call && (rest == 1<<48 || rest == 1<<48|stages && a.sum.staged)
 }
 
@@ -409,8 +412,9 @@ func (a *agreement) read(d transfer, b []byte) error {
 	}
 	le := binary.LittleEndian
 	n, items := proposalsHead, int(le.Uint16(b[proposalBytes+4:]))
+	a.last = a.last.earliest(arrival(le.Uint16(b[proposalBytes+2:])))
 	if !a.repeats(b) {
-		c := proposals{least: readProposal(b), refuser: int(le.Uint32(b[proposalBytes:])), staged: b[proposalBytes+7] != 0}
+		c := proposals{least: readProposal(b), refuser: int(le.Uint16(b[proposalBytes:])), staged: b[proposalBytes+7] != 0}
 		if c.greatest = c.least; b[proposalBytes+6] != 1 {
 			if len(b) < n+proposalBytes {
 				return errProposals(d.host)

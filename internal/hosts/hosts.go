@@ -58,6 +58,7 @@ type Stage struct {
 	agreeing bool
 	counts   []uint64 // see Counts
 	staged   bool     // some host stages, of the running operation
+	arrivals arrivals
 
 	// What follows is for leaders.
 

@@ -8,6 +8,7 @@ import (
 
 	"github.com/ubcoll/ubcoll/fault"
 	"github.com/ubcoll/ubcoll/hw/cpu/spin"
+	"github.com/ubcoll/ubcoll/internal/flight"
 	"github.com/ubcoll/ubcoll/internal/reason"
 	"github.com/ubcoll/ubcoll/internal/schedule"
 	"github.com/ubcoll/ubcoll/internal/team"
@@ -50,7 +51,10 @@ func (s *Stage) Agree(ctx context.Context, w *team.Work, bad, mine error) error 
 // lead is Agree on a leader.
 func (s *Stage) lead(ctx context.Context, w *team.Work, differ bool) error {
 	t, a := s.Team, s.agreement
+	mates, complete := t.Late, flight.Now()
+	s.arrivals.over = 0
 	a.begin(s.seq, w.Call())
+	a.last = s.arrivals.own
 	a.sum.staged = !differ && w.Path.Stages != nil && w.Path.Lay == nil && w.Path.Stages(t, w)
 	if differ {
 		a.differs(s.proposed())
@@ -85,7 +89,9 @@ func (s *Stage) lead(ctx context.Context, w *team.Work, differ bool) error {
 				return s.comm(t.Name(t.Rank()), err)
 			}
 		}
+		s.judge(a.last)
 		s.say(nil)
+		s.keep(mates, complete)
 		s.free()
 		return nil
 	}
@@ -244,6 +250,9 @@ func (s *Stage) proceed(ctx context.Context) (over bool, err error) {
 		if !s.waits {
 			d, ok := a.next()
 			if !ok {
+				if s.arrivals.over == 0 {
+					s.arrivals.over = flight.Now()
+				}
 				return true, nil
 			}
 			s.pending = d
@@ -334,13 +343,13 @@ func (s *Stage) free() {
 
 // say leaves the verdict for the team.
 func (s *Stage) say(e *fault.Error) {
-	t := s.Team
+	t, arrived := s.Team, s.word()
 	if t.Size() == 1 {
 		return
 	}
 	d := &t.Me.Verdict[t.Seq&1]
-	if d.Sig = 1; s.staged {
-		d.Sig = 2
+	if d.Sig = 1 | arrived; s.staged {
+		d.Sig = 2 | arrived
 	}
 	if e != nil {
 		d.Sig = 0
@@ -358,7 +367,11 @@ func (s *Stage) follow(ctx context.Context, w *team.Work, differ bool) error {
 	if err := s.moveBeside(ctx); err != nil {
 		return err
 	}
+	mates := s.Team.Late
 	verdict := s.hear(ctx)
+	if s.Team.Late = mates; verdict == nil {
+		s.keep(mates, 0)
+	}
 	if verdict == nil || s.Team.Broken() != nil {
 		return verdict
 	}
@@ -407,7 +420,8 @@ func (s *Stage) hear(ctx context.Context) error {
 		}
 	}
 	if d.Sig > 0 {
-		s.staged = d.Sig == 2
+		s.staged = d.Sig&verdictBits == 2
+		s.told(d.Sig)
 		return nil
 	}
 	return t.Errorf(team.StepAgree, int(d.Refusal>>32)-1,

@@ -15,7 +15,7 @@ import (
 )
 
 // Version must change whenever ranks built before and after a change could not work together.
-const Version = 30
+const Version = 31
 
 var order = binary.LittleEndian
 

@@ -93,8 +93,8 @@ type Area struct {
 	beyond [mostBeyond]atomic.Uint64
 
 	Group [2]Descriptor // what a leader publishes for its group, by sequence number mod 2: see groups.go. Refusal is 1 + the member that came last, if it waited long for it
-	// Verdict is what the team's first rank publishes for all hosts, by sequence number mod 2. Sig is 1, or 0 if
-	// VerdictText has the verdict.
+	// Verdict is what the team's first rank publishes for all hosts, by sequence number mod 2. Sig is 0 if VerdictText has the
+	// verdict, and else what package hosts has there.
 	Verdict [2]Descriptor
 
 	Refusals    [2]RefusalText
