@@ -16,8 +16,7 @@ import (
 func (c *Comm) drive(ctx context.Context, w *team.Work) error {
 	timed := c.Measures(w)
 	began := time.Now()
-	c.team.Flight.Way(w.Path.Name)
-	c.team.Flight.Begin(flight.Entered, w.Signature(), c.team.Number()+1, max(w.Src.Bytes(), w.Dst.Bytes()))
+	c.team.Flight.Begin(flight.Entered, w.Signature(), c.team.Number()+1, max(w.Src.Bytes(), w.Dst.Bytes()), w.Path.Name, false)
 	c.team.Flight.Began(flight.AtTime(began))
 	err := w.Path.Drive(ctx, &c.team, w)
 	if _, ok := err.(*fault.Error); err != nil && !ok { // of the device

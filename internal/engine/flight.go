@@ -14,19 +14,26 @@ import (
 // What a call tells the flight recorder. It is written after the descriptor is published, while those of the peers are on
 // their way. A part of another operation tells nothing.
 
-// begin notes that w, which has been published, waits until all ranks agree. at is when it began, by flight.Now, or 0.
-func (c *Comm) begin(w *team.Work, path *team.Path, at uint64) {
+// begin notes that w, number seq, which has been published with a signature, waits until all ranks agree. at is when it began, by
+// flight.Now, or 0.
+func (c *Comm) begin(w *team.Work, sig, seq uint64, way string, at uint64) {
+	f := &c.team.Flight
 	if w.Of != nil {
 		return
 	}
-	t := &c.team
-	t.Flight.Way(path.Name)
-	t.Flight.Begin(flight.Entered, w.Signature(), t.Number(), max(w.Src.Bytes(), w.Dst.Bytes()))
+	f.Begin(flight.Entered, sig, seq, max(w.Src.Bytes(), w.Dst.Bytes()), way, w.SendCounts == nil && w.RecvCounts == nil)
 	if at == 0 && c.stage != nil { // what takes so long is worth a look at the clock
 		at = flight.Now()
 	}
 	if at != 0 {
-		t.Flight.Began(at)
+		f.Began(at)
+	}
+}
+
+// beginNext is begin for w, number seq, which travels with others.
+func (c *Comm) beginNext(w *team.Work, seq uint64) {
+	if sig := w.Signature(); !c.team.Flight.Again(sig, w.Path.Name) {
+		c.begin(w, sig, seq, w.Path.Name, 0)
 	}
 }
 
@@ -64,8 +71,7 @@ func (c *Comm) over(w *team.Work, err error) {
 		f.Fail(reason.Code(err))
 	default:
 		if w.Algorithm != "" {
-			f.Way(w.Algorithm)
-			f.Rename()
+			f.Rename(w.Algorithm)
 		}
 		if c.stage != nil {
 			f.EndAt(flight.Now())
@@ -77,8 +83,7 @@ func (c *Comm) over(w *team.Work, err error) {
 
 // Queued notes an operation that kernels do, for package gpu.
 func (c *Comm) Queued(w *team.Work, algorithm string, seq uint64) {
-	c.team.Flight.Way(algorithm)
-	c.team.Flight.Begin(flight.Queued, w.Signature(), seq, max(w.Src.Bytes(), w.Dst.Bytes()))
+	c.team.Flight.Begin(flight.Queued, w.Signature(), seq, max(w.Src.Bytes(), w.Dst.Bytes()), algorithm, false)
 }
 
 // Waited notes that the last operation that kernels do has ended with err.
@@ -94,8 +99,7 @@ func (c *Comm) Waited(err error) {
 func (c *Comm) recordReplay(r *Replay, before uint64) {
 	for i := range r.members {
 		if o := &r.members[i]; kindOf(o) == 0 {
-			c.team.Flight.Way(o.Algorithm)
-			c.team.Flight.Begin(flight.Queued, o.Call, before+o.Seq, o.Bytes)
+			c.team.Flight.Begin(flight.Queued, o.Call, before+o.Seq, o.Bytes, o.Algorithm, false)
 		}
 	}
 }

@@ -5,7 +5,6 @@ import (
 	"unsafe"
 
 	"github.com/ubcoll/ubcoll/hw/cpu/spin"
-	"github.com/ubcoll/ubcoll/internal/flight"
 	"github.com/ubcoll/ubcoll/internal/reason"
 	"github.com/ubcoll/ubcoll/internal/team"
 )
@@ -27,7 +26,7 @@ func (c *Comm) runFused(ctx context.Context, works []team.Work) (n int, err erro
 	t.ClaimEager(last.Eager.At + last.Path.Carries(t, last))
 	own := c.offerFused(works[:team.FirstConflict(works)])
 	t.PublishFused(works, own)
-	c.begin(t.Current, t.Current.Path, 0)
+	c.beginNext(t.Current, t.Number())
 	if err = t.Agree(ctx, t.Current, nil); err == nil {
 		n = t.Fused(len(works))
 	} else if err == team.ErrNotFused {
@@ -45,8 +44,7 @@ func (c *Comm) runFused(ctx context.Context, works []team.Work) (n int, err erro
 		w := &works[i]
 		if i < n && err == nil {
 			if i > 0 {
-				t.Flight.Way(w.Path.Name)
-				t.Flight.Begin(flight.Agreed, w.Signature(), first+uint64(i), max(w.Src.Bytes(), w.Dst.Bytes()))
+				c.beginNext(w, first+uint64(i))
 			}
 			err = c.finishFused(ctx, w, first+uint64(i))
 			c.over(w, err)

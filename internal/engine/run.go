@@ -327,11 +327,13 @@ func (c *Comm) perform(ctx context.Context, w *team.Work) error {
 	if path.Offer != nil && bad == nil {
 		path.Offer(&c.team, w)
 	}
-	c.team.Publish(w, bad)
+	sig := c.team.Publish(w, bad)
 	if path.Acquire == nil {
 		c.note(w, path.Name) // while the peers' descriptors are on their way
 	}
-	c.begin(w, path, began)
+	if f := &c.team.Flight; w.Of != nil || c.stage != nil || timed || !f.Again(sig, path.Name) {
+		c.begin(w, sig, c.team.Number(), path.Name, began)
+	}
 	if timed {
 		published = flight.Now()
 	}
@@ -359,7 +361,9 @@ func (c *Comm) perform(ctx context.Context, w *team.Work) error {
 	if timed {
 		came = flight.Now()
 	}
-	c.agreed(w, came, err)
+	if path.Acquire != nil || c.stage != nil || c.team.Late.For > 0 { // else no wait follows
+		c.agreed(w, came, err)
+	}
 	if err == nil && path.Check != nil {
 		if about, cerr := path.Check(&c.team, w); cerr != nil {
 			err = c.team.Errorf(team.StepAgree, about, cerr)
@@ -381,7 +385,11 @@ func (c *Comm) perform(ctx context.Context, w *team.Work) error {
 			c.team.Flight.EndAt(now)
 		}
 	}
-	c.over(w, err)
+	if err == nil && path.Acquire == nil && c.stage == nil && w.Of == nil {
+		c.team.Flight.End()
+	} else {
+		c.over(w, err)
+	}
 	return err
 }
 

@@ -26,17 +26,24 @@ func (r *Ring) Records() []Record {
 	for i := range r.entries {
 		e := &r.entries[i]
 		what := e.what.Load()
-		k := Record{Pos: uint32(what), State: State(what >> 32), Code: uint8(what >> 48), Call: e.call.Load(), Seq: e.seq.Load(),
-			Bytes: e.bytes.Load(), Began: e.began.Load(), Way: r.wayOf(uint8(what >> 40))}
+		k := Record{Pos: uint32(what), State: State(what >> stateShift), Code: uint8(what >> codeShift), Call: e.call.Load(),
+			Seq: e.seq.Load(), Bytes: e.bytes.Load(), Began: e.began.Load(), Way: r.wayOf(uint8(what >> wayShift))}
 		took := e.took.Load()
 		k.Agreed, k.Took = took>>32*unit, took&(1<<32-1)*unit
 		if what == 0 || k.State < Entered || k.State > Queued || uint32(e.what.Load()) != k.Pos {
 			continue
 		}
+		last := k
+		for more := what >> moreShift; more > 0; more-- { // these are over, since another one has come
+			k.State, k.Code = Done, 0
+			all = append(all, k)
+			k.Pos, k.Seq, k.Began, k.Agreed, k.Took = k.Pos+1, k.Seq+1, 0, 0, 0
+		}
+		k.State, k.Code = last.State, last.Code
 		all = append(all, k)
 	}
-	slices.SortFunc(all, func(a, b Record) int { return int(int32(a.Pos - b.Pos)) })
-	return all
+	slices.SortStableFunc(all, func(a, b Record) int { return int(int32(a.Pos - b.Pos)) })
+	return all[max(0, len(all)-Entries):]
 }
 
 // wayOf is the name of a way.

@@ -32,9 +32,10 @@ const (
 
 type way [nameSize]byte
 
-// entry is one operation, in a cache line of its own.
+// entry is one operation, or a run of the same ones of which no time is known but when the first began. It has a cache line
+// of its own.
 type entry struct {
-	what  atomic.Uint64 // 1 + position in the low 32 bits, State 8, way 8, code 8; written last
+	what  atomic.Uint64 // of the first one: 1 + position in the low 32 bits, State of the last 8, way 8, code 8, how many more 8; written last
 	call  atomic.Uint64 // the signature
 	seq   atomic.Uint64
 	bytes atomic.Uint64
@@ -42,6 +43,13 @@ type entry struct {
 	took  atomic.Uint64 // in units of 256 ns from began: until all had agreed, below until the end; 0: not read
 	_     [16]byte
 }
+
+const (
+	stateShift = 32
+	wayShift   = 40
+	codeShift  = 48
+	moreShift  = 56
+)
 
 func init() {
 	if unsafe.Sizeof(entry{}) != 64 || unsafe.Offsetof(Ring{}.entries)%64 != 0 {
@@ -92,21 +100,25 @@ func Now() uint64 { return base + uint64(time.Since(epoch)) }
 // AtTime is what Now said at t, which must have a monotonic reading.
 func AtTime(t time.Time) uint64 { return base + uint64(t.Sub(epoch)) }
 
-// Recorder writes a ring. The clock is not read in each call: reading it costs more than all the rest. It is read in every
-// call while calls are rare, and else in one of hot. For whoever has the communicator's turn.
+// Recorder writes a ring. What a call pays for that must not be seen in the time of the smallest calls: so the clock, which
+// costs more than all the rest, is read in every call only while calls are rare, and else in one of hot; and calls that repeat
+// the one before share its entry, so that they touch no memory but one line. For whoever has the communicator's turn.
 type Recorder struct {
 	ring *Ring
-	pos  uint64
-	what uint64         // of the operation under way, without its state; 0: there is none
-	way  uint64         // how the next operation goes, as in entry.what
-	last unsafe.Pointer // the name of that
+	e    *entry         // the last one
+	what uint64         // its word, without the state
+	call uint64         // what can be repeated; 0: nothing
+	last unsafe.Pointer // the name of the way
 	skip int            // so many calls go by before the clock is read
+	open bool           // the last operation is under way
 	rare int            // how many went by when it was read last,
 	read uint64         // at this time
+	pos  uint32         // of the last operation
+	n    int            // entries
 }
 
 const (
-	hot     = 64                    // calls between two readings of the clock
+	hot     = 64                    // calls between two readings of the clock; their number fits an entry
 	rareGap = 10 * time.Microsecond // calls that come less often than this are rare
 )
 
@@ -116,42 +128,64 @@ func (r *Recorder) Init(ring *Ring) { r.ring = ring }
 // Ring is what the recorder writes; nil without one.
 func (r *Recorder) Ring() *Ring { return r.ring }
 
-// Way says how the next operation goes, by a name that stays.
-func (r *Recorder) Way(name string) {
-	if p := unsafe.Pointer(unsafe.StringData(name)); p != r.last {
-		r.named(p, name)
+// Again notes that the operation before is repeated, and waits until all ranks agree. It reports whether it could: it needs the
+// same signature, and the same way, by a name that stays.
+func (r *Recorder) Again(call uint64, way string) bool {
+	if call != r.call || unsafe.Pointer(unsafe.StringData(way)) != r.last || r.skip <= 0 {
+		return false
+	}
+	r.skip--
+	r.pos++
+	r.what += 1 << moreShift
+	r.open = true
+	put(&r.e.what, r.what|uint64(Entered)<<stateShift)
+	return true
+}
+
+// Begin notes that operation seq begins, which is the next in the order of the communicator. call is its signature, bytes the
+// size of its larger buffer, and way how it goes, by a name that stays. repeats says that another operation with the same
+// signature and way has the same bytes and the next seq.
+func (r *Recorder) Begin(s State, call, seq uint64, bytes int, way string, repeats bool) {
+	if p := unsafe.Pointer(unsafe.StringData(way)); p != r.last || r.n == 0 {
+		r.last, r.what = p, r.ring.name(way)<<wayShift
+	}
+	r.pos++
+	r.enter(s, call, seq, bytes, r.what&(0xff<<wayShift))
+	if r.call = 0; repeats {
+		r.call = call
+	}
+	if r.skip--; r.skip < 0 {
+		r.sample()
 	}
 }
 
-//go:noinline
-func (r *Recorder) named(p unsafe.Pointer, name string) { r.last, r.way = p, r.ring.name(name)<<40 }
-
-// Begin notes that operation seq begins, which is the next in the order of the communicator. call is its signature, and
-// bytes the size of its larger buffer.
-func (r *Recorder) Begin(s State, call, seq uint64, bytes int) {
-	i := r.pos
-	e := &r.ring.entries[i%Entries]
-	r.pos = i + 1
-	what := (i+1)&(1<<32-1) | r.way
-	r.what = what
+// enter makes a new entry.
+func (r *Recorder) enter(s State, call, seq uint64, bytes int, way uint64) {
+	e := &r.ring.entries[r.n%Entries]
+	r.n++
+	r.e, r.open, r.what = e, true, uint64(r.pos)|way
 	put(&e.what, 0) // nobody takes what follows for the operation that was here
 	put(&e.call, call)
 	put(&e.seq, seq)
 	put(&e.bytes, uint64(bytes))
 	put(&e.began, 0)
 	put(&e.took, 0)
-	put(&e.what, what|uint64(s)<<32)
-	if r.skip--; r.skip < 0 {
-		r.sample()
-	}
+	put(&e.what, r.what|uint64(s)<<stateShift)
 }
 
-// entry is that of the operation under way.
-func (r *Recorder) entry() *entry { return &r.ring.entries[(r.pos-1)%Entries] }
+// alone gives the operation under way an entry of its own.
+func (r *Recorder) alone() {
+	more := r.what >> moreShift
+	if more == 0 {
+		return
+	}
+	e := r.e
+	state := e.what.Load() & (0xff << stateShift)
+	put(&e.what, r.what-1<<moreShift|uint64(Done)<<stateShift)
+	r.enter(State(state>>stateShift), e.call.Load(), e.seq.Load()+more, int(e.bytes.Load()), r.what&(0xff<<wayShift))
+}
 
 // sample reads the clock.
-//
-//go:noinline
 func (r *Recorder) sample() {
 	now := Now()
 	r.skip = 0
@@ -159,74 +193,79 @@ func (r *Recorder) sample() {
 		r.skip = hot - 1
 	}
 	r.rare, r.read = r.skip, now
-	put(&r.entry().began, now)
+	put(&r.e.began, now)
 }
 
 // Began notes when, by Now, the operation under way began.
 func (r *Recorder) Began(at uint64) {
-	if r.what != 0 {
-		put(&r.entry().began, at)
+	if r.open {
+		r.alone()
+		put(&r.e.began, at)
 	}
 }
 
 // Known reports whether the ring has the time at which the operation under way began, or there is none.
-func (r *Recorder) Known() bool { return r.what == 0 || r.entry().began.Load() != 0 }
+func (r *Recorder) Known() bool { return !r.open || r.what>>moreShift == 0 && r.e.began.Load() != 0 }
 
 // Agreed notes that all ranks agree on the operation under way.
 func (r *Recorder) Agreed() {
-	if r.what != 0 {
-		put(&r.entry().what, r.what|uint64(Agreed)<<32)
+	if r.open {
+		put(&r.e.what, r.what|uint64(Agreed)<<stateShift)
 	}
 }
 
 // AgreedAt is Agreed at a time by Now.
 func (r *Recorder) AgreedAt(at uint64) {
-	if r.what != 0 {
-		e := r.entry()
-		put(&e.took, units(at, e.began.Load())<<32)
-		put(&e.what, r.what|uint64(Agreed)<<32)
+	if r.open {
+		r.alone()
+		put(&r.e.took, units(at, r.e.began.Load())<<32)
+		r.Agreed()
+	}
+}
+
+// Rename says how the operation under way goes, if Begin did not know it yet.
+func (r *Recorder) Rename(way string) {
+	if p := unsafe.Pointer(unsafe.StringData(way)); r.open && p != r.last {
+		r.alone()
+		r.last, r.what = p, r.what&^(0xff<<wayShift)|r.ring.name(way)<<wayShift
+		r.call = 0
 	}
 }
 
 // End notes that the operation under way is over.
 func (r *Recorder) End() {
-	if r.what != 0 {
-		put(&r.entry().what, r.what|uint64(Done)<<32)
-		r.what = 0
+	if r.open {
+		r.open = false
+		put(&r.e.what, r.what|uint64(Done)<<stateShift)
 	}
 }
 
 // EndAt is End at a time by Now.
 func (r *Recorder) EndAt(at uint64) {
-	if r.what != 0 {
-		e := r.entry()
-		put(&e.took, e.took.Load()&^(1<<32-1)|units(at, e.began.Load()))
+	if r.open {
+		r.alone()
+		put(&r.e.took, r.e.took.Load()&^(1<<32-1)|units(at, r.e.began.Load()))
 		r.End()
-	}
-}
-
-// Rename says how the operation under way goes, as Way has it.
-func (r *Recorder) Rename() {
-	if r.what != 0 {
-		r.what = r.what&^(0xff<<40) | r.way
-	}
-}
-
-// Drop takes back the operation under way, which is none.
-func (r *Recorder) Drop() {
-	if r.what != 0 {
-		put(&r.entry().what, 0)
-		r.pos--
-		r.what = 0
 	}
 }
 
 // Fail notes that the operation under way has failed now, with a code of reason.Code.
 func (r *Recorder) Fail(code int) {
-	if r.what != 0 {
-		what := r.what | uint64(Failed)<<32 | uint64(code&0xff)<<48
+	if r.open {
 		r.EndAt(Now())
-		put(&r.entry().what, what)
+		put(&r.e.what, r.what|uint64(Failed)<<stateShift|uint64(code&0xff)<<codeShift)
+		r.call = 0
+	}
+}
+
+// Drop takes back the operation under way, which is none.
+func (r *Recorder) Drop() {
+	if r.open {
+		r.alone()
+		put(&r.e.what, 0)
+		r.pos--
+		r.n--
+		r.open, r.call = false, 0
 	}
 }
 

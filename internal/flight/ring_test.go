@@ -18,8 +18,23 @@ func BenchmarkCall(b *testing.B) {
 	r.Init(new(Ring))
 	name := "eager"
 	for i := range b.N {
-		r.Way(name)
-		r.Begin(Entered, 1<<59, uint64(i), 8)
+		if !r.Again(1<<59, name) {
+			r.Begin(Entered, 1<<59, uint64(i), 8, name, true)
+		}
+		r.Agreed()
+		r.End()
+	}
+}
+
+// BenchmarkOthers is the same for calls that differ from those before.
+func BenchmarkOthers(b *testing.B) {
+	var r Recorder
+	r.Init(new(Ring))
+	name := "eager"
+	for i := range b.N {
+		if !r.Again(1<<59|uint64(i&1), name) {
+			r.Begin(Entered, 1<<59|uint64(i&1), uint64(i), 8, name, true)
+		}
 		r.Agreed()
 		r.End()
 	}
@@ -28,19 +43,31 @@ func BenchmarkCall(b *testing.B) {
 // do records n operations that end, from seq on.
 func do(r *Recorder, seq, n uint64) {
 	for i := range n {
-		r.Begin(Entered, 7, seq+i, int(8*i))
+		r.Begin(Entered, 7, seq+i, int(8*i), ours, true)
 		r.Agreed()
 		r.End()
 	}
 }
+
+// again records n operations that are alike.
+func again(r *Recorder, seq, n uint64) {
+	for i := range n {
+		if !r.Again(9, ours) {
+			r.Begin(Entered, 9, seq+i, 16, ours, true)
+		}
+		r.Agreed()
+		r.End()
+	}
+}
+
+const ours = "push"
 
 func TestRecords(t *testing.T) {
 	for _, first := range []uint64{0, 5, 1<<32 - 2000, 1<<32 - 3} {
 		var r Recorder
 		ring := new(Ring)
 		r.Init(ring)
-		r.pos = first
-		r.Way("push")
+		r.pos = uint32(first)
 		require.Empty(t, ring.Records())
 		do(&r, 1, 3)
 		require.Equal(t, []uint64{1, 2, 3}, seqs(ring))
@@ -50,7 +77,7 @@ func TestRecords(t *testing.T) {
 		for i, k := range all {
 			require.EqualValues(t, 2003-Entries+1+i, k.Seq)
 			require.Equal(t, uint32(first)+uint32(k.Seq), k.Pos)
-			require.Equal(t, []any{Done, "push", uint64(7), 8 * (k.Seq - 4), uint8(0)}, []any{k.State, k.Way, k.Call, k.Bytes, k.Code})
+			require.Equal(t, []any{Done, ours, uint64(7), 8 * (k.Seq - 4), uint8(0)}, []any{k.State, k.Way, k.Call, k.Bytes, k.Code})
 		}
 	}
 }
@@ -62,7 +89,75 @@ func seqs(r *Ring) (all []uint64) {
 	return all
 }
 
-// TestStates: what is told of an operation that is under way is in the ring at once.
+// TestAgain: operations that are alike share an entry, and are read as if they did not.
+func TestAgain(t *testing.T) {
+	var r Recorder
+	ring := new(Ring)
+	r.Init(ring)
+	want := []Record{}
+	expect := func(k Record) {
+		k.Pos, k.Way = uint32(len(want)+1), ours
+		want = append(want, k)
+	}
+	equal := func() {
+		t.Helper()
+		got := ring.Records()
+		for i := range got {
+			got[i].Began = min(got[i].Began, 1) // that it is known
+			if got[i].Began == 1 && want[max(0, len(want)-len(got))+i].Began == 0 {
+				got[i].Began = 0 // the clock was read
+			}
+		}
+		require.Equal(t, want[max(0, len(want)-Entries):], got)
+	}
+	for round := range uint64(40) {
+		r.read, r.skip, r.rare = Now(), 50, 1000 // as after many calls that came fast
+		from := uint64(len(want)) + 1
+		again(&r, from, 30)
+		for i := range uint64(30) {
+			expect(Record{State: Done, Call: 9, Seq: from + i, Bytes: 16})
+		}
+		equal()
+		require.True(t, r.Again(9, ours))
+		expect(Record{State: Entered, Call: 9, Seq: from + 30, Bytes: 16})
+		last := &want[len(want)-1]
+		equal()
+		switch round % 5 {
+		case 0:
+			r.Began(1)
+			last.Began = 1
+			equal()
+			r.AgreedAt(1 + unit)
+			last.State, last.Agreed = Agreed, 2*unit
+			equal()
+			r.EndAt(1 + 3*unit)
+			last.State, last.Took = Done, 4*unit
+		case 1:
+			r.Drop()
+			want = want[:len(want)-1]
+		case 2:
+			r.Fail(3)
+			last.State, last.Code = Failed, 3
+			require.False(t, r.Again(9, ours), "after a failure")
+		case 3:
+			r.End()
+			last.State = Done
+			require.False(t, r.Again(8, ours), "another call")
+			require.False(t, r.Again(9, "pull"), "another way")
+		case 4:
+			r.End()
+			last.State = Done
+			r.skip = 0
+			require.False(t, r.Again(9, ours), "the clock is to be read")
+		}
+		equal()
+	}
+	require.Less(t, r.n, len(want)/5)
+	r.Begin(Entered, 9, 1, 16, ours, false)
+	require.False(t, r.Again(9, ours), "what need not have the same bytes")
+}
+
+// TestStates: what is told of an operation that is under ours is in the ring at once.
 func TestStates(t *testing.T) {
 	var r Recorder
 	ring := new(Ring)
@@ -78,7 +173,7 @@ func TestStates(t *testing.T) {
 		"done":      {r.End, Record{State: Done}},
 		"done at":   {func() { r.AgreedAt(1000); r.EndAt(1000 + 3*unit) }, Record{State: Done, Agreed: unit, Took: 4 * unit}},
 		"long":      {func() { r.EndAt(math.MaxUint64) }, Record{State: Done, Took: (1<<32 - 1) * unit}},
-		"renamed":   {func() { r.Way("ring"); r.Rename(); r.End() }, Record{State: Done, Way: "ring"}},
+		"renamed":   {func() { r.Rename("ring"); r.End() }, Record{State: Done, Way: "ring"}},
 		"dropped":   {r.Drop, Record{Seq: 1}},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -86,15 +181,15 @@ func TestStates(t *testing.T) {
 			r = Recorder{}
 			r.Init(ring)
 			r.skip = 10
-			r.Begin(Entered, 0, 1, 0)
+			r.Begin(Entered, 3, 1, 0, "", true)
 			r.End()
-			r.Begin(Entered, 5, 2, 6)
+			r.Begin(Entered, 5, 2, 6, "", true)
 			r.Began(1000)
 			k.tell()
 			got := last()
 			if k.want.Seq == 1 {
 				require.EqualValues(t, 1, got.Seq)
-				r.Begin(Entered, 5, 2, 6)
+				r.Begin(Entered, 5, 2, 6, "", true)
 				require.EqualValues(t, 2, last().Pos, "as if the other had never been")
 				return
 			}
@@ -102,13 +197,13 @@ func TestStates(t *testing.T) {
 			require.Equal(t, k.want, got)
 		})
 	}
-	r.Begin(Entered, 5, 3, 6)
+	r.Begin(Entered, 5, 3, 6, "", true)
 	r.Fail(9)
 	require.Equal(t, Failed, last().State)
 	require.EqualValues(t, 9, last().Code)
-	for _, tell := range []func(){r.Agreed, r.End, r.Drop, func() { r.Fail(1) }, func() { r.Began(5) }, func() { r.AgreedAt(1) }, func() { r.EndAt(1) }, r.Rename} {
+	for _, tell := range []func(){r.Agreed, r.End, r.Drop, func() { r.Fail(1) }, func() { r.Began(5) }, func() { r.AgreedAt(1) }, func() { r.EndAt(1) }, func() { r.Rename("x") }} {
 		before := last()
-		tell() // nothing is under way
+		tell() // nothing is under ours
 		require.Equal(t, before, last())
 	}
 }
@@ -150,8 +245,7 @@ func TestWays(t *testing.T) {
 		if want = append(want, name); i >= maxWays {
 			want[i] = ""
 		}
-		r.Way(name)
-		do(&r, uint64(i), 1)
+		r.Begin(Entered, 1, uint64(i), 0, name, true)
 	}
 	for i, k := range ring.Records() {
 		require.Equal(t, want[i], k.Way)
@@ -159,8 +253,7 @@ func TestWays(t *testing.T) {
 	ring = new(Ring)
 	r = Recorder{}
 	r.Init(ring)
-	r.Way(long)
-	do(&r, 1, 1)
+	r.Begin(Entered, 1, 1, 0, long, true)
 	require.Equal(t, long[:nameSize], ring.Records()[0].Way)
 }
 
@@ -174,6 +267,7 @@ func TestReadWhileWritten(t *testing.T) {
 		defer close(over)
 		for i := range uint64(testkit.Often(20000)) {
 			do(&r, i+1, 1)
+			again(&r, i+2, i%7)
 		}
 	}()
 	for {
@@ -193,7 +287,7 @@ func TestReadWhileWritten(t *testing.T) {
 func TestNoAllocation(t *testing.T) {
 	var r Recorder
 	r.Init(new(Ring))
-	require.Zero(t, testing.AllocsPerRun(1000, func() { r.Way("push"); do(&r, 1, 1) }))
+	require.Zero(t, testing.AllocsPerRun(1000, func() { do(&r, 1, 1); again(&r, 1, 3) }))
 }
 
 // FuzzRecords: a ring of another process may have anything.

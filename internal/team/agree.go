@@ -15,21 +15,23 @@ import (
 // StepAgree names the step in which ranks agree on an operation.
 const StepAgree = "agree"
 
-// Publish writes this rank's call, or its refusal, for the peers to see.
-func (t *Team) Publish(w *Work, bad error) {
+// Publish writes this rank's call, or its refusal, for the peers to see. It returns the signature.
+func (t *Team) Publish(w *Work, bad error) uint64 {
 	slot := t.Seq & 1
 	d := &t.Me.Desc[slot]
 	if bad != nil {
 		t.Me.Refusals[slot].Set(reason.Text(bad, t.Name(t.rank)))
 		d.Refusal = uint64(reason.Blamed(bad, -1)+1)<<32 | uint64(reason.Code(bad))
 		d.Sig = Signature(KindRefused, 0, 0, 0, 0)
-	} else {
-		d.Sig = w.Signature()
-		if w.Path.Acquire != nil {
-			*d.Buffers() = buffers{w.SrcBuf.word(), w.DstBuf.word()}
-		}
+		t.release(d)
+		return d.Sig
+	}
+	sig := w.Signature()
+	if d.Sig = sig; w.Path.Acquire != nil {
+		*d.Buffers() = buffers{w.SrcBuf.word(), w.DstBuf.word()}
 	}
 	t.release(d)
+	return sig
 }
 
 // Agree waits until all ranks have published this operation. If some rank refused or the signatures differ, all ranks
