@@ -79,8 +79,8 @@ func TestLayout(t *testing.T) {
 	var p Peer
 	shared := make([]byte, SharedBytes)
 	p.lay(unsafe.Pointer(&shared[0]))
-	require.Equal(t, uintptr(SharedBytes), uintptr(unsafe.Pointer(p.ring))-uintptr(unsafe.Pointer(p.Area))+uintptr(ringBytes))
-	require.Equal(t, uintptr(StagingBytes), uintptr(unsafe.Pointer(p.ring))-uintptr(p.staging))
+	require.Equal(t, uintptr(SharedBytes), uintptr(unsafe.Pointer(p.ring()))-uintptr(unsafe.Pointer(p.Area))+uintptr(ringBytes))
+	require.Equal(t, uintptr(StagingBytes), uintptr(unsafe.Pointer(p.ring()))-uintptr(p.staging))
 	require.Equal(t, uintptr(2*EagerBytes), uintptr(p.staging)-uintptr(p.eager))
 }
 

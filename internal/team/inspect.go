@@ -15,7 +15,7 @@ import (
 // goroutine, as long as the areas are mapped.
 func (t *Team) Side(rank, most int) flight.Side {
 	p := &t.Peers[rank]
-	return sideOf(p.Area, p.ring, most, flight.Now(), time.Now())
+	return sideOf(p.Area, p.ring(), most, flight.Now(), time.Now())
 }
 
 // Shown is the state of a rank of the team for whoever asks.

@@ -126,7 +126,7 @@ func (t *Team) MakeArea(h *mem.Heap, id uint64, extra int) error {
 	t.Me.magic, t.Me.comm, t.Me.rank, t.Me.size = areaMagic, id, uint32(t.Name(t.rank)), uint32(t.all)
 	t.Me.State.Store(StateOpen)
 	t.Peers[t.rank].lay(a.Ptr)
-	t.Flight.Init(t.Peers[t.rank].ring)
+	t.Flight.Init(t.Peers[t.rank].ring())
 	return nil
 }
 
@@ -134,7 +134,12 @@ func (t *Team) MakeArea(h *mem.Heap, id uint64, extra int) error {
 func (p *Peer) lay(ptr unsafe.Pointer) {
 	p.Area, p.eager = (*Area)(ptr), unsafe.Add(ptr, areaBytes)
 	p.staging = unsafe.Add(p.eager, 2*EagerBytes)
-	p.ring = (*flight.Ring)(unsafe.Add(ptr, peerBytes))
+}
+
+// ring is the rank's ring of operations. It is computed, since each agreement reads the peers of a rank, which fill whole
+// cache lines.
+func (p *Peer) ring() *flight.Ring {
+	return (*flight.Ring)(unsafe.Add(unsafe.Pointer(p.Area), peerBytes))
 }
 
 // MapArea maps rank r's area, whose location is at.

@@ -161,7 +161,6 @@ type Peer struct {
 	Area    *Area
 	eager   unsafe.Pointer
 	staging unsafe.Pointer
-	ring    *flight.Ring
 	Mem     PeerMemory // nil for this rank itself
 	Proc    shm.Process
 	Host    string
