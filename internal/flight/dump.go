@@ -25,6 +25,7 @@ type Dump struct {
 	Program string    `json:"program"`
 	Time    time.Time `json:"time"`
 	Why     string    `json:"why"` // it was written
+	Hosts   []string  `json:"hosts,omitempty"` // by ranks of the job: where they are, since a host may write nothing
 	Comms   []Comm    `json:"communicators"`
 }
 
