@@ -24,7 +24,7 @@ type Dump struct {
 	PID     int       `json:"pid"`
 	Program string    `json:"program"`
 	Time    time.Time `json:"time"`
-	Why     string    `json:"why"` // it was written
+	Why     string    `json:"why"`             // it was written
 	Hosts   []string  `json:"hosts,omitempty"` // by ranks of the job: where they are, since a host may write nothing
 	Comms   []Comm    `json:"communicators"`
 }

@@ -1,0 +1,172 @@
+package flight
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	"github.com/ubcoll/ubcoll/fault"
+)
+
+// lost finds ranks of which others say that they are lost, and those that have no dump.
+func (j *join) lost() {
+	reports := map[int]*said{} // by the rank that they name
+	for _, t := range j.f.Comms {
+		for _, s := range t.seats {
+			if why := s.broken(); strings.Contains(why, fault.ErrPeerLost.Error()) {
+				if r := t.ofJob(s.comm.Peer); r >= 0 {
+					if reports[r] == nil {
+						reports[r] = newSaid()
+					}
+					reports[r].add(brief(why), s.rank)
+				}
+			}
+		}
+	}
+	report := func(r int) string {
+		all := reports[r].all()
+		var list []int
+		for _, s := range all {
+			for _, x := range s.Ranks {
+				for k := x.first; k <= x.last; k++ {
+					list = append(list, k)
+				}
+			}
+		}
+		tellers := ranksOf(list...)
+		return fmt.Sprintf("%v %s: %s", tellers, tellers.verb("reports", "report"), all[0].Text)
+	}
+	known := map[int]*seat{}
+	var dead []int
+	for _, t := range j.f.Comms {
+		for _, s := range t.seats {
+			if s.side == nil {
+				continue
+			}
+			if o := known[s.rank]; o == nil || s.dead {
+				known[s.rank] = s
+			}
+			if s.dead && !j.blamed.Has(s.rank) {
+				dead = append(dead, s.rank)
+			}
+		}
+	}
+	told := map[int]bool{}
+	var found []Finding
+	say := func(k Kind, ranks Ranks, format string, args ...any) {
+		found = append(found, Finding{Kind: k, Ranks: ranks, Text: fmt.Sprintf(format, args...)})
+	}
+	// Hosts of which nothing is known.
+	var list []int
+	for _, r := range j.silent {
+		for k := r.first; k <= r.last; k++ {
+			if known[k] == nil {
+				list = append(list, k)
+			}
+		}
+	}
+	byHost := newSaid()
+	for _, r := range list {
+		byHost.add(j.hostOf(r), r)
+	}
+	for _, h := range byHost.all() {
+		text, awaited := h.Ranks.String()+" "+h.Ranks.verb("has", "have")+" written nothing, nor has anybody of the host", j.waiters(h.Ranks)
+		if h.Text != "" {
+			text = fmt.Sprintf("host %s (%v) has written nothing", h.Text, h.Ranks)
+		}
+		text += ": dead, stopped, or cut off from the network"
+		kind := Silent
+		if awaited != "" {
+			kind, text = Lost, text+"; "+awaited
+		}
+		for _, r := range slices.Sorted(maps.Keys(reports)) {
+			if h.Ranks.Has(r) {
+				kind, told[r], text = Lost, true, text+"; "+report(r)
+			}
+		}
+		say(kind, h.Ranks, "%s", text)
+	}
+	for _, r := range slices.Sorted(maps.Keys(reports)) {
+		if !told[r] {
+			say(Lost, ranksOf(r), "%s", report(r))
+			j.blame(ranksOf(r))
+		}
+	}
+	if dead := ranksOf(dead...).without(j.blamed); len(dead) > 0 {
+		say(Lost, dead, "%v %s dead", dead, dead.verb("is", "are"))
+		j.blame(dead)
+	}
+	// Those of whom others of their host tell.
+	quiet := j.silent.without(ranksOf(list...)).without(j.blamed)
+	if len(quiet) > 0 {
+		say(Silent, quiet, "%v %s written no dump; what is said of %s, others of the host have seen", quiet, quiet.verb("has", "have"),
+			quiet.verb("it", "them"))
+	}
+	// What they report comes before what is concluded.
+	j.f.Findings = append(found, j.f.Findings...)
+	if len(j.f.Findings) == 0 {
+		j.broken()
+	}
+}
+
+// broken says why communicators are broken, if nothing else does.
+func (j *join) broken() {
+	for _, t := range j.f.Comms {
+		for _, s := range t.seats {
+			if s.broken() != "" {
+				who := s.rank
+				if r := t.ofJob(s.comm.Peer); r >= 0 {
+					who = r
+				}
+				j.found(Broken, t, ranksOf(who), "rank %d reports: %s", s.rank, brief(s.broken()))
+				return
+			}
+		}
+	}
+}
+
+// hostOf is the name of a rank's host, or "".
+func (j *join) hostOf(rank int) string {
+	if j.hosts == nil {
+		return ""
+	}
+	return j.hosts[rank]
+}
+
+// waiters says who waits for some ranks of which nothing is known; "" if nobody.
+func (j *join) waiters(ranks Ranks) string {
+	var list []int
+	what := ""
+	for _, r := range slices.Sorted(maps.Keys(j.edges)) {
+		for _, e := range j.edges[r] {
+			if r >= 0 && ranks.Has(e.to) {
+				if list = append(list, r); what == "" {
+					what = e.what()
+				}
+			}
+		}
+	}
+	for _, r := range slices.Sorted(maps.Keys(j.awaits)) {
+		if j.awaits[r].without(ranks).Len() < j.awaits[r].Len() {
+			if list = append(list, r); what == "" {
+				what = j.ofSeat(r)
+			}
+		}
+	}
+	if list == nil {
+		return ""
+	}
+	who := ranksOf(list...)
+	return fmt.Sprintf("%v %s for it, rank %d in %s", who, who.verb("waits", "wait"), list[0], what)
+}
+
+// ofSeat is the first operation in which a rank waits.
+func (j *join) ofSeat(rank int) string {
+	for _, t := range j.f.Comms {
+		if s := t.at[rank]; s != nil && s.entered() {
+			return s.last.title()
+		}
+	}
+	return ""
+}
