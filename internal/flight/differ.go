@@ -12,8 +12,8 @@ import (
 // refused is the call of an operation whose arguments were wrong on its rank.
 const refused = "refused"
 
-// mismatch finds the first position at which calls differ.
-func (j *join) mismatch(t *Table) {
+// mismatch finds the first position at which calls differ. It reports whether ranks still wait or fail there.
+func (j *join) mismatch(t *Table) bool {
 	calls, first, found := map[int]string{}, 0, false
 	for _, s := range t.seats {
 		for _, p := range s.ops {
@@ -25,7 +25,7 @@ func (j *join) mismatch(t *Table) {
 		}
 	}
 	if !found {
-		return
+		return false
 	}
 	type group struct {
 		ranks []int
@@ -69,6 +69,7 @@ func (j *join) mismatch(t *Table) {
 		kind = Survived
 	}
 	j.found(kind, t, ranksOf(odd...), "%s", strings.Join(parts, ", "))
+	return !past
 }
 
 func (j *join) found(k Kind, t *Table, ranks Ranks, format string, args ...any) {
@@ -100,15 +101,15 @@ func (j *join) progress(t *Table) {
 		}
 	}
 	if behind = append(behind, absent...); !came && len(behind) > 0 && len(waiting) > 0 {
-		j.missing(t, behind, waiting, t.low+1)
+		j.missing(t, behind, waiting)
 	} else {
 		j.unfinished(t, last, came)
 	}
 	j.devices(t)
 }
 
-// missing says that some ranks have not called the operation at a position, in which, or behind which, others wait.
-func (j *join) missing(t *Table, behind, waiting []*seat, at int) {
+// missing says that some ranks have not called an operation in which, or in one after which, others wait.
+func (j *join) missing(t *Table, behind, waiting []*seat) {
 	free := slices.DeleteFunc(slices.Clone(behind), func(s *seat) bool { return len(j.edges[s.rank]) > 0 })
 	kind := Missing
 	if len(free) == 0 {
@@ -130,9 +131,6 @@ func (j *join) missing(t *Table, behind, waiting []*seat, at int) {
 	text = fmt.Sprintf("%v %s in %s", ranksOfSeats(waiting), verb, in[0].last.title())
 	if len(in) < len(waiting) {
 		text += " and later operations"
-	}
-	if in[0].pos > at {
-		text += ", behind others"
 	}
 	text += longest(in)
 	who := ranksOfSeats(free)
@@ -187,7 +185,7 @@ func (j *join) tell(t *Table, all []*seat) string {
 	case s.shut:
 		fmt.Fprintf(&b, "%s has closed the communicator", it)
 	case s.last == nil:
-		fmt.Fprintf(&b, "%s has called nothing in this communicator yet", it)
+		fmt.Fprintf(&b, "%s has called no collective in this communicator yet", it)
 	case s.open():
 		fmt.Fprintf(&b, "%s is still in %s (%s)%s", it, s.last.title(), s.last.State, longest([]*seat{s}))
 	case s.last.State == Failed.String():
@@ -205,7 +203,9 @@ func (j *join) tell(t *Table, all []*seat) string {
 	case s.gone || s.shut:
 	case s.broken() != "" && s.comm.Peer == s.comm.Rank && strings.Contains(s.broken(), fault.ErrAborted.Error()):
 		fmt.Fprintf(&b, "; it aborted: %s", brief(s.broken()))
-	case s.last == nil || s.last.Over():
+	case s.last == nil:
+		b.WriteString("; it runs code of its own")
+	case s.last.Over():
 		b.WriteString("; since then it runs code of its own")
 	}
 	return b.String()
@@ -224,15 +224,15 @@ func (j *join) unfinished(t *Table, last []*seat, came bool) {
 			failed = append(failed, s)
 		}
 	}
-	if len(open) == 0 {
-		return
-	}
 	if !came && len(t.unknown) > 0 { // nobody knows of those
-		for _, s := range open {
-			if s.entered() {
-				j.awaits[s.rank] = t.unknown
+		for _, s := range last {
+			if s.entered() || s.last.State == Failed.String() {
+				t.awaits = append(t.awaits, s)
 			}
 		}
+		return
+	}
+	if len(open) == 0 {
 		return
 	}
 	first := slices.MinFunc(open, func(a, b *seat) int { return cmp.Compare(a.pos, b.pos) })

@@ -56,7 +56,7 @@ const (
 var kinds = []Kind{Mismatch, Lost, Circle, Missing, Follows, Unfinished, Broken, Silent, Survived}
 
 // maxSize is more ranks than any job has.
-const maxSize = 1 << 16
+const maxSize = 1 << 13
 
 // Join compares the dumps of one job, as Read returns them.
 func Join(dumps []*Dump) *Findings {
@@ -67,8 +67,9 @@ func Join(dumps []*Dump) *Findings {
 	}
 	j.graph()
 	for _, t := range j.f.Comms {
-		j.mismatch(t)
-		j.progress(t)
+		if !j.mismatch(t) {
+			j.progress(t)
+		}
 	}
 	j.messages()
 	j.circles()
@@ -91,7 +92,6 @@ type join struct {
 	edges  map[int][]edge // see graph
 	silent Ranks          // those without a dump
 	blamed Ranks          // those of them that a finding names
-	awaits map[int]Ranks  // silent ranks of which nothing is known, by who waits for them
 }
 
 // Table is one communicator.
@@ -110,6 +110,7 @@ type Table struct {
 	seats   []*seat
 	at      map[int]*seat // by ranks of the job
 	unknown Ranks         // those of whom nothing is known
+	awaits  []*seat       // those that wait for them, since all others have come
 	base    uint32        // a position to count from
 	haveOps bool
 	low     int // the least position of those that have not closed, and the greatest of all
@@ -301,6 +302,7 @@ func (t *Table) finish() {
 			s.ops = append(s.ops, placed{int(int32(o.Pos - t.base)), o})
 		}
 		slices.SortStableFunc(s.ops, func(a, b placed) int { return cmp.Compare(a.at, b.at) })
+		s.ops = slices.CompactFunc(s.ops, func(a, b placed) bool { return a.at == b.at }) // which no rank writes
 		if n := len(s.ops); n > 0 {
 			s.last, s.pos = s.ops[n-1].op, s.ops[n-1].at
 		}

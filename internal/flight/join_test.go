@@ -1,14 +1,20 @@
 package flight
 
 import (
+	"bytes"
 	"encoding/json"
 	"fmt"
+	"io"
+	"math/rand/v2"
 	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/ubcoll/ubcoll/internal/testkit"
 )
 
 // story is a job whose dumps tests make by hand. A rank's file has what others of its host have published, as in a job.
@@ -335,7 +341,7 @@ func hangs() []hang {
 		}},
 		{"a rank waits, and the one that it waits for does not", Missing, []int{2}, func() []*Dump {
 			s := newStory("aabb")
-			s.world().op(Entered, sum, 0, 2, 3)
+			s.world().op(Entered, sum, 0, 3)
 			s.comm("x", []int{1, 2}).waits(0, "recv", 6, 1)
 			return s.dumps()
 		}},
@@ -451,4 +457,158 @@ func TestJoin(t *testing.T) {
 	want, err := os.ReadFile(golden)
 	require.NoError(t, err)
 	require.Equal(t, string(want), all.String(), "UPDATE=1 writes %s", golden)
+}
+
+// In a job that did anything at random until something went wrong on one rank, that rank is named.
+func TestJoinFinds(t *testing.T) {
+	calls := []string{sum, cast, block, "all_gather(count 9, int8)"}
+	for _, seed := range testkit.Seeds(t) {
+		for i := range 1000 {
+			r := rand.New(rand.NewPCG(seed, uint64(i)))
+			n := 2 + r.IntN(7)
+			hosts := make([]byte, n)
+			for k := range hosts {
+				hosts[k] = byte('a' + r.IntN(3))
+			}
+			s := newStory(string(hosts))
+			s.named = r.IntN(2) == 0
+			c := s.world()
+			if m := 2 + r.IntN(n-1); r.IntN(2) == 0 { // beside one in which nothing hangs
+				c.op(Done, sum, c.others()...)
+				c = s.comm("x", r.Perm(n)[:m])
+			}
+			start := r.Uint32()
+			if r.IntN(2) == 0 {
+				start = -uint32(r.IntN(20))
+			}
+			for k := range c.pos {
+				c.pos[k] = start
+			}
+			length := 1 + r.IntN(20)
+			if r.IntN(100) == 0 {
+				length += Entries
+			}
+			for range length {
+				c.op(Done, calls[r.IntN(len(calls))], c.others()...)
+			}
+			bad := r.IntN(len(c.all))
+			what, missing := r.IntN(4), []int(nil)
+			call := calls[r.IntN(2)]
+			switch what {
+			case 0, 1: // it stops, and may have no file
+				c.op(Entered, call, c.others(bad)...)
+				for _, k := range c.others(bad) {
+					if r.IntN(2) == 0 {
+						c.waits(k, strings.Split(call, "(")[0], uint64(c.pos[k]), bad)
+					}
+				}
+				if what == 1 {
+					missing = []int{c.ofJob(bad)}
+				}
+			case 2: // it calls something else
+				c.op(Entered, call, c.others(bad)...).op(Entered, calls[2+r.IntN(2)], bad)
+				if len(c.all) == 2 { // the higher one is named
+					bad = 0
+					if c.ofJob(1) > c.ofJob(0) {
+						bad = 1
+					}
+				}
+			case 3: // its file is missing
+				missing = []int{c.ofJob(bad)}
+			}
+			f := Join(s.dumps(missing...))
+			require.NotEmpty(t, f.Findings, "seed %d, %d: %d on rank %d of %s", seed, i, what, c.ofJob(bad), hosts)
+			require.Equal(t, ranksOf(c.ofJob(bad)), f.Findings[0].Ranks, "seed %d, %d: %d: %s", seed, i, what, f.Findings[0].Text)
+			require.Equal(t, []Kind{Missing, Lost, Mismatch, Silent}[what], f.Findings[0].Kind, "seed %d, %d: %s", seed, i, f.Findings[0].Text)
+		}
+	}
+}
+
+// Whatever files say, they are read or refused, and what is read can be compared and printed.
+func FuzzRead(f *testing.F) {
+	for _, c := range hangs() {
+		if ds := c.make(); len(ds) < 10 {
+			var all []byte
+			for _, d := range ds {
+				b, err := json.Marshal(d)
+				require.NoError(f, err)
+				all = append(append(all, b...), '\n')
+			}
+			f.Add(all)
+		}
+	}
+	f.Fuzz(func(t *testing.T, text []byte) {
+		folder := t.TempDir()
+		for i, b := range bytes.SplitN(text, []byte{'\n'}, 8) {
+			require.NoError(t, os.WriteFile(filepath.Join(folder, fmt.Sprintf("ubcoll-w-%05d.json", i)), b, 0o644))
+		}
+		jobs, err := Read(folder)
+		if err != nil {
+			return
+		}
+		for _, ds := range jobs {
+			f := Join(ds)
+			f.AddOps(3)
+			require.NoError(t, f.Print(io.Discard))
+		}
+	})
+}
+
+func TestRanks(t *testing.T) {
+	for _, c := range []struct {
+		name string
+		all  Ranks
+		want string
+		len  int
+	}{
+		{"none", nil, "ranks ", 0},
+		{"one", ranksOf(3), "rank 3", 1},
+		{"twice", ranksOf(3, 3), "rank 3", 1},
+		{"two", ranksOf(4, 3), "ranks 3, 4", 2},
+		{"more", ranksOf(5, 0, 2, 1), "ranks 0-2, 5", 4},
+		{"many", ranksOf(0, 2, 4, 6, 8, 10, 12, 14, 16, 17, 18), "ranks 0, 2, 4, 6, 8, 10, 12, 14 and 3 more", 11},
+		{"a hole", below(8).without(ranksOf(3)), "ranks 0-2, 4-7", 7},
+		{"holes at the ends", below(8).without(ranksOf(0, 7)), "ranks 1-6", 6},
+		{"nothing left", below(3).without(below(8)), "ranks ", 0},
+		{"a huge one", below(1e9).without(ranksOf(1, 2)), "ranks 0, 3-999999999", 1e9 - 2},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			require.Equal(t, c.want, c.all.String())
+			require.Equal(t, c.len, c.all.Len())
+		})
+	}
+	b, err := json.Marshal(ranksOf(2, 0, 1))
+	require.NoError(t, err)
+	require.Equal(t, "[0,1,2]", string(b))
+}
+
+// Folders with dumps of several jobs, of another version, and with what is none.
+func TestRead(t *testing.T) {
+	folder := t.TempDir()
+	jobs, err := Read(folder)
+	require.NoError(t, err)
+	require.Empty(t, jobs)
+	early, late := newStory("ab").dumps(), newStory("abc").dumps()
+	for _, d := range early {
+		d.Job, d.Time = "v", d.Time.Add(-time.Hour)
+		require.NoError(t, d.Write(folder))
+	}
+	for i := range late {
+		require.NoError(t, late[len(late)-1-i].Write(folder))
+	}
+	jobs, err = Read(folder)
+	require.NoError(t, err)
+	require.Equal(t, [][]*Dump{late, early}, jobs)
+	for _, c := range []struct{ name, text, want string }{
+		{"no JSON", "{", "unexpected end"},
+		{"another version", `{"version":2}`, "has version 2 of the format, and this program reads 1"},
+		{"no rank", `{"version":1,"size":2,"rank":2}`, "is of rank 2 of 2"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			folder := t.TempDir()
+			require.NoError(t, os.WriteFile(filepath.Join(folder, "ubcoll-w-00000.json"), []byte(c.text), 0o644))
+			_, err := Read(folder)
+			require.ErrorContains(t, err, c.want)
+		})
+	}
 }

@@ -57,6 +57,7 @@ func (j *join) lost() {
 	say := func(k Kind, ranks Ranks, format string, args ...any) {
 		found = append(found, Finding{Kind: k, Ranks: ranks, Text: fmt.Sprintf(format, args...)})
 	}
+	wanted := j.wanted()
 	// Hosts of which nothing is known.
 	var list []int
 	for _, r := range j.silent {
@@ -71,7 +72,7 @@ func (j *join) lost() {
 		byHost.add(j.hostOf(r), r)
 	}
 	for _, h := range byHost.all() {
-		text, awaited := h.Ranks.String()+" "+h.Ranks.verb("has", "have")+" written nothing, nor has anybody of the host", j.waiters(h.Ranks)
+		text, awaited := h.Ranks.String()+" "+h.Ranks.verb("has", "have")+" written nothing, nor has anybody else of the host", j.waiters(h.Ranks)
 		if h.Text != "" {
 			text = fmt.Sprintf("host %s (%v) has written nothing", h.Text, h.Ranks)
 		}
@@ -97,9 +98,21 @@ func (j *join) lost() {
 		say(Lost, dead, "%v %s dead", dead, dead.verb("is", "are"))
 		j.blame(dead)
 	}
-	// Those of whom others of their host tell.
-	quiet := j.silent.without(ranksOf(list...)).without(j.blamed)
-	if len(quiet) > 0 {
+	// Those of whom others of their host tell, perhaps in another communicator only.
+	var quiet []int
+	for _, r := range j.silent {
+		for k := r.first; k <= r.last; k++ {
+			switch s := known[k]; {
+			case s == nil || j.blamed.Has(k):
+			case len(j.edges[k]) == 0 && wanted(k):
+				say(Lost, ranksOf(k), "rank %d (host %s, pid %d) has written no dump: it is stopped, or runs other code and has not noticed; %s",
+					k, s.host, s.pid, j.waiters(ranksOf(k)))
+			default:
+				quiet = append(quiet, k)
+			}
+		}
+	}
+	if quiet := ranksOf(quiet...); len(quiet) > 0 {
 		say(Silent, quiet, "%v %s written no dump; what is said of %s, others of the host have seen", quiet, quiet.verb("has", "have"),
 			quiet.verb("it", "them"))
 	}
@@ -134,39 +147,47 @@ func (j *join) hostOf(rank int) string {
 	return j.hosts[rank]
 }
 
-// waiters says who waits for some ranks of which nothing is known; "" if nobody.
-func (j *join) waiters(ranks Ranks) string {
-	var list []int
-	what := ""
-	for _, r := range slices.Sorted(maps.Keys(j.edges)) {
-		for _, e := range j.edges[r] {
-			if r >= 0 && ranks.Has(e.to) {
-				if list = append(list, r); what == "" {
-					what = e.what()
-				}
+// wanted returns a function that reports whether waiters has anybody for a rank.
+func (j *join) wanted() func(rank int) bool {
+	some := map[int]bool{}
+	for r, es := range j.edges {
+		for _, e := range es {
+			if r >= 0 {
+				some[e.to] = true
 			}
 		}
 	}
-	for _, r := range slices.Sorted(maps.Keys(j.awaits)) {
-		if j.awaits[r].without(ranks).Len() < j.awaits[r].Len() {
-			if list = append(list, r); what == "" {
-				what = j.ofSeat(r)
-			}
-		}
+	return func(rank int) bool {
+		return some[rank] || slices.ContainsFunc(j.f.Comms, func(t *Table) bool { return len(t.awaits) > 0 && t.unknown.Has(rank) })
 	}
-	if list == nil {
-		return ""
-	}
-	who := ranksOf(list...)
-	return fmt.Sprintf("%v %s for it, rank %d in %s", who, who.verb("waits", "wait"), list[0], what)
 }
 
-// ofSeat is the first operation in which a rank waits.
-func (j *join) ofSeat(rank int) string {
-	for _, t := range j.f.Comms {
-		if s := t.at[rank]; s != nil && s.entered() {
-			return s.last.title()
+// waiters says who waits for some ranks, as they have published it or since all others have come; "" if nobody.
+func (j *join) waiters(ranks Ranks) string {
+	what := map[int]string{}
+	for r, es := range j.edges {
+		for _, e := range es {
+			if r >= 0 && ranks.Has(e.to) && what[r] == "" {
+				what[r] = e.what()
+			}
 		}
 	}
-	return ""
+	for _, t := range j.f.Comms {
+		if t.unknown.without(ranks).Len() == t.unknown.Len() {
+			continue
+		}
+		for _, s := range t.awaits {
+			if what[s.rank] == "" {
+				what[s.rank] = s.last.title()
+			}
+		}
+	}
+	if len(what) == 0 {
+		return ""
+	}
+	list := slices.Sorted(maps.Keys(what))
+	if len(list) == 1 {
+		return fmt.Sprintf("rank %d waits for that in %s", list[0], what[list[0]])
+	}
+	return fmt.Sprintf("%v wait for that, rank %d in %s", ranksOf(list...), list[0], what[list[0]])
 }

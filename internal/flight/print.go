@@ -64,7 +64,7 @@ func (t *Table) print(b *strings.Builder) {
 	} else {
 		b.WriteString(":\n")
 		tw := tabwriter.NewWriter(b, 0, 0, 2, ' ', 0)
-		fmt.Fprintln(tw, "  RANKS\tHOST\tPID\tLAST OPERATION\tSTATE\tSINCE\tWAITS IN")
+		fmt.Fprintln(tw, "  RANKS\tHOST\tPID\tLAST OPERATION\tSTATE\tFOR\tWAITS IN")
 		for i, r := range t.Rows {
 			if i == mostRows {
 				n := 0

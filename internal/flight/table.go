@@ -48,7 +48,7 @@ func (t *Table) summarize() {
 	case !t.Quiet:
 		t.Text = "something is under way, or differs"
 	case t.top == nothing:
-		t.Text = "no operation"
+		t.Text = "no collective"
 	default:
 		t.Text = fmt.Sprintf("nothing is under way; all have ended %s", t.seats[0].last.title())
 	}
@@ -66,7 +66,7 @@ func (t *Table) rows(waits bool) (rows []Row) {
 	for _, s := range t.seats {
 		k := key{state: "has no such communicator"}
 		if s.side != nil {
-			if k.state = "has called nothing"; s.last != nil {
+			if k.state = "no collective yet"; s.last != nil {
 				if k.call, k.seq, k.state = s.last.Call, s.last.Seq, s.last.State; s.last.Error != "" {
 					k.state += ": " + s.last.Error
 				}
@@ -79,7 +79,7 @@ func (t *Table) rows(waits bool) (rows []Row) {
 				of.Peer = t.ofJob(w.Peer)
 				k.waits = of.String()
 			} else if w != nil {
-				k.waits = w.Op
+				k.waits = w.Op + " for different ranks"
 			}
 		}
 		switch {
@@ -250,7 +250,7 @@ func (t *Table) positions(n int) (all []Position) {
 		calls, states := newSaid(), newSaid()
 		var first, last *seat
 		var begin, end time.Time
-		var entered int
+		var called, entered int
 		for _, s := range t.seats {
 			o := s.op(at)
 			switch {
@@ -263,6 +263,7 @@ func (t *Table) positions(n int) (all []Position) {
 				states.add("no longer known", s.rank)
 				continue
 			}
+			called++
 			if calls.order == nil {
 				p.Seq, p.Bytes, p.Way = o.Seq, o.Bytes, o.Way
 			}
@@ -293,7 +294,7 @@ func (t *Table) positions(n int) (all []Position) {
 			if last.host != first.host {
 				p.Last += " by the hosts' clocks"
 			}
-			if entered < len(t.seats) {
+			if entered < called {
 				p.Last += fmt.Sprintf(", of %s whose times are known", plural.Count(entered, "rank"))
 			}
 		}

@@ -30,7 +30,7 @@ func (e edge) what() string {
 // for all that have not called it: such waits lead through nodes below 0, one for each position at which ranks are, so that
 // there are no more edges than ranks.
 func (j *join) graph() {
-	j.edges, j.awaits = map[int][]edge{}, map[int]Ranks{}
+	j.edges = map[int][]edge{}
 	node := 0
 	for _, t := range j.f.Comms {
 		at := map[int][]*seat{}
@@ -110,7 +110,8 @@ func (j *join) messages() {
 		text := fmt.Sprintf("rank %d waits in %s%s", e.from.rank, e.first.what(), j.tell(e.t, []*seat{s}))
 		text += lane(e.t, e.from, s, e.first.wait)
 		if n := len(e.waiters); n > 1 {
-			text += fmt.Sprintf("; %v wait for it, too", ranksOf(e.waiters[1:]...))
+			more := ranksOf(e.waiters[1:]...)
+			text += fmt.Sprintf("; %v %s for it, too", more, more.verb("waits", "wait"))
 		}
 		kind := Missing
 		if s.dead || s.dump == nil {
@@ -217,7 +218,7 @@ func (j *join) circle(ranks, nodes []int, from map[int]edge) {
 	case len(ops) == 1 && ops["recv"]:
 		why = "all receive first and nobody sends; SendRecv or a Group does both at the same time"
 	}
-	j.found(Circle, out[ranks[0]].t, ranksOf(ranks...), "a circle: %s -> rank %d: %s", strings.Join(steps, " -> "), ranks[0], why)
+	j.found(Circle, out[ranks[0]].t, ranksOf(ranks...), "%s -> rank %d: %s", strings.Join(steps, " -> "), ranks[0], why)
 }
 
 // parts are the strongly connected parts of the graph with two ranks or more, by their lowest ranks.
