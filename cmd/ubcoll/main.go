@@ -48,6 +48,7 @@ var commands = []command{
 	{"tune", "measure where algorithms cross over, and write the table for UBCOLL_TUNING", tune},
 	{"model", "which way collectives take between hosts, and about how long: ubcoll model [OP ...] -hosts 2,16,1024", priceModel},
 	{"launch", "start a program as the ranks of a job, without MPI: ubcoll launch -np 4 [-hosts a,b] -- ./prog", startRanks},
+	{"dump", "name the first difference between the ranks of a job that hangs or failed: ubcoll dump DIR", dump},
 	{"env", "shell lines to build with MPI and to start: eval \"$(ubcoll env)\"", mpiEnv},
 	{"version", "of what this program was built; -json", printVersion},
 	{"completion", "completions for a shell: ubcoll completion bash|zsh|fish", completion},

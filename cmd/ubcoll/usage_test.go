@@ -31,6 +31,14 @@ func TestWrongUse(t *testing.T) {
 	write("bad.toml", "[sweep]\noperatoin = 'all_reduce'\nbytes = '4X'\n")
 	write("never.toml", "[sweep]\ntype = 'bool'\n")
 	write("job.toml", "[allreduce]\ntype = 'half'\n")
+	for name, text := range map[string]string{
+		"dumps/ubcoll-7a01-00000.json":  `{"version":1,"job":"7a01","size":1}`,
+		"dumps/ubcoll-7a02-00000.json":  `{"version":1,"job":"7a02","size":1}`,
+		"dumps2/ubcoll-7a01-00000.json": `{"version":2,"job":"7a01","size":1}`,
+	} {
+		require.NoError(t, os.MkdirAll(filepath.Join(dir, filepath.Dir(name)), 0o777))
+		write(name, text)
+	}
 	done := []string{"run", filepath.Join(dir, "good.toml"), "-o", filepath.Join(dir, "done"), "-quick", "-operation", "barrier"}
 	_, stderr, code := testkit.Program(t, nil, done...)
 	require.Equal(t, 0, code, stderr)
@@ -191,6 +199,19 @@ func TestWrongUse(t *testing.T) {
 		{"launch: grace", "launch -np 1 -grace 0s -- true", "--grace 0s", "want more than 0"},
 		{"launch: no duration", "launch -np 1 -grace 5 -- true", `--grace "5"`, "want a duration, as 30s or 10m"},
 
+		{"dump: no folder", "dump", "which folder?", "UBCOLL_DUMP=DIR"},
+		{"dump: two folders", "dump done dumps", `unexpected argument "dumps"`, "one folder at a time"},
+		{"dump: nothing there", "dump doen", "doen: there is no such folder", "did you mean done?"},
+		{"dump: a file", "dump good.toml", "good.toml: want the folder", "that is a file"},
+		{"dump: no dumps", "dump done", "done has no dumps", "UBCOLL_DUMP=done"},
+		{"dump: flag", "dump done -job", "-job needs a value", "which job of the folder"},
+		{"dump: flag of none", "dump done -opps 2", "unknown flag --opps", "did you mean --ops?"},
+		{"dump: number", "dump done -ops many", `--ops "many"`, "want a whole number"},
+		{"dump: no such number", "dump done -ops -1", "--ops -1", "want 0 or more"},
+		{"dump: another version", "dump dumps2", "version 2 of the format", "reads 1"},
+		{"dump: job", "dump dumps -job 12", `unknown job "12"`, "(one of 7a01, 7a02, latest)"},
+		{"dump: several jobs", "dump dumps -job 7", `--job "7": several jobs begin like that`, "(7a01, 7a02)"},
+
 		{"doctor: argument", "doctor mpi", `doctor: unexpected argument "mpi"`, "-h lists"},
 		{"doctor: flag", "doctor -jsn", "doctor: unknown flag --jsn", "did you mean --json?"},
 		{"info: argument", "info env", `info: unexpected argument "env"`, "-h lists"},
@@ -307,7 +328,7 @@ func TestCompletion(t *testing.T) {
 			var want []string
 			for _, c := range []struct{ line, want string }{
 				{"ubcoll ben", "bench"}, {"ubcoll bench all_r", "all_reduce"}, {"ubcoll bench --minb", "--minbytes"},
-				{"ubcoll launch --pre", "--prefix"}, {"ubcoll completion f", "fish"}, {"ubcoll version --j", "--json"},
+				{"ubcoll launch --pre", "--prefix"}, {"ubcoll dump --jo", "--job"}, {"ubcoll completion f", "fish"}, {"ubcoll version --j", "--json"},
 				{"ubcoll verify all_to", ""}, {"ubcoll verify allt", "alltoall alltoallv"},
 			} {
 				args, want = append(args, c.line), append(want, c.want)
