@@ -112,7 +112,7 @@ func (d *Domain) write(why, folder string) (*flight.Dump, error) {
 		host = d.hosts[d.rank]
 	}
 	dump := &flight.Dump{Version: flight.Version, Job: fmt.Sprintf("%016x", d.job), Rank: d.rank, Size: int(d.size), Host: host,
-		PID: os.Getpid(), Program: filepath.Base(os.Args[0]), Time: time.Now(), Why: why}
+		PID: os.Getpid(), Program: filepath.Base(os.Args[0]), Time: time.Now(), Why: why, Hosts: d.hosts}
 	d.mu.Lock()
 	cs := slices.Clone(d.open)
 	d.mu.Unlock()
