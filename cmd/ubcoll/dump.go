@@ -17,11 +17,12 @@ const dumpUsage = `dump DIR [flags]
 
 Compares what the ranks of a job have written to DIR, and says which rank to look at: the first call that differs, a rank or host
 that is gone, ranks that wait for each other, a rank that has not called what others wait in, or an operation that has not
-ended. Ranks write if UBCOLL_DUMP=DIR is set in the job: when a wait times out, a rank is lost or aborts, and at SIGUSR2:
+ended. Ranks write if UBCOLL_DUMP=DIR is set in the job: when a wait times out, a rank is lost or aborts, and at SIGUSR2 (in
+programs of ubcoll.Main, and of DumpAtSignal: it ends others):
 
-	UBCOLL_DUMP=/shared/dumps mpirun -np 4 ./prog
-	pkill -USR2 prog                                 # on each host, while it hangs
-	ubcoll dump /shared/dumps`
+	UBCOLL_DUMP=/shared/dumps ubcoll launch -np 4 -- ./prog
+	pkill -USR2 -x prog                              # on each host, while it hangs
+	ubcoll dump /shared/dumps                        # the files of all hosts must be in one folder`
 
 const latestJob = "latest"
 
