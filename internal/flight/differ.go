@@ -196,6 +196,8 @@ func (j *join) tell(t *Table, all []*seat) string {
 	switch {
 	case s.dead:
 		b.WriteString("; it is dead")
+	case j.lost[s.rank] != nil:
+		b.WriteString("; others report that it is lost")
 	case len(j.edges[s.rank]) > 0:
 		fmt.Fprintf(&b, "; it waits itself, in %s", j.edges[s.rank][0].what())
 	case s.dump == nil:

@@ -5,8 +5,12 @@ import (
 	"fmt"
 	"maps"
 	"math"
+	"regexp"
 	"slices"
+	"strings"
 	"time"
+
+	"github.com/ubcoll/ubcoll/fault"
 )
 
 // Findings is what the dumps of a job say together. Ranks are those of the job throughout.
@@ -21,6 +25,8 @@ type Findings struct {
 	Notes    []string  `json:"notes,omitempty"` // what could not be used
 	Findings []Finding `json:"findings"`        // the first difference first
 	Comms    []*Table  `json:"communicators"`
+
+	hosts int // that wrote
 }
 
 // Said is what some ranks say.
@@ -66,6 +72,7 @@ func Join(dumps []*Dump) *Findings {
 		t.finish()
 	}
 	j.graph()
+	j.report()
 	for _, t := range j.f.Comms {
 		if !j.mismatch(t) {
 			j.progress(t)
@@ -73,14 +80,37 @@ func Join(dumps []*Dump) *Findings {
 	}
 	j.messages()
 	j.circles()
-	j.lost()
+	j.gone()
 	slices.SortStableFunc(j.f.Findings, func(a, b Finding) int {
 		return slices.Index(kinds, a.Kind) - slices.Index(kinds, b.Kind)
 	})
 	for _, t := range j.f.Comms {
 		t.summarize()
 	}
+	j.goesOn()
 	return j.f
+}
+
+// goesOn notes that nothing shows a hang if no rank has waited for long, as in a job that goes on.
+func (j *join) goesOn() {
+	const long = 100 * time.Millisecond
+	under := false
+	for _, t := range j.f.Comms {
+		for _, s := range t.seats {
+			if s.broken() != "" || s.dead || s.side != nil && s.side.Waits != nil {
+				return
+			}
+			if s.open() {
+				under = true
+				if d, exact, ok := s.since(); !ok || !exact || d >= long {
+					return
+				}
+			}
+		}
+	}
+	if under {
+		j.note("no operation has been under way for %v: perhaps the job goes on", long)
+	}
 }
 
 // join is the state of Join.
@@ -92,6 +122,7 @@ type join struct {
 	edges  map[int][]edge // see graph
 	silent Ranks          // those without a dump
 	blamed Ranks          // those of them that a finding names
+	lost   map[int]*said  // what others report of ranks that are lost
 }
 
 // Table is one communicator.
@@ -164,9 +195,10 @@ func (j *join) take(dumps []*Dump) {
 	ranks := slices.Sorted(maps.Keys(j.dumps))
 	f.Written = ranksOf(ranks...)
 	j.silent = below(f.Size).without(f.Written)
-	why := newSaid()
+	why, hosts := newSaid(), map[string]bool{}
 	for _, r := range ranks {
 		d := j.dumps[r]
+		hosts[d.Host] = true
 		if f.First.IsZero() || d.Time.Before(f.First) {
 			f.First = d.Time
 		}
@@ -176,12 +208,12 @@ func (j *join) take(dumps []*Dump) {
 		if len(d.Hosts) == d.Size && j.hosts == nil {
 			j.hosts = d.Hosts
 		}
-		why.add(d.Why, r)
+		why.addError(d.Why, r)
 		for i := range d.Comms {
 			j.own(d, &d.Comms[i])
 		}
 	}
-	f.Why = why.all()
+	f.Why, f.hosts = why.all(), len(hosts)
 	for _, r := range ranks {
 		d := j.dumps[r]
 		for i := range d.Comms {
@@ -246,7 +278,8 @@ func (j *join) local(d *Dump, c *Comm) {
 		case s == nil:
 			t.add(&seat{rank: r, host: p.Host, pid: p.PID, side: &p.Side, read: d.Time, dead: p.Dead, shut: p.Closed})
 		case s.dump != nil:
-			s.dead, s.shut = s.dead || p.Dead, s.shut || p.Closed
+			s.dead = s.dead || p.Dead
+			s.shut = s.shut || p.Closed && s.comm == nil // it may have closed after what it has written
 		case d.Time.After(s.read):
 			s.side, s.read, s.dead, s.shut = &p.Side, d.Time, s.dead || p.Dead, s.shut || p.Closed
 		}
@@ -306,6 +339,9 @@ func (t *Table) finish() {
 		if n := len(s.ops); n > 0 {
 			s.last, s.pos = s.ops[n-1].op, s.ops[n-1].at
 		}
+		if s.shut && (s.open() || s.side.Waits != nil) { // that was later, since it broke
+			s.shut = false
+		}
 		if t.top = max(t.top, s.pos); !s.shut {
 			t.low = min(t.low, s.pos)
 		}
@@ -358,27 +394,43 @@ func (o *Op) title() string { return fmt.Sprintf("%s #%d", o.Name(), o.Seq) }
 type said struct {
 	order []string
 	by    map[string][]int
+	text  map[string]string
 }
 
-func newSaid() *said { return &said{by: map[string][]int{}} }
+func newSaid() *said { return &said{by: map[string][]int{}, text: map[string]string{}} }
 
-func (s *said) add(text string, rank int) {
-	if _, ok := s.by[text]; !ok {
-		s.order = append(s.order, text)
+func (s *said) add(text string, rank int) { s.addAs(text, text, rank) }
+
+// addAs adds a text to those with the same key.
+func (s *said) addAs(key, text string, rank int) {
+	if _, ok := s.by[key]; !ok {
+		s.order, s.text[key] = append(s.order, key), text
 	}
-	s.by[text] = append(s.by[text], rank)
+	s.by[key] = append(s.by[key], rank)
 }
+
+// addError adds an error to those that differ only in which rank tells them, and for which peer.
+func (s *said) addError(text string, rank int) {
+	text = brief(text)
+	s.addAs(teller.ReplaceAllString(text, ""), text, rank)
+}
+
+// teller is who tells an error.
+var teller = regexp.MustCompile(`\brank \d+ \(host [^)]*\)`)
 
 func (s *said) all() (all []Said) {
-	for _, text := range s.order {
-		all = append(all, Said{ranksOf(s.by[text]...), text})
+	for _, key := range s.order {
+		all = append(all, Said{ranksOf(s.by[key]...), s.text[key]})
 	}
 	return all
 }
 
-// brief is a text of at most so many characters.
+// brief is a text of at most so many characters, without what the dumps themselves say.
 func brief(text string) string {
 	const most = 300
+	if head, _, cut := strings.Cut(text, "; UBCOLL_TIMEOUT or Options.Timeout says how long to wait"); cut {
+		text = head + ": " + fault.ErrTimeout.Error()
+	}
 	if r := []rune(text); len(r) > most {
 		return string(r[:most]) + " ..."
 	}

@@ -415,6 +415,15 @@ func hangs() []hang {
 			s.world().op(Done, sum, 0, 1).op(Done, sum, 1).op(Done, sum, 1)
 			return s.dumps()
 		}},
+		{"a job that goes on", Missing, []int{1}, func() []*Dump {
+			s := newStory("ab")
+			s.world().op(Done, sum, 0, 1).op(Entered, sum, 0)
+			ds := s.dumps()
+			for _, d := range ds {
+				d.Time = d.Time.Add(-9990 * time.Millisecond)
+			}
+			return ds
+		}},
 		{"dumps that cannot be", "", nil, func() []*Dump {
 			s := newStory("ab")
 			s.world().op(Done, sum, 0, 1)

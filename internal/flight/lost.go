@@ -9,21 +9,26 @@ import (
 	"github.com/ubcoll/ubcoll/fault"
 )
 
-// lost finds ranks of which others say that they are lost, and those that have no dump.
-func (j *join) lost() {
-	reports := map[int]*said{} // by the rank that they name
+// report collects what ranks say of others that are lost.
+func (j *join) report() {
+	j.lost = map[int]*said{}
 	for _, t := range j.f.Comms {
 		for _, s := range t.seats {
 			if why := s.broken(); strings.Contains(why, fault.ErrPeerLost.Error()) {
 				if r := t.ofJob(s.comm.Peer); r >= 0 {
-					if reports[r] == nil {
-						reports[r] = newSaid()
+					if j.lost[r] == nil {
+						j.lost[r] = newSaid()
 					}
-					reports[r].add(brief(why), s.rank)
+					j.lost[r].addError(why, s.rank)
 				}
 			}
 		}
 	}
+}
+
+// gone finds ranks of which others say that they are lost, and those that have no dump.
+func (j *join) gone() {
+	reports := j.lost // by the rank that they name
 	report := func(r int) string {
 		all := reports[r].all()
 		var list []int

@@ -3,6 +3,7 @@ package flight
 import (
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 	"text/tabwriter"
 
@@ -17,7 +18,7 @@ func (f *Findings) Print(w io.Writer) error {
 	if !f.First.IsZero() {
 		fmt.Fprintf(&b, " of %s", f.First.Format("2006-01-02 "+clock))
 		if d := f.Last.Sub(f.First); d > 0 {
-			fmt.Fprintf(&b, " and up to %s later by the hosts' clocks", short(d))
+			fmt.Fprintf(&b, " and up to %s later%s", short(d), f.clocks())
 		}
 	}
 	b.WriteByte('\n')
@@ -27,7 +28,7 @@ func (f *Findings) Print(w io.Writer) error {
 			fmt.Fprintf(&b, "  and %s\n", plural.Count(len(f.Why)-most, "other reason"))
 			break
 		}
-		fmt.Fprintf(&b, "  %v wrote because of: %s\n", s.Ranks, brief(s.Text))
+		fmt.Fprintf(&b, "  %v wrote because of: %s\n", s.Ranks, s.Text)
 	}
 	for _, n := range f.Notes {
 		fmt.Fprintf(&b, "  note: %s\n", n)
@@ -43,10 +44,18 @@ func (f *Findings) Print(w io.Writer) error {
 		}
 	}
 	for _, t := range f.Comms {
-		t.print(&b)
+		t.print(&b, f)
 	}
 	_, err := io.WriteString(w, b.String())
 	return err
+}
+
+// clocks says by which clocks times differ, if by several.
+func (f *Findings) clocks() string {
+	if f.hosts > 1 {
+		return " by the hosts' clocks"
+	}
+	return ""
 }
 
 // in is the text of a finding, with the communicator if there are several.
@@ -57,7 +66,7 @@ func (o Finding) in(f *Findings) string {
 	return fmt.Sprintf("communicator %s: %s", o.Comm, o.Text)
 }
 
-func (t *Table) print(b *strings.Builder) {
+func (t *Table) print(b *strings.Builder, f *Findings) {
 	fmt.Fprintf(b, "\ncommunicator %s (%v)", t.ID, t.Members)
 	if t.Quiet {
 		fmt.Fprintf(b, ": %s\n", t.Text)
@@ -80,7 +89,9 @@ func (t *Table) print(b *strings.Builder) {
 		_ = tw.Flush() // writing to a Builder cannot fail
 	}
 	for _, s := range t.Broken {
-		fmt.Fprintf(b, "  broken on %v: %s\n", s.Ranks, s.Text)
+		if !slices.ContainsFunc(f.Why, func(w Said) bool { return w.Text == s.Text }) {
+			fmt.Fprintf(b, "  broken on %v: %s\n", s.Ranks, s.Text)
+		}
 	}
 	if t.Late != "" {
 		fmt.Fprintf(b, "  %s\n", t.Late)

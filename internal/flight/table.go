@@ -36,7 +36,7 @@ func (t *Table) summarize() {
 	t.Quiet = len(t.unknown) == 0
 	for _, s := range t.seats {
 		if why := s.broken(); why != "" {
-			broken.add(brief(why), s.rank)
+			broken.addError(why, s.rank)
 		}
 		o := s.last
 		t.Quiet = t.Quiet && s.side != nil && s.side.Waits == nil && s.pos == t.top && !s.open() && s.broken() == "" && !s.dead &&
