@@ -428,10 +428,8 @@ func hangs() []hang {
 			s := newStory("ab")
 			s.world().op(Done, sum, 0, 1)
 			ds := s.dumps()
-			for _, c := range []Comm{{ID: "a", Size: 1e9, Peer: -1}, {ID: "b", Rank: -1, Size: 2}, {ID: "c", Size: 2, Members: []int{0}},
-				{ID: "d", Size: 2, Members: []int{0, 0}}, {ID: "e", Rank: 1, Size: 2}, {ID: "w", Size: 1}} {
-				ds[0].Comms = append(ds[0].Comms, c)
-			}
+			ds[0].Comms = append(ds[0].Comms, []Comm{{ID: "a", Size: 1e9, Peer: -1}, {ID: "b", Rank: -1, Size: 2}, {ID: "c", Size: 2, Members: []int{0}},
+				{ID: "d", Size: 2, Members: []int{0, 0}}, {ID: "e", Rank: 1, Size: 2}, {ID: "w", Size: 1}}...)
 			return append(ds, &Dump{Rank: 3, Size: 1e9}, &Dump{Rank: 1, Size: 8})
 		}},
 	}

@@ -59,7 +59,6 @@ func (t *Table) rows(waits bool) (rows []Row) {
 	type key struct {
 		call, state, waits string
 		seq                uint64
-		own                bool
 	}
 	by := map[key][]*seat{}
 	var order []key
