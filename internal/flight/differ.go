@@ -115,8 +115,7 @@ func (j *join) missing(t *Table, behind, waiting []*seat) {
 	if len(free) == 0 {
 		kind, free = Follows, behind
 	}
-	var text string
-	var in []*seat // those in the same operation, and whether there are others
+	var in []*seat // those in the first of these operations
 	for _, s := range waiting {
 		if len(in) == 0 || s.pos == in[0].pos {
 			in = append(in, s)
@@ -128,7 +127,7 @@ func (j *join) missing(t *Table, behind, waiting []*seat) {
 	if !slices.ContainsFunc(waiting, (*seat).open) {
 		verb = "waited"
 	}
-	text = fmt.Sprintf("%v %s in %s", ranksOfSeats(waiting), verb, in[0].last.title())
+	text := fmt.Sprintf("%v %s in %s", ranksOfSeats(waiting), verb, in[0].last.title())
 	if len(in) < len(waiting) {
 		text += " and later operations"
 	}
@@ -172,13 +171,10 @@ func (j *join) tell(t *Table, all []*seat) string {
 	if len(all) == 1 {
 		fmt.Fprintf(&b, " (host %s, pid %d)", s.host, s.pid)
 	} else {
-		its, it = fmt.Sprintf("rank %d's", s.rank), "it"
+		it = fmt.Sprintf("rank %d", s.rank)
+		its = it + "'s"
 	}
 	b.WriteString(": ")
-	has := "has"
-	if len(all) > 1 {
-		it = fmt.Sprintf("rank %d", s.rank)
-	}
 	switch {
 	case s.gone:
 		fmt.Fprintf(&b, "%s has no such communicator: it has closed it, or not made it yet", it)
@@ -201,7 +197,7 @@ func (j *join) tell(t *Table, all []*seat) string {
 	case len(j.edges[s.rank]) > 0:
 		fmt.Fprintf(&b, "; it waits itself, in %s", j.edges[s.rank][0].what())
 	case s.dump == nil:
-		fmt.Fprintf(&b, "; it %s written no dump: it is stopped, or runs other code and has not noticed", has)
+		b.WriteString("; it has written no dump: it is stopped, or runs other code and has not noticed")
 	case s.gone || s.shut:
 	case s.broken() != "" && s.comm.Peer == s.comm.Rank && strings.Contains(s.broken(), fault.ErrAborted.Error()):
 		fmt.Fprintf(&b, "; it aborted: %s", brief(s.broken()))
