@@ -53,12 +53,8 @@ func (c *Comm) agreed(w *team.Work, at uint64, err error) {
 	if late.For > 0 {
 		c.noteLate(late.Rank, late.For)
 	}
-	switch {
-	case w.Of != nil || err != nil:
-	case at != 0:
-		t.Flight.AgreedAt(at)
-	default:
-		t.Flight.Agreed()
+	if w.Of == nil && err == nil {
+		t.Flight.Agreed(at)
 	}
 }
 
@@ -74,10 +70,10 @@ func (c *Comm) over(w *team.Work, err error) {
 			f.Rename(w.Algorithm)
 		}
 		if c.stage != nil {
-			f.EndAt(flight.Now())
+			f.End(flight.Now())
 			return
 		}
-		f.End()
+		f.End(0)
 	}
 }
 
@@ -92,7 +88,7 @@ func (c *Comm) Waited(err error) {
 		c.team.Flight.Fail(reason.Code(err))
 		return
 	}
-	c.team.Flight.EndAt(flight.Now())
+	c.team.Flight.End(flight.Now())
 }
 
 // recordReplay notes the operations of a graph's launch.

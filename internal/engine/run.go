@@ -331,7 +331,8 @@ func (c *Comm) perform(ctx context.Context, w *team.Work) error {
 	if path.Acquire == nil {
 		c.note(w, path.Name) // while the peers' descriptors are on their way
 	}
-	if f := &c.team.Flight; w.Of != nil || c.stage != nil || timed || !f.Again(sig, path.Name) {
+	quick := path.Acquire == nil && c.stage == nil && w.Of == nil // the flight recorder hears little of it
+	if !quick || !c.team.Flight.Again(sig, path.Name) {
 		c.begin(w, sig, c.team.Number(), path.Name, began)
 	}
 	if timed {
@@ -361,8 +362,9 @@ func (c *Comm) perform(ctx context.Context, w *team.Work) error {
 	if timed {
 		came = flight.Now()
 	}
-	if path.Acquire != nil || c.stage != nil || c.team.Late.For > 0 { // else no wait follows
+	if !quick || c.team.Late.For > 0 {
 		c.agreed(w, came, err)
+		quick = false
 	}
 	if err == nil && path.Check != nil {
 		if about, cerr := path.Check(&c.team, w); cerr != nil {
@@ -382,11 +384,11 @@ func (c *Comm) perform(ctx context.Context, w *team.Work) error {
 		if timed && bad == nil && err == nil {
 			now := flight.Now()
 			c.NoteTook(w.Kind, c.team.Number(), time.Duration(now-began), time.Duration(came-published))
-			c.team.Flight.EndAt(now)
+			c.team.Flight.End(now)
 		}
 	}
-	if err == nil && path.Acquire == nil && c.stage == nil && w.Of == nil {
-		c.team.Flight.End()
+	if quick && err == nil {
+		c.team.Flight.Finish()
 	} else {
 		c.over(w, err)
 	}

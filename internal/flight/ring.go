@@ -106,14 +106,12 @@ func AtTime(t time.Time) uint64 { return base + uint64(t.Sub(epoch)) }
 type Recorder struct {
 	ring *Ring
 	e    *entry         // the last one
-	what uint64         // its word, without the state
-	call uint64         // what can be repeated; 0: nothing
+	what uint64         // its word
+	call uint64         // the signature of what can be repeated; 0: nothing
 	last unsafe.Pointer // the name of the way
-	skip int            // so many calls go by before the clock is read
-	open bool           // the last operation is under way
-	rare int            // how many went by when it was read last,
-	read uint64         // at this time
-	pos  uint32         // of the last operation
+	rare int            // how many calls went by when the clock was read last,
+	skip int            // how many are left to go by, those that repeat others not counted,
+	read uint64         // and when it was read
 	n    int            // entries
 }
 
@@ -131,46 +129,53 @@ func (r *Recorder) Ring() *Ring { return r.ring }
 // Again notes that the operation before is repeated, and waits until all ranks agree. It reports whether it could: it needs the
 // same signature, and the same way, by a name that stays.
 func (r *Recorder) Again(call uint64, way string) bool {
-	if call != r.call || unsafe.Pointer(unsafe.StringData(way)) != r.last || r.skip <= 0 {
+	if call != r.call || unsafe.Pointer(unsafe.StringData(way)) != r.last || r.what>>moreShift == hot-1 {
 		return false
 	}
-	r.skip--
-	r.pos++
-	r.what += 1 << moreShift
-	r.open = true
-	put(&r.e.what, r.what|uint64(Entered)<<stateShift)
+	const oneMore = 1<<moreShift - uint64(Done-Entered)<<stateShift // the one before is done: see Finish
+	r.what += oneMore
+	put(&r.e.what, r.what)
 	return true
+}
+
+// Finish is End for the operation of an Again, or of a Begin that waits and has heard nothing else.
+func (r *Recorder) Finish() {
+	r.what += uint64(Done-Entered) << stateShift
+	put(&r.e.what, r.what)
 }
 
 // Begin notes that operation seq begins, which is the next in the order of the communicator. call is its signature, bytes the
 // size of its larger buffer, and way how it goes, by a name that stays. repeats says that another operation with the same
-// signature and way has the same bytes and the next seq.
+// signature and way has the same bytes and the next seq, and ends by Finish.
 func (r *Recorder) Begin(s State, call, seq uint64, bytes int, way string, repeats bool) {
 	if p := unsafe.Pointer(unsafe.StringData(way)); p != r.last || r.n == 0 {
-		r.last, r.what = p, r.ring.name(way)<<wayShift
+		r.last, r.what = p, r.what&^(0xff<<wayShift)|r.ring.name(way)<<wayShift
 	}
-	r.pos++
-	r.enter(s, call, seq, bytes, r.what&(0xff<<wayShift))
+	more := r.what >> moreShift
+	r.enter(s, call, seq, bytes, r.pos()+1)
 	if r.call = 0; repeats {
 		r.call = call
 	}
-	if r.skip--; r.skip < 0 {
+	if r.skip -= int(more) + 1; r.skip <= 0 {
 		r.sample()
 	}
 }
 
-// enter makes a new entry.
-func (r *Recorder) enter(s State, call, seq uint64, bytes int, way uint64) {
+// pos is the position of the last operation.
+func (r *Recorder) pos() uint32 { return uint32(r.what) + uint32(r.what>>moreShift) }
+
+// enter makes a new entry, with the way of the one before.
+func (r *Recorder) enter(s State, call, seq uint64, bytes int, pos uint32) {
 	e := &r.ring.entries[r.n%Entries]
 	r.n++
-	r.e, r.open, r.what = e, true, uint64(r.pos)|way
+	r.e, r.what = e, uint64(pos)|uint64(s)<<stateShift|r.what&(0xff<<wayShift)
 	put(&e.what, 0) // nobody takes what follows for the operation that was here
 	put(&e.call, call)
 	put(&e.seq, seq)
 	put(&e.bytes, uint64(bytes))
 	put(&e.began, 0)
 	put(&e.took, 0)
-	put(&e.what, r.what|uint64(s)<<stateShift)
+	put(&e.what, r.what)
 }
 
 // alone gives the operation under way an entry of its own.
@@ -180,92 +185,96 @@ func (r *Recorder) alone() {
 		return
 	}
 	e := r.e
-	state := e.what.Load() & (0xff << stateShift)
-	put(&e.what, r.what-1<<moreShift|uint64(Done)<<stateShift)
-	r.enter(State(state>>stateShift), e.call.Load(), e.seq.Load()+more, int(e.bytes.Load()), r.what&(0xff<<wayShift))
+	put(&e.what, r.what&^(0xff<<stateShift)-1<<moreShift|uint64(Done)<<stateShift)
+	r.enter(r.state(), e.call.Load(), e.seq.Load()+more, int(e.bytes.Load()), r.pos())
 }
 
 // sample reads the clock.
 func (r *Recorder) sample() {
 	now := Now()
-	r.skip = 0
-	if now-r.read < uint64(r.rare+1)*uint64(rareGap) {
-		r.skip = hot - 1
+	r.skip = 1
+	if now-r.read < uint64(r.rare)*uint64(rareGap) {
+		r.skip = hot
+	} else {
+		r.call = 0 // the next one reads the clock, too
 	}
 	r.rare, r.read = r.skip, now
 	put(&r.e.began, now)
 }
 
+func (r *Recorder) state() State { return State(r.what >> stateShift) }
+
+// set replaces the state of the last operation.
+func (r *Recorder) set(s State) {
+	r.what = r.what&^(0xff<<stateShift) | uint64(s)<<stateShift
+	put(&r.e.what, r.what)
+}
+
+// open reports whether an operation is under way.
+func (r *Recorder) open() bool { s := r.state(); return s != 0 && s != Done && s != Failed }
+
 // Began notes when, by Now, the operation under way began.
 func (r *Recorder) Began(at uint64) {
-	if r.open {
+	if r.open() {
 		r.alone()
 		put(&r.e.began, at)
 	}
 }
 
 // Known reports whether the ring has the time at which the operation under way began, or there is none.
-func (r *Recorder) Known() bool { return !r.open || r.what>>moreShift == 0 && r.e.began.Load() != 0 }
+func (r *Recorder) Known() bool { return !r.open() || r.what>>moreShift == 0 && r.e.began.Load() != 0 }
 
-// Agreed notes that all ranks agree on the operation under way.
-func (r *Recorder) Agreed() {
-	if r.open {
-		put(&r.e.what, r.what|uint64(Agreed)<<stateShift)
+// Agreed notes that all ranks agree on the operation under way. at is when, by Now; 0: it was not read.
+func (r *Recorder) Agreed(at uint64) {
+	if !r.open() {
+		return
 	}
-}
-
-// AgreedAt is Agreed at a time by Now.
-func (r *Recorder) AgreedAt(at uint64) {
-	if r.open {
-		r.alone()
+	if r.alone(); at != 0 {
 		put(&r.e.took, units(at, r.e.began.Load())<<32)
-		r.Agreed()
 	}
+	r.call = 0
+	r.set(Agreed)
 }
 
 // Rename says how the operation under way goes, if Begin did not know it yet.
 func (r *Recorder) Rename(way string) {
-	if p := unsafe.Pointer(unsafe.StringData(way)); r.open && p != r.last {
+	if p := unsafe.Pointer(unsafe.StringData(way)); r.open() && p != r.last {
 		r.alone()
-		r.last, r.what = p, r.what&^(0xff<<wayShift)|r.ring.name(way)<<wayShift
-		r.call = 0
+		r.last, r.what, r.call = p, r.what&^(0xff<<wayShift)|r.ring.name(way)<<wayShift, 0
+		put(&r.e.what, r.what)
 	}
 }
 
-// End notes that the operation under way is over.
-func (r *Recorder) End() {
-	if r.open {
-		r.open = false
-		put(&r.e.what, r.what|uint64(Done)<<stateShift)
+// End notes that the operation under way is over. at is when, by Now; 0: it was not read.
+func (r *Recorder) End(at uint64) {
+	if !r.open() {
+		return
 	}
-}
-
-// EndAt is End at a time by Now.
-func (r *Recorder) EndAt(at uint64) {
-	if r.open {
+	if at != 0 {
 		r.alone()
 		put(&r.e.took, r.e.took.Load()&^(1<<32-1)|units(at, r.e.began.Load()))
-		r.End()
 	}
+	r.set(Done)
 }
 
 // Fail notes that the operation under way has failed now, with a code of reason.Code.
 func (r *Recorder) Fail(code int) {
-	if r.open {
-		r.EndAt(Now())
-		put(&r.e.what, r.what|uint64(Failed)<<stateShift|uint64(code&0xff)<<codeShift)
+	if r.open() {
+		r.End(Now())
+		r.what |= uint64(code&0xff) << codeShift
+		r.set(Failed)
 		r.call = 0
 	}
 }
 
 // Drop takes back the operation under way, which is none.
 func (r *Recorder) Drop() {
-	if r.open {
+	if r.open() {
 		r.alone()
 		put(&r.e.what, 0)
-		r.pos--
+		r.what = uint64(uint32(r.what)-1) | uint64(Done)<<stateShift | r.what&(0xff<<wayShift)
 		r.n--
-		r.open, r.call = false, 0
+		r.e, r.call = nil, 0
 	}
 }
 

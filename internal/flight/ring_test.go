@@ -21,8 +21,7 @@ func BenchmarkCall(b *testing.B) {
 		if !r.Again(1<<59, name) {
 			r.Begin(Entered, 1<<59, uint64(i), 8, name, true)
 		}
-		r.Agreed()
-		r.End()
+		r.Finish()
 	}
 }
 
@@ -35,8 +34,7 @@ func BenchmarkOthers(b *testing.B) {
 		if !r.Again(1<<59|uint64(i&1), name) {
 			r.Begin(Entered, 1<<59|uint64(i&1), uint64(i), 8, name, true)
 		}
-		r.Agreed()
-		r.End()
+		r.Finish()
 	}
 }
 
@@ -44,8 +42,7 @@ func BenchmarkOthers(b *testing.B) {
 func do(r *Recorder, seq, n uint64) {
 	for i := range n {
 		r.Begin(Entered, 7, seq+i, int(8*i), ours, true)
-		r.Agreed()
-		r.End()
+		r.Finish()
 	}
 }
 
@@ -55,8 +52,7 @@ func again(r *Recorder, seq, n uint64) {
 		if !r.Again(9, ours) {
 			r.Begin(Entered, 9, seq+i, 16, ours, true)
 		}
-		r.Agreed()
-		r.End()
+		r.Finish()
 	}
 }
 
@@ -67,7 +63,7 @@ func TestRecords(t *testing.T) {
 		var r Recorder
 		ring := new(Ring)
 		r.Init(ring)
-		r.pos = uint32(first)
+		r.what = first
 		require.Empty(t, ring.Records())
 		do(&r, 1, 3)
 		require.Equal(t, []uint64{1, 2, 3}, seqs(ring))
@@ -111,7 +107,7 @@ func TestAgain(t *testing.T) {
 		require.Equal(t, want[max(0, len(want)-Entries):], got)
 	}
 	for round := range uint64(40) {
-		r.read, r.skip, r.rare = Now(), 50, 1000 // as after many calls that came fast
+		r.read, r.skip, r.rare = Now(), 1, 1000 // as after many calls that came fast
 		from := uint64(len(want)) + 1
 		again(&r, from, 30)
 		for i := range uint64(30) {
@@ -127,10 +123,10 @@ func TestAgain(t *testing.T) {
 			r.Began(1)
 			last.Began = 1
 			equal()
-			r.AgreedAt(1 + unit)
+			r.Agreed(1 + unit)
 			last.State, last.Agreed = Agreed, 2*unit
 			equal()
-			r.EndAt(1 + 3*unit)
+			r.End(1 + 3*unit)
 			last.State, last.Took = Done, 4*unit
 		case 1:
 			r.Drop()
@@ -140,15 +136,17 @@ func TestAgain(t *testing.T) {
 			last.State, last.Code = Failed, 3
 			require.False(t, r.Again(9, ours), "after a failure")
 		case 3:
-			r.End()
+			r.End(0)
 			last.State = Done
 			require.False(t, r.Again(8, ours), "another call")
 			require.False(t, r.Again(9, "pull"), "another way")
 		case 4:
-			r.End()
+			r.Finish()
 			last.State = Done
-			r.skip = 0
-			require.False(t, r.Again(9, ours), "the clock is to be read")
+			again(&r, last.Seq+1, 200)
+			for i := range uint64(200) {
+				expect(Record{State: Done, Call: 9, Seq: from + 31 + i, Bytes: 16})
+			}
 		}
 		equal()
 	}
@@ -168,21 +166,20 @@ func TestStates(t *testing.T) {
 		want Record
 	}{
 		"waits":     {func() {}, Record{State: Entered}},
-		"agreed":    {r.Agreed, Record{State: Agreed}},
-		"agreed at": {func() { r.AgreedAt(1000 + 10*unit) }, Record{State: Agreed, Agreed: 11 * unit}},
-		"done":      {r.End, Record{State: Done}},
-		"done at":   {func() { r.AgreedAt(1000); r.EndAt(1000 + 3*unit) }, Record{State: Done, Agreed: unit, Took: 4 * unit}},
-		"long":      {func() { r.EndAt(math.MaxUint64) }, Record{State: Done, Took: (1<<32 - 1) * unit}},
-		"renamed":   {func() { r.Rename("ring"); r.End() }, Record{State: Done, Way: "ring"}},
+		"agreed":    {func() { r.Agreed(0) }, Record{State: Agreed}},
+		"agreed at": {func() { r.Agreed(1000 + 10*unit) }, Record{State: Agreed, Agreed: 11 * unit}},
+		"done":      {func() { r.End(0) }, Record{State: Done}},
+		"done at":   {func() { r.Agreed(1000); r.End(1000 + 3*unit) }, Record{State: Done, Agreed: unit, Took: 4 * unit}},
+		"long":      {func() { r.End(math.MaxUint64) }, Record{State: Done, Took: (1<<32 - 1) * unit}},
+		"renamed":   {func() { r.Rename("ring"); r.End(0) }, Record{State: Done, Way: "ring"}},
 		"dropped":   {r.Drop, Record{Seq: 1}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			*ring = Ring{}
 			r = Recorder{}
 			r.Init(ring)
-			r.skip = 10
 			r.Begin(Entered, 3, 1, 0, "", true)
-			r.End()
+			r.End(0)
 			r.Begin(Entered, 5, 2, 6, "", true)
 			r.Began(1000)
 			k.tell()
@@ -201,7 +198,7 @@ func TestStates(t *testing.T) {
 	r.Fail(9)
 	require.Equal(t, Failed, last().State)
 	require.EqualValues(t, 9, last().Code)
-	for _, tell := range []func(){r.Agreed, r.End, r.Drop, func() { r.Fail(1) }, func() { r.Began(5) }, func() { r.AgreedAt(1) }, func() { r.EndAt(1) }, func() { r.Rename("x") }} {
+	for _, tell := range []func(){func() { r.Agreed(0) }, func() { r.End(0) }, r.Drop, func() { r.Fail(1) }, func() { r.Began(5) }, func() { r.Agreed(1) }, func() { r.End(1) }, func() { r.Rename("x") }} {
 		before := last()
 		tell() // nothing is under ours
 		require.Equal(t, before, last())
@@ -223,7 +220,7 @@ func TestClock(t *testing.T) {
 	}
 	require.InDelta(t, float64(Now()), float64(AtTime(time.Now())), float64(time.Second))
 	*ring = Ring{}
-	r.read, r.skip, r.rare = Now(), 0, math.MaxInt32 // as after many calls that came fast
+	r.read, r.skip, r.rare = Now(), 1, math.MaxInt32 // as after many calls that came fast
 	do(&r, 1, hot)
 	known := 0
 	for _, k := range ring.Records() {
