@@ -165,6 +165,9 @@ func (x *Exchange) start(ctx context.Context, c *ubcoll.Comm, wait bool) (Reques
 	if errs != nil {
 		return Request{}, errors.Join(errs...)
 	}
+	if t := e.Tracer; t != nil {
+		t.Count()
+	}
 	m := e.Mail
 	if err := m.Start(x.op, x.messages[:len(x.calls)]); err != nil {
 		x.messages = nil
@@ -196,6 +199,7 @@ func (x *Exchange) startBatch(ctx context.Context, e *inside.View, device, wait 
 	switch {
 	case err == nil && len(x.calls) == 0 && e.Recorder == nil:
 	case err == nil && e.Recorder == nil && e.Stream == nil: // then it is on a device
+		e.Tracer.Count()
 		r.device, err = e.GPUMail.Start(ctx, x.op, x.calls, wait)
 		x.running = err == nil
 		return r, err
@@ -243,7 +247,9 @@ func (r *Request) Wait(ctx context.Context) error {
 	case ctx == nil: // waiting with it would break the communicator
 		return r.c.LocalError(r.x.op, engine.ErrNilContext)
 	}
-	defer r.c.Tracer.Begin(ctx, r.x.op).End()
+	if t := r.c.Tracer; t != nil {
+		defer t.Mark(ctx, r.x.op).End()
+	}
 	if r.device != nil {
 		return r.finishDevice(r.device.Wait(ctx))
 	}

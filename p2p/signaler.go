@@ -97,7 +97,7 @@ func (s *signaler) poll() (bool, error) {
 	case s.device:
 		return false, s.side.Error("poll", fmt.Errorf("signals on a device: %w", fault.ErrNotSupported))
 	}
-	if err := s.side.Begin(context.Background()); err != nil {
+	if err := s.side.BeginLook(); err != nil {
 		return false, s.side.Error("poll", err)
 	}
 	s.side.PollFar()

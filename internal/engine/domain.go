@@ -16,6 +16,7 @@ import (
 
 	"github.com/ubcoll/ubcoll/fault"
 	"github.com/ubcoll/ubcoll/internal/env"
+	"github.com/ubcoll/ubcoll/internal/faults"
 	"github.com/ubcoll/ubcoll/internal/hosts"
 	"github.com/ubcoll/ubcoll/internal/invariants"
 	"github.com/ubcoll/ubcoll/internal/mem"
@@ -49,6 +50,7 @@ type Domain struct {
 	rank     int           // in its first communicator
 	log      *slog.Logger  // the first communicator's
 	failures atomic.Uint64 // see Failed
+	faults   *faults.Rank  // which UBCOLL_FAULT asks of this rank; nil: none
 	device   DomainDevice  // nil without one
 	ends     team.Gate     // counts Closes and Frees that are not finished: the domain's end waits for them
 
@@ -430,6 +432,7 @@ func (d *Domain) drop(allocs []*mem.Allocation, peers []team.Reader, lift func()
 	}
 	d.closed = true
 	d.mu.Unlock()
+	d.faults.End()
 	d.ends.Drain() // everything that they wait for still exists
 	d.copiers.close()
 	var errs []error

@@ -82,7 +82,7 @@ func (c *Comm) offerFused(works []team.Work) int {
 // finishFused computes the result of w, which has travelled with others.
 func (c *Comm) finishFused(ctx context.Context, w *team.Work, seq uint64) (err error) {
 	if c.Tracer != nil {
-		defer c.Tracer.Begin(ctx, w.Kind.String()).End()
+		defer c.Tracer.Mark(ctx, w.Kind.String()).End()
 	}
 	c.NoteAs(w, w.Path.Name, seq)
 	if w.Path.Run == nil {

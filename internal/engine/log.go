@@ -17,7 +17,7 @@ import (
 func (c *Comm) logOpen(by string, start time.Time) {
 	log := c.Log()
 	c.debug = log.Enabled(context.Background(), slog.LevelDebug)
-	c.Tracer = tracing.New(c.dom.rank, fmt.Sprintf("%s of %d", by, c.size))
+	c.Tracer = tracing.New(c.dom.rank, fmt.Sprintf("%s of %d", by, c.size), c.dom.beforeOperations())
 	if !log.Enabled(context.Background(), slog.LevelInfo) {
 		return
 	}

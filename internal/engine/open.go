@@ -69,7 +69,7 @@ func Open(ctx context.Context, b bootstrap.Bootstrap, o Options, bad error, prov
 	table, agreed, terr := tuning.Load()
 	gpus, why := providers.Accelerators.Visible(o.Devices)
 	agree, err := o.settings(agreed)
-	r, err := roster.Gather(ctx, b, agree, gpus, errors.Join(bad, terr, err, o.lacks(rank, why)))
+	r, err := roster.Gather(ctx, b, agree, gpus, errors.Join(bad, terr, err, badFaults(b), o.lacks(rank, why)))
 	if err != nil {
 		return nil, fail("hello", reason.Blamed(err, -1), err)
 	}
@@ -94,6 +94,7 @@ func Open(ctx context.Context, b bootstrap.Bootstrap, o Options, bad error, prov
 		return nil, e
 	}
 	r.Done()
+	j.c.dom.armFaults()
 	j.c.logOpen("open", start)
 	j.c.logSharing()
 	return j.c, nil

@@ -273,6 +273,9 @@ func (q *queued) run() error {
 	if q.after != nil {
 		defer q.after()
 	}
+	if q.group {
+		q.c.Tracer.Count()
+	}
 	return q.c.runAll(q.ctx, q.works, q.group)
 }
 

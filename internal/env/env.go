@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/ubcoll/ubcoll/fault"
+	"github.com/ubcoll/ubcoll/internal/faults"
 	"github.com/ubcoll/ubcoll/internal/nearest"
 )
 
@@ -174,6 +175,9 @@ var (
 	Trace = define(Info{Name: "UBCOLL_TRACE", Kind: "0|1", Default: "0",
 		Doc: "Whether operations are regions in traces of runtime/trace, and goroutines have their rank's labels in profiles."},
 		choice("0", "1"))
+	Fault = define(Info{Name: "UBCOLL_FAULT", Kind: "list of kill, stop, slow and cut, each as kill:rank=2,after=100",
+		Doc: "Ranks that are to fail, for tests of what a program does then: kill:rank=2,after=100; stop:rank=1,after=2s,for=5s; slow:rank=1,by=1ms; cut:rank=3; several with semicolons. docs/errors.md describes it."},
+		faults.Parse)
 	Log = define(Info{Name: "UBCOLL_LOG", Kind: "error|warn|info|debug", Default: "warn",
 		Doc: "The least severe message that the library writes to standard error, unless the program gives it a logger."},
 		choice("error", "warn", "info", "debug"))

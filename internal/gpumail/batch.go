@@ -86,7 +86,7 @@ func (b *Batch) Do(ctx context.Context) error {
 	if err := b.SelfBlocked(); err != nil {
 		return err
 	}
-	return b.Run(engine.Context(ctx), false)
+	return b.run(engine.Context(ctx), false, true)
 }
 
 // Place implements team.Operation.
@@ -97,9 +97,17 @@ func (b *Batch) Place() error {
 	return b.Host.Place()
 }
 
-// Run implements team.Operation. On a stream it queues the messages of device memory.
-func (b *Batch) Run(ctx context.Context, turn bool) error {
-	defer b.m.c.Tracer.Begin(ctx, b.op).End()
+// Run implements team.Operation. On a stream it queues the messages of device memory. They are a part of an operation.
+func (b *Batch) Run(ctx context.Context, turn bool) error { return b.run(ctx, turn, false) }
+
+// run is Run. whole says that the messages are an operation of their own.
+func (b *Batch) run(ctx context.Context, turn, whole bool) error {
+	if t := b.m.c.Tracer; t != nil {
+		if whole {
+			t.Count()
+		}
+		defer t.Mark(ctx, b.op).End()
+	}
 	var errs []error
 	if b.Host != nil {
 		var err error

@@ -141,6 +141,9 @@ func (n *Network) Close() error {
 	return nil
 }
 
+// Cut cuts this rank off from all other hosts: see transport.Node.
+func (n *Network) Cut() error { return n.node.Cut() }
+
 func (n *Network) add(id uint64, u use) {
 	n.mu.Lock()
 	defer n.mu.Unlock()

@@ -141,9 +141,9 @@ func (b *Batch) Do(ctx context.Context) error {
 		return err
 	}
 	if b.stream == nil {
-		return b.Run(ctx, false)
+		return b.run(ctx, false, true)
 	}
-	return b.stream.Do(ctx, b.m.c, func(ctx context.Context) error { return b.Run(ctx, false) }, b.Place)
+	return b.stream.Do(ctx, b.m.c, func(ctx context.Context) error { return b.run(ctx, false, true) }, b.Place)
 }
 
 // Place implements team.Operation. It gives messages that do not go at once their places in the order, where they wait
@@ -202,9 +202,17 @@ func (b *Batch) note(i int) *team.MessageNote {
 	return &b.notes[i]
 }
 
-// Run implements team.Operation.
-func (b *Batch) Run(ctx context.Context, turn bool) error {
-	defer b.m.c.Tracer.Begin(ctx, b.op).End()
+// Run implements team.Operation. The messages are a part of an operation.
+func (b *Batch) Run(ctx context.Context, turn bool) error { return b.run(ctx, turn, false) }
+
+// run is Run. whole says that the messages are an operation of their own.
+func (b *Batch) run(ctx context.Context, turn, whole bool) error {
+	if t := b.m.c.Tracer; t != nil {
+		if whole {
+			t.Count()
+		}
+		defer t.Mark(ctx, b.op).End()
+	}
 	errs, err := b.Start()
 	if err != nil {
 		return err

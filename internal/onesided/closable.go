@@ -40,13 +40,33 @@ type uses struct {
 	left atomic.Bool // no Close waits for over
 }
 
+// watch has every call of k tell c's tracer, if that counts operations.
+func watch(k closable, c *engine.Comm) {
+	if c.Tracer.Counts() {
+		k.use().Watch()
+	}
+}
+
+// told is for a use of k whose Enter has returned false. If k is open, it tells c's tracer of an operation. Else it ends the use
+// and returns fault.ErrClosed.
+func told(k closable, c *engine.Comm, operation bool) error {
+	switch {
+	case k.use().Closed():
+		end(k)
+		return closedError(k)
+	case operation:
+		c.Tracer.Count()
+	}
+	return nil
+}
+
 func (u *uses) use() *uses         { return u }
 func (u *uses) busy() bool         { return u.InUse() }
 func (u *uses) ending() []closable { return nil }
 
-// begin begins a use of k. After k has ended it returns fault.ErrClosed.
+// begin begins a use of k that is no operation. After k has ended it returns fault.ErrClosed.
 func begin(k closable) error {
-	if k.use().Enter() {
+	if k.use().Enter() || !k.use().Closed() {
 		return nil
 	}
 	end(k)

@@ -20,6 +20,7 @@ func (sp *Space) Connect(ctx context.Context, peer int, r *engine.Registration, 
 	}
 	ch := &Channel{}
 	ch.Side = newSide(sp, peer, ch)
+	watch(ch, sp.c)
 	e, err := sp.exportFor(r, remote, peer)
 	err = ch.match(ctx, op, wordsOf(e), err, func(theirs *channelEnd, slot int) error {
 		peers := theirs.export.get()

@@ -29,6 +29,7 @@ func (sp *Space) NewSemaphore(ctx context.Context, peer int, dev hw.Device) (*Se
 	}
 	s := &Semaphore{}
 	s.Side = newSide(sp, peer, s)
+	watch(s, sp.c)
 	err := s.match(ctx, op, semaphoreWords(!dev.IsHost()), sp.checkPlace(dev), func(_ *channelEnd, slot int) error {
 		if dev.IsHost() {
 			return nil
@@ -55,7 +56,7 @@ func (sp *Space) checkPlace(dev hw.Device) error {
 // Channel makes a channel over s, from and to remote; mine is this rank's memory, of which the caller uses ranges. The
 // caller closes the channel.
 func (s *Semaphore) Channel(mine *engine.Registration, remote *Remote) (*Channel, error) {
-	if err := s.Begin(context.Background()); err != nil {
+	if err := s.BeginLook(); err != nil {
 		return nil, err
 	}
 	defer end(s)
@@ -64,6 +65,7 @@ func (s *Semaphore) Channel(mine *engine.Registration, remote *Remote) (*Channel
 	}
 	ch := &Channel{Side: Side{signals: s.signals}, remote: remote, over: s}
 	ch.self = ch
+	watch(ch, s.c)
 	if err := s.add(ch); err != nil {
 		return nil, err
 	}

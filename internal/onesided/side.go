@@ -28,12 +28,13 @@ func newSide(sp *Space, peer int, self closable) Side {
 	return Side{signals: &signals{sp: sp, c: sp.c, peer: peer, slot: -1, far: sp.far(peer, true)}, self: self}
 }
 
-// Begin begins a use; End ends it.
+// Begin begins an operation, which is a use; End ends it.
 func (e *Side) Begin(ctx context.Context) error {
 	ctx = engine.Context(ctx)
 	if !e.Enter() { // as begin does, which would look for the uses at run time
-		e.End()
-		return closedError(e.self)
+		if err := told(e.self, e.c, true); err != nil {
+			return err
+		}
 	}
 	if b := e.c.Broken(); b != nil {
 		e.End()
@@ -42,6 +43,18 @@ func (e *Side) Begin(ctx context.Context) error {
 	if ctx.Err() != nil {
 		e.End()
 		return reason.Ended(ctx)
+	}
+	return nil
+}
+
+// BeginLook begins a use that is no operation; End ends it.
+func (e *Side) BeginLook() error {
+	if err := begin(e.self); err != nil {
+		return err
+	}
+	if b := e.c.Broken(); b != nil {
+		e.End()
+		return b
 	}
 	return nil
 }

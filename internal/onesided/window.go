@@ -133,15 +133,17 @@ func (b *windowBlock) to(r int) *windowWords {
 		int(unsafe.Sizeof(*b))+r*int(unsafe.Sizeof(windowWords{}))))
 }
 
-// begin begins a use of the window towards a rank; end(w) ends it.
+// begin begins an operation on the window towards a rank, or Peer; end(w) ends this use.
 func (w *Window) begin(ctx context.Context, op string, peer int) (*windowRank, error) {
 	c := w.c
 	if !w.filled.Load() {
 		return nil, c.LocalError(op, fmt.Errorf("the window is not complete: its group has not ended, or failed: %w",
 			fault.ErrClosed))
 	}
-	if err := begin(w); err != nil {
-		return nil, c.LocalError(op, err)
+	if !w.Enter() {
+		if err := told(w, c, op != peerOp); err != nil {
+			return nil, c.LocalError(op, err)
+		}
 	}
 	err := error(nil)
 	switch e := c.Broken(); {

@@ -58,6 +58,7 @@ func readWindowRecord(b []byte, ranks, mine int) (x windowRecord, slot uint32, e
 // calls have run. The caller closes the window.
 func (sp *Space) RegisterWindow(ctx context.Context, v *engine.View, vec team.Vec, flags WindowFlags) (*Window, error) {
 	w := &Window{sp: sp, c: sp.c, flags: flags, vec: vec}
+	watch(w, sp.c)
 	steps := w.steps(ctx)
 	if v.Recorder == nil {
 		err := v.Comm.Gather(ctx, steps...)

@@ -10,9 +10,11 @@ import (
 	"github.com/ubcoll/ubcoll/internal/team"
 )
 
+const peerOp = "peer"
+
 // Peer returns a rank's part. Another rank's part of a read-only window is a mapping of its own, made by the first call.
 func (w *Window) Peer(rank int) (team.Vec, error) {
-	k, err := w.begin(context.Background(), "peer", rank)
+	k, err := w.begin(context.Background(), peerOp, rank)
 	if err != nil {
 		return team.Vec{}, err
 	}
@@ -28,7 +30,7 @@ func (w *Window) Peer(rank int) (team.Vec, error) {
 		if err == nil {
 			err = fmt.Errorf("the part of rank %d is on another host (Get copies from there): %w", rank, fault.ErrNotSupported)
 		}
-		return team.Vec{}, peerError(w.c, "peer", rank, err)
+		return team.Vec{}, peerError(w.c, peerOp, rank, err)
 	}
 	v := team.Vec{Ptr: k.ptr, Len: k.Bytes / w.vec.Type.Size(), Type: w.vec.Type}
 	if err = k.Live(); err == nil && w.flags&WindowReadOnly != 0 {
@@ -36,7 +38,7 @@ func (w *Window) Peer(rank int) (team.Vec, error) {
 	}
 	switch {
 	case err != nil:
-		return team.Vec{}, peerError(w.c, "peer", rank, err)
+		return team.Vec{}, peerError(w.c, peerOp, rank, err)
 	case w.device != nil:
 		return w.device.Part(w.sp.local(rank)), nil
 	case v.Alloc != nil:

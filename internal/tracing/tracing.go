@@ -1,5 +1,6 @@
 // Package tracing marks what ranks do, if UBCOLL_TRACE asks for it: with regions in traces of runtime/trace, and with
-// labels in profiles of runtime/pprof. Everything in it is local.
+// labels in profiles of runtime/pprof. It also tells whoever counts a rank's operations (internal/faults) of each, so that
+// operations look at one pointer for both. Everything in it is local.
 package tracing
 
 import (
@@ -44,20 +45,26 @@ func Lend(ctx context.Context, rank int) (back func()) {
 	return func() { pprof.SetGoroutineLabels(ctx) }
 }
 
-// Tracer marks one rank's operations on a communicator.
+// Tracer marks one rank's operations on a communicator, and tells of them.
 type Tracer struct {
+	before func() // called before each operation; or nil
+	marks  bool
+
 	who      string
 	labels   pprof.LabelSet
 	labelled context.Context // has these labels and no others
 }
 
-// New returns a Tracer of rank's operations on communicator comm. Unless UBCOLL_TRACE asks for marks, it returns nil,
-// and operations are not marked.
-func New(rank int, comm string) *Tracer {
+// New returns a Tracer of rank's operations on communicator comm, which calls before, unless that is nil, before each of
+// them. Without it, and unless UBCOLL_TRACE asks for marks, New returns nil, and operations are neither marked nor told of.
+func New(rank int, comm string, before func()) *Tracer {
 	if !wanted() {
-		return nil
+		if before == nil {
+			return nil
+		}
+		return &Tracer{before: before}
 	}
-	t := &Tracer{who: fmt.Sprintf("rank %d, %s", rank, comm), labels: pprof.Labels(rankLabel, strconv.Itoa(rank), commLabel, comm)}
+	t := &Tracer{before: before, marks: true, who: fmt.Sprintf("rank %d, %s", rank, comm), labels: pprof.Labels(rankLabel, strconv.Itoa(rank), commLabel, comm)}
 	t.labelled = pprof.WithLabels(context.Background(), t.labels)
 	return t
 }
@@ -68,9 +75,29 @@ type Span struct {
 	region *trace.Region
 }
 
-// Begin marks the beginning of op. The same goroutine calls End. A nil Tracer marks nothing. Begin allocates only if
-// ctx has labels of the program's own, which it keeps; runtime/trace allocates while a trace is taken.
+// Counts reports whether the Tracer tells somebody of operations.
+func (t *Tracer) Counts() bool { return t != nil && t.before != nil }
+
+// Count tells of an operation, which may begin once it returns.
+func (t *Tracer) Count() {
+	if t != nil && t.before != nil {
+		t.before()
+	}
+}
+
+// Begin tells of op, an operation, as Count does, and marks its beginning, as Mark does.
 func (t *Tracer) Begin(ctx context.Context, op string) Span {
+	if t == nil {
+		return Span{}
+	}
+	t.Count()
+	return t.begin(ctx, op)
+}
+
+// Mark marks the beginning of op, which may be a part of an operation. The same goroutine calls End. A nil Tracer marks
+// nothing. Mark allocates only if ctx has labels of the program's own, which it keeps; runtime/trace allocates while a trace
+// is taken.
+func (t *Tracer) Mark(ctx context.Context, op string) Span {
 	if t == nil {
 		return Span{}
 	}
@@ -78,6 +105,9 @@ func (t *Tracer) Begin(ctx context.Context, op string) Span {
 }
 
 func (t *Tracer) begin(ctx context.Context, op string) Span {
+	if !t.marks {
+		return Span{}
+	}
 	if ctx == nil { // the operation will refuse it
 		ctx = context.Background()
 	}

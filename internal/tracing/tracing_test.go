@@ -32,7 +32,7 @@ func labels(t *testing.T) string {
 func TestOff(t *testing.T) {
 	for _, value := range []string{"", "0", "maybe"} {
 		t.Setenv("UBCOLL_TRACE", value)
-		require.Nil(t, New(0, "open of 2"))
+		require.Nil(t, New(0, "open of 2", nil))
 		require.Equal(t, t.Context(), Label(t.Context(), 1))
 		Lend(t.Context(), 1)()
 		require.Empty(t, labels(t))
@@ -53,7 +53,7 @@ func TestLabels(t *testing.T) {
 		{"the program's", own, `{"comm":"split of 2", "phase":"forward", "rank":"3"}`, `{"phase":"forward"}`},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			s := New(3, "split of 2").Begin(c.ctx, "all_reduce")
+			s := New(3, "split of 2", nil).Begin(c.ctx, "all_reduce")
 			require.Equal(t, c.during, labels(t))
 			s.End()
 			require.Equal(t, c.behind, labels(t))
@@ -70,7 +70,7 @@ func TestRegions(t *testing.T) {
 	t.Setenv("UBCOLL_TRACE", "1")
 	var b bytes.Buffer
 	require.NoError(t, trace.Start(&b))
-	New(3, "split of 2").Begin(t.Context(), "some_operation").End()
+	New(3, "split of 2", nil).Begin(t.Context(), "some_operation").End()
 	trace.Stop()
 	require.Contains(t, b.String(), "some_operation")
 	require.Contains(t, b.String(), "rank 3, split of 2")
@@ -82,7 +82,7 @@ func TestAllocations(t *testing.T) {
 		t.Skip("the race detector allocates")
 	}
 	t.Setenv("UBCOLL_TRACE", "1")
-	tracer := New(3, "split of 2")
+	tracer := New(3, "split of 2", nil)
 	for _, ctx := range []context.Context{t.Context(), Label(t.Context(), 3)} {
 		require.Zero(t, testing.AllocsPerRun(100, func() { tracer.Begin(ctx, "all_reduce").End() }))
 	}

@@ -56,6 +56,10 @@ type Node interface {
 	// Wait blocks until some data can move, and moves it. It blocks for d at most, and less if others make progress,
 	// too.
 	Wait(d time.Duration)
+	// Cut lets all connections of this node fall silent for good, in both directions, and those that are made later, as when
+	// the cable is pulled: after Config.Timeout this node and its peers find the wires cut. What RDMA devices and libfabric
+	// carry goes on until then.
+	Cut() error
 	// Traffic is what went over the wires to each peer that has or had one, in the order of the peers. It may also be
 	// called during and after Close.
 	Traffic() []Traffic

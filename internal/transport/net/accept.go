@@ -27,6 +27,8 @@ func (n *Node) accept(l stdnet.Listener) {
 			case <-n.ctx.Done():
 				return
 			}
+		case n.cut.off():
+			n.cut.ignore(c)
 		default:
 			if n.strangers.add(c, n.knows(c)) {
 				n.handshake.Go(func() { n.greet(c) })

@@ -237,6 +237,9 @@ func (n *Node) dialer(from netip.Addr) *stdnet.Dialer {
 
 // attempt makes a connection whose ends have proved themselves.
 func (n *Node) attempt(ctx context.Context, h hello, from netip.Addr, addr netip.AddrPort, key [32]byte) (stdnet.Conn, error) {
+	if n.cut.off() {
+		return nil, n.unanswered(ctx)
+	}
 	c, err := n.dialer(from).DialContext(ctx, "tcp", addr.String())
 	if err == nil {
 		stop := untilDone(ctx, c)

@@ -1,6 +1,7 @@
 package net
 
 import (
+	"context"
 	"cmp"
 	"errors"
 	"fmt"
@@ -216,12 +217,14 @@ func listen(on []local, ports env.PortRange, rank int, leave func(l local, err e
 }
 
 func listenAt(on []local, port uint16, leave func(l local, err error)) (ls []stdnet.Listener, _ uint16, err error) {
+	var plain stdnet.ListenConfig
+	plain.SetMultipathTCP(false) // no rank dials it, and its sockets take no filter: see Node.Cut
 	for i, l := range on {
 		network := "tcp4"
 		if l.prefix.Addr().Is6() {
 			network = "tcp6"
 		}
-		x, err := stdnet.ListenTCP(network, stdnet.TCPAddrFromAddrPort(netip.AddrPortFrom(l.prefix.Addr(), port)))
+		x, err := plain.Listen(context.Background(), network, netip.AddrPortFrom(l.prefix.Addr(), port).String())
 		switch {
 		case errors.Is(err, syscall.EADDRNOTAVAIL) && leave != nil && (len(ls) > 0 || i < len(on)-1):
 			leave(l, err)

@@ -64,6 +64,8 @@ type Node struct {
 	running  chan struct{}   // closed when the node's goroutine has ended; nil before it starts
 	closing  bool
 	closed   atomic.Bool
+
+	cut cut
 }
 
 // end is a socket that a node watches, or a channel of events.
@@ -167,6 +169,7 @@ func (n *Node) release() {
 		}
 	}
 	n.poll.close()
+	n.cut.end()
 	if err := errors.Join(n.rdma.close(), n.ofi.close()); err != nil {
 		n.config.Log.Warn("network: devices do not end", "err", err)
 	}
@@ -268,6 +271,7 @@ func (n *Node) look(now time.Time) {
 		w.overdueOneSided(now)
 		w.severed(now)
 		w.stuck(now)
+		w.severance(now)
 	}
 }
 

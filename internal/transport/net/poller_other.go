@@ -29,6 +29,10 @@ func (p *poll) progress() bool { return false }
 
 func (p *poll) close() {}
 
+func (p *poll) replace(*end) ([]int, error) { return nil, fault.ErrNotSupported }
+
+func deafListener(syscall.Conn) error { return fault.ErrNotSupported }
+
 type waiter struct{}
 
 func (p *poll) waiter() (*waiter, error) { return nil, fault.ErrNotSupported }

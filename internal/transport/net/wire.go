@@ -40,6 +40,7 @@ type Wire struct {
 	linked  atomic.Bool  // it has or had a link, so its end is reported
 	idle    atomic.Int64 // empty polls so far
 
+	isolated atomic.Bool  // see isolate
 	silentAt atomic.Int64 // when the peer's kernel was last found not to answer
 	answered atomic.Int64 // when the peer's process last answered controlAsk
 
@@ -134,6 +135,11 @@ func (n *Node) wire(peer int, fds []int, pairs []device, attempt [16]byte) (*Wir
 		w.close()
 		return nil, err
 	}
+	if n.cut.off() {
+		if err := w.isolate(); err != nil {
+			n.config.Log.Warn("network: a connection is not cut", "peer", peer, "err", err)
+		}
+	}
 	return w, nil
 }
 
@@ -218,7 +224,7 @@ func (w *Wire) heard(err error) {
 // silent reports whether the peer's kernel does not answer, or did not a moment ago: the last packet of a peer that has
 // given up may still acknowledge something.
 func (w *Wire) silent(now time.Time) bool {
-	if w.control.silent() {
+	if w.control.silent() || w.node.cut.off() {
 		w.silentAt.Store(now.UnixNano())
 	}
 	return now.Sub(time.Unix(0, w.silentAt.Load())) < 2*silence

@@ -453,6 +453,20 @@ func (n *node) end(s *side, kind transport.DownKind, err error) {
 	}
 }
 
+// Cut implements transport.Node.
+func (n *node) Cut() error {
+	n.f.mu.Lock()
+	var peers []int
+	for r := range n.sides {
+		peers = append(peers, r)
+	}
+	n.f.mu.Unlock()
+	for _, r := range peers {
+		n.f.Cut(n.config.Rank, r)
+	}
+	return nil
+}
+
 // Traffic implements transport.Node. Messages have no heads, and none is sent again.
 func (n *node) Traffic() (all []transport.Traffic) {
 	n.f.mu.Lock()

@@ -348,6 +348,19 @@ func (c *Conn) Shut() {
 	})
 }
 
+// Replace calls do with the socket, for whose number do may put another one, while nobody sends or receives. After Close it does
+// nothing.
+func (c *Conn) Replace(do func(fd int) error) (err error) {
+	c.receiving.Lock()
+	defer c.receiving.Unlock()
+	c.alone(func() {
+		if c.fd >= 0 {
+			err = do(c.fd)
+		}
+	})
+	return err
+}
+
 // Close ends the connection. Once it returns, it uses no memory of puts and places. It may be called again.
 func (c *Conn) Close() {
 	c.receiving.Lock()
