@@ -29,12 +29,10 @@ type Gathering struct {
 	record []byte
 }
 
-const exchangeName = "exchange"
-
 // Work returns the gathering as an operation.
 func (g *Gathering) Work() team.Work {
 	p := &team.Path{
-		Name:  exchangeName,
+		Name:  "exchange",
 		Ended: g.Failed,
 		Acquire: func(t *team.Team, _ *team.Work) (err error) {
 			if g.record, err = g.Before(); err == nil && len(g.record) > g.most(t) {

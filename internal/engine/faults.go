@@ -53,7 +53,13 @@ func (d *Domain) beforeOperations() func() {
 }
 
 // counts reports whether w, which runs, is an operation by itself: neither a part of a group or launch, nor a later step of a
-// call in which the ranks exchange records.
+// call that makes something.
 func (c *Comm) counts(w *team.Work) bool {
-	return !c.inGroup && (w.Path == nil || w.Path.Name != exchangeName || w.Count == 0)
+	switch w.Kind {
+	case team.KindSplit, team.KindDup, team.KindWindow, team.KindCapture:
+		return !c.inGroup && w.Count == 0 // see Gathering.Step
+	case team.KindOpen:
+		return false
+	}
+	return !c.inGroup
 }

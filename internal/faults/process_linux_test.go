@@ -18,6 +18,7 @@ import (
 
 func TestMain(m *testing.M) {
 	testkit.Children(map[string]func() error{
+		"job":  childJob,
 		"kill": func() error { faults.KillProcess(); return nil },
 		"stop": func() error { return faults.StopProcess(0) },
 		"stop for a while": func() error {

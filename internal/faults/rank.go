@@ -30,7 +30,7 @@ type process struct {
 // pending is a fault that may happen, or does.
 type pending struct {
 	Fault
-	since atomic.Int64 // of Slow by count: when the first operation was slowed, from Rank.began; 0: not yet
+	since atomic.Int64 // of Slow by count: when the first operation was slowed, from Rank.began, and 1; 0: not yet
 	said  atomic.Bool
 }
 
@@ -98,8 +98,8 @@ func (f *pending) slows(n int, now time.Duration) bool {
 		if n < f.Operations {
 			return false
 		}
-		f.since.CompareAndSwap(0, max(1, int64(now)))
-		from = time.Duration(f.since.Load())
+		f.since.CompareAndSwap(0, int64(now)+1)
+		from = time.Duration(f.since.Load() - 1)
 	}
 	return now >= from && (f.For == 0 || now-from < f.For)
 }
