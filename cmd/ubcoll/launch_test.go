@@ -98,6 +98,17 @@ func TestLaunch(t *testing.T) {
 	}
 }
 
+// UBCOLL_FAULT gets to the ranks of all hosts.
+func TestLaunchFault(t *testing.T) {
+	self, err := os.Executable()
+	require.NoError(t, err)
+	_, stderr, code := testkit.Program(t, []string{"UBCOLL_RSH=" + rsh(t), "UBCOLL_FAULT=kill:rank=2,after=20"}, "launch", "-hosts", "a:2,b:2", "--",
+		self, "bench", "all_reduce", "-device", "host", "-b", "8", "-e", "8", "-n", "50")
+	require.NotZero(t, code)
+	require.Contains(t, stderr, "UBCOLL_FAULT is set: this rank fails on request")
+	require.Regexp(t, `rank 2 on \S+ was ended by a signal: killed`, stderr)
+}
+
 // started is a launch of shells that run script, once each has said its process id.
 type started struct {
 	*exec.Cmd

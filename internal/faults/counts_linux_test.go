@@ -149,31 +149,31 @@ var counted = []struct {
 	}, 1},
 	{"puts and gets of a channel", func(ctx context.Context, k *tools) error {
 		return testkit.InOrder(
-			func() error { return k.ch.Put(ctx, 0, 0, 8) }, func() error { return k.ch.PutWithSignal(ctx, 0, 0, 8) },
-			func() error { return k.ch.Get(ctx, 0, 0, 8) }, func() error { return k.ch.Flush(ctx) },
+			func() error { return k.ch.Put(ctx, 64, 0, 8) }, func() error { return k.ch.PutWithSignal(ctx, 72, 0, 8) },
+			func() error { return k.ch.Get(ctx, 32, 0, 8) }, func() error { return k.ch.Flush(ctx) },
 			func() error { return k.ch.Wait(ctx) }, func() error { return testkit.ErrOf(k.ch.Poll()) },
-			func() error { return testkit.ErrOf(k.ch.FetchAdd(ctx, 0, 1)) })
+			func() error { return testkit.ErrOf(k.ch.FetchAdd(ctx, 400, 1)) })
 	}, 6},
 	{"packets", func(ctx context.Context, k *tools) error {
 		return testkit.InOrder(func() error { return k.ch.PutPackets(ctx, 128, 0, 16, p2p.Packet8) },
-			func() error { return k.ch.GetPackets(ctx, 256, 128, 16, p2p.Packet8) })
+			func() error { return k.ch.GetPackets(ctx, 480, 128, 16, p2p.Packet8) })
 	}, 2},
 	{"batch", func(ctx context.Context, k *tools) error {
 		return k.ch.Batch(ctx, func(b *p2p.Channel) error {
-			return errors.Join(b.Put(ctx, 0, 0, 8), b.Signal(ctx), b.Wait(ctx))
+			return errors.Join(b.Put(ctx, 64, 0, 8), b.Signal(ctx), b.Wait(ctx))
 		})
 	}, 3},
 	{"channel on a stream", func(ctx context.Context, k *tools) error {
-		return testkit.InOrder(func() error { return k.ch.On(k.s).Put(ctx, 0, 0, 8) }, func() error { return k.s.Sync(ctx) })
+		return testkit.InOrder(func() error { return k.ch.On(k.s).Put(ctx, 64, 0, 8) }, func() error { return k.s.Sync(ctx) })
 	}, 1},
 	{"semaphore", func(ctx context.Context, k *tools) error {
 		return testkit.InOrder(func() error { return k.sem.Signal(ctx) }, func() error { return k.sem.Wait(ctx) })
 	}, 2},
 	{"window's calls", func(ctx context.Context, k *tools) error {
 		return testkit.InOrder(
-			func() error { return k.w.Put(ctx, k.peer, 0, k.x) }, func() error { return k.w.Get(ctx, k.peer, k.y, 0) },
+			func() error { return k.w.Put(ctx, k.peer, 256, k.x) }, func() error { return k.w.Get(ctx, k.peer, k.y, 0) },
 			func() error { return k.w.Signal(ctx, k.peer) }, func() error { return k.w.Wait(ctx, k.peer) },
-			func() error { return k.w.Flush(ctx) }, func() error { return testkit.ErrOf(k.w.FetchAdd(ctx, k.peer, 0, 1)) },
+			func() error { return k.w.Flush(ctx) }, func() error { return testkit.ErrOf(k.w.FetchAdd(ctx, k.peer, 400, 1)) },
 			func() error { return testkit.ErrOf(k.w.Peer(k.peer)) })
 	}, 6},
 }

@@ -102,3 +102,18 @@ func TestMPIKill(t *testing.T) {
 		require.Empty(t, leftovers(t, dir+"/none"))
 	}
 }
+
+// TestMPIFault is TestMPIKill by UBCOLL_FAULT: mpirun passes it on.
+func TestMPIFault(t *testing.T) {
+	if os.Getenv("MPI_NAME") == "mpich" {
+		t.Skip("MPICH's mpirun cannot be told to leave the survivors alive")
+	}
+	const n, victim = 3, 1
+	dir := t.TempDir()
+	cmd := mpiJob(t, n, "kill")
+	cmd.Env = append(os.Environ(), conform.DirVar+"="+dir, "OMPI_MCA_orte_abort_on_non_zero_status=0",
+		fmt.Sprintf("UBCOLL_FAULT=kill:rank=%d,after=30", victim))
+	out, err := cmd.CombinedOutput()
+	require.Error(t, err, "a job that lost a rank must not exit 0")
+	checkReports(t, dir, n, victim, time.Now(), func(int) string { return string(out) })
+}
