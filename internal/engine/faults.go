@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"os"
@@ -10,6 +11,7 @@ import (
 	"github.com/ubcoll/ubcoll/internal/env"
 	"github.com/ubcoll/ubcoll/internal/faults"
 	"github.com/ubcoll/ubcoll/internal/team"
+	"github.com/ubcoll/ubcoll/internal/tracing"
 )
 
 // badFaults returns what is wrong with UBCOLL_FAULT in a job of b, or nil. env.Validate reports what cannot be read.
@@ -50,6 +52,16 @@ func (d *Domain) beforeOperations() func() {
 		return nil
 	}
 	return d.faults.Begin
+}
+
+// trace tells the tracer, which there is, that w runs.
+//
+//go:noinline
+func (c *Comm) trace(ctx context.Context, w *team.Work) tracing.Span {
+	if c.counts(w) {
+		c.Tracer.Count()
+	}
+	return c.Tracer.Mark(ctx, w.Kind.String())
 }
 
 // counts reports whether w, which runs, is an operation by itself: neither a part of a group or launch, nor a later step of a

@@ -260,10 +260,7 @@ func (c *Comm) runOwn(ctx context.Context) error {
 // run runs w, the running operation. It is this communicator's turn.
 func (c *Comm) run(ctx context.Context, w *team.Work) error {
 	if c.Tracer != nil {
-		if c.counts(w) {
-			c.Tracer.Count()
-		}
-		defer c.Tracer.Mark(ctx, w.Kind.String()).End()
+		defer c.trace(ctx, w).End()
 	}
 	err := c.perform(ctx, w)
 	if err != nil && c.stage != nil && c.broken.Load() != nil {

@@ -49,8 +49,10 @@ func (e *Side) Begin(ctx context.Context) error {
 
 // BeginLook begins a use that is no operation; End ends it.
 func (e *Side) BeginLook() error {
-	if err := begin(e.self); err != nil {
-		return err
+	if !e.Enter() {
+		if err := told(e.self, e.c, false); err != nil {
+			return err
+		}
 	}
 	if b := e.c.Broken(); b != nil {
 		e.End()

@@ -90,6 +90,10 @@ func (t *Tracer) Begin(ctx context.Context, op string) Span {
 	if t == nil {
 		return Span{}
 	}
+	return t.tell(ctx, op)
+}
+
+func (t *Tracer) tell(ctx context.Context, op string) Span {
 	t.Count()
 	return t.begin(ctx, op)
 }
