@@ -101,7 +101,7 @@ var checks = []struct {
 	look func(v *View) Finding
 }{
 	{"ranks", ranks}, {"mpi", mpi}, {"memlock", memlock}, {"shared-memory", shared}, {"processors", processors}, {"gpu", gpu},
-	{"rdma", rdma}, {"libfabric", libfabric}, {"network", network}, {"host-name", hostName}, {"nccl", nccl},
+	{"rdma", rdma}, {"libfabric", libfabric}, {"network", network}, {"host-name", hostName}, {"nccl", nccl}, {"faults", faults},
 }
 
 // Examine runs all checks. Local; it starts no job.
@@ -154,6 +154,13 @@ func family(text string) string {
 
 // kin reports whether the launcher of one starts programs of the other: all but Open MPI descend from MPICH.
 func kin(a, b string) bool { return a == b || a != "Open MPI" && b != "Open MPI" }
+
+func faults(v *View) Finding {
+	if s := v.Getenv("UBCOLL_FAULT"); s != "" {
+		return found(Warn, "UBCOLL_FAULT=%s is set: ranks of each job fail on request", "unset UBCOLL_FAULT, unless that is what you test", s)
+	}
+	return found(Pass, "no rank fails on request", "")
+}
 
 func ranks(v *View) Finding {
 	if v.Job == "" {

@@ -162,6 +162,7 @@ func TestChecks(t *testing.T) {
 		{"NCCL's RDMA devices", "nccl", func(v *View) { v.IB, v.Getenv = "on", set("NCCL_IB_HCA=^=mlx5_3") }, Warn,
 			"NCCL_IB_HCA=^=mlx5_3 is set: UBCOLL_IB_HCA=^=mlx5_3 does that here"},
 		{"NCCL's RDMA devices, without RDMA", "nccl", func(v *View) { v.IB, v.Getenv = "off", set("NCCL_IB_HCA=mlx5_3") }, Pass, "no setting"},
+		{"a fault on request", "faults", func(v *View) { v.Getenv = set("UBCOLL_FAULT=kill:rank=1") }, Warn, "UBCOLL_FAULT=kill:rank=1 is set"},
 		{"both", "nccl", func(v *View) { v.IB, v.Getenv = "auto", set("NCCL_SOCKET_IFNAME=eth0", "NCCL_IB_HCA=mlx5_3") }, Warn,
 			"NCCL_SOCKET_IFNAME=eth0 is set: UBCOLL_NET=eth0 does that here; NCCL_IB_HCA=mlx5_3 is set: UBCOLL_IB_HCA=mlx5_3 does that here"},
 	} {

@@ -116,7 +116,7 @@ type Recorder struct {
 }
 
 const (
-	hot     = 64                    // calls between two readings of the clock; their number fits an entry
+	hot     = 256                   // calls between two readings of the clock; one less fits an entry
 	rareGap = 10 * time.Microsecond // calls that come less often than this are rare
 )
 

@@ -66,7 +66,9 @@ func TestCutOff(t *testing.T) {
 	require.Zero(t, lb.Word(0).Load())
 	require.Empty(t, tolds[0].messages())
 	require.Empty(t, tolds[1].messages())
-	testkit.Eventually(t, func() bool { return len(tolds[0].downs()) == 2 && len(tolds[1].downs()) == 1 && len(tolds[2].downs()) == 1 })
+	testkit.Eventually(t, func() bool {
+		return len(tolds[0].downs()) == 2 && len(tolds[1].downs()) == 1 && len(tolds[2].downs()) == 1
+	})
 
 	lcb.Post(0, 1, at(to), 8)
 	lbc.Put(0, 1, at(from), 8)

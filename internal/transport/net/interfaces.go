@@ -1,8 +1,8 @@
 package net
 
 import (
-	"context"
 	"cmp"
+	"context"
 	"errors"
 	"fmt"
 	stdnet "net"
