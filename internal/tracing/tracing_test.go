@@ -87,3 +87,26 @@ func TestAllocations(t *testing.T) {
 		require.Zero(t, testing.AllocsPerRun(100, func() { tracer.Begin(ctx, "all_reduce").End() }))
 	}
 }
+
+// Whoever counts operations hears of each before it begins, of no part of one, and without marks nothing is marked.
+func TestCounts(t *testing.T) {
+	for _, marks := range []string{"0", "1"} {
+		t.Setenv("UBCOLL_TRACE", marks)
+		n := 0
+		c := New(3, "open of 2", func() { n++ })
+		require.True(t, c.Counts())
+		s := c.Begin(t.Context(), "all_reduce")
+		require.Equal(t, 1, n)
+		require.Equal(t, marks == "1", labels(t) != "")
+		s.End()
+		c.Mark(t.Context(), "all_reduce").End()
+		require.Equal(t, 1, n)
+		c.Count()
+		require.Equal(t, 2, n)
+	}
+	for _, c := range []*Tracer{nil, New(3, "open of 2", nil)} {
+		require.False(t, c.Counts())
+		c.Count()
+		c.Begin(t.Context(), "all_reduce").End()
+	}
+}

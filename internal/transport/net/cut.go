@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	stdnet "net"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -24,10 +25,10 @@ type cut struct {
 	callers []stdnet.Conn // which nobody answers, likewise
 }
 
-// Cut implements transport.Node. A peer learns of a socket that is closed or shut down, so sockets stay open. A filter drops all
-// that comes, before the kernel acknowledges it; and the wires get sockets of their own in place of those to the peer,
-// which fill as those of a cable that is pulled do. What the kernel has taken before it sends again and again, which tells the
-// peer nothing new.
+// Cut implements transport.Node. A peer learns of a socket that is closed or shut down, so sockets stay open. The wires get
+// sockets of their own in place of those to the peer, which fill as those of a cable that is pulled do. A filter then drops
+// all that comes, before the kernel acknowledges it. On data connections the kernel may send again what it has taken before,
+// which tells the peer nothing new.
 func (n *Node) Cut() error {
 	if !n.cut.at.CompareAndSwap(0, time.Now().UnixNano()) {
 		return nil
@@ -40,45 +41,65 @@ func (n *Node) Cut() error {
 		n.cut.at.Store(0)
 		return fmt.Errorf("network: cut: %w", err)
 	}
-	for _, w := range n.all() {
-		errs = append(errs, w.isolate())
-	}
-	return errors.Join(errs...)
+	return n.isolate(n.all()...)
 }
 
 func (c *cut) off() bool { return c.at.Load() != 0 }
 
-// isolate cuts the sockets of a wire off.
-func (w *Wire) isolate() error {
-	if w.isolated.Swap(true) {
-		return nil
-	}
-	c := &w.control
-	c.receiving.Lock()
-	c.sending.Lock()
-	var err error
-	if c.fd >= 0 {
-		err = w.node.replace(&c.end)
-	}
-	c.sending.Unlock()
-	c.receiving.Unlock()
-	errs := []error{err}
-	for i := range w.data {
-		d := &w.data[i]
-		if t, ok := d.Conn.(*tcp.Conn); ok {
-			errs = append(errs, t.Replace(func(int) error { return w.node.replace(&d.end) }))
+// isolate cuts the sockets of wires off.
+func (n *Node) isolate(wires ...*Wire) error {
+	var errs []error
+	var controls, all []int
+	for _, w := range wires {
+		if w.isolated.Swap(true) {
+			continue
 		}
+		c := &w.control
+		c.receiving.Lock()
+		c.sending.Lock()
+		if c.fd >= 0 {
+			fd, err := n.replace(&c.end)
+			controls, errs = append(controls, fd), append(errs, err)
+		}
+		c.sending.Unlock()
+		c.receiving.Unlock()
+		for i := range w.data {
+			d := &w.data[i]
+			if t, ok := d.Conn.(*tcp.Conn); ok {
+				errs = append(errs, t.Replace(func(int) error {
+					fd, err := n.replace(&d.end)
+					all = append(all, fd)
+					return err
+				}))
+			}
+		}
+	}
+	if err := errors.Join(errs...); err != nil {
+		return fmt.Errorf("network: cut: %w", limit(err))
+	}
+	// What a control connection sends again would count as a sign of life.
+	for end := time.Now().Add(drained); slices.ContainsFunc(controls, unacknowledged) && time.Now().Before(end); {
+		time.Sleep(time.Millisecond)
+	}
+	for _, fd := range append(all, controls...) {
+		errs = append(errs, deaf(fd), mute(fd))
 	}
 	return errors.Join(errs...)
 }
 
-// replace puts another socket, to which nobody answers, in the place of e's. Nobody uses e's meanwhile.
-func (n *Node) replace(e *end) error {
-	held, err := n.poll.replace(e)
+// drained is how long control connections have for acknowledgements of what they have sent before. Kernels delay these by 40 ms.
+const drained = 200 * time.Millisecond
+
+// replace puts another socket, to which nobody answers, in the place of e's, and returns that. Nobody uses e's meanwhile.
+func (n *Node) replace(e *end) (old int, err error) {
+	old, other, err := n.poll.replace(e)
+	if err != nil {
+		return -1, err
+	}
 	n.cut.mu.Lock()
-	n.cut.held = append(n.cut.held, held...)
+	n.cut.held = append(n.cut.held, old, other)
 	n.cut.mu.Unlock()
-	return err
+	return old, nil
 }
 
 // ignore keeps a connection that a peer has made after the cut.

@@ -2,7 +2,6 @@ package net
 
 import (
 	"errors"
-	"fmt"
 	"syscall"
 
 	"golang.org/x/sys/unix"
@@ -33,28 +32,27 @@ func mute(fd int) error {
 		unix.SetsockoptInt(fd, unix.IPPROTO_TCP, unix.TCP_USER_TIMEOUT, 0))
 }
 
-// replace puts one end of a new pair of sockets in the place of e's, which drops from now on what comes for it. It returns
-// what must stay open: that socket and the other end. Nobody reads or writes e's socket meanwhile.
-func (p *poll) replace(e *end) (held []int, err error) {
+// unacknowledged reports whether the kernel has something that the peer's has not acknowledged.
+func unacknowledged(fd int) bool {
+	n, err := unix.IoctlGetInt(fd, unix.SIOCOUTQ)
+	return err == nil && n > 0
+}
+
+// replace puts one end of a new pair of sockets in the place of e's, which it returns with the other end. The caller closes
+// both. Nobody reads or writes e's socket meanwhile.
+func (p *poll) replace(e *end) (old, other int, err error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if err := errors.Join(deaf(e.fd), mute(e.fd)); err != nil {
-		return nil, fmt.Errorf("network: cut: %w", err)
-	}
 	pair, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_NONBLOCK|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
-		return nil, fmt.Errorf("network: cut: %w", limit(err))
+		return -1, -1, err
 	}
 	defer unix.Close(pair[0])
-	old, err := unix.FcntlInt(uintptr(e.fd), unix.F_DUPFD_CLOEXEC, 0)
+	old, err = unix.FcntlInt(uintptr(e.fd), unix.F_DUPFD_CLOEXEC, 0)
 	if err != nil {
 		unix.Close(pair[1])
-		return nil, fmt.Errorf("network: cut: %w", limit(err))
+		return -1, -1, err
 	}
-	for _, fd := range []int{old, pair[1]} {
-		fdtrace.Open(fd, "socket of a cut")
-	}
-	held = []int{old, pair[1]}
 	watched := p.ends[e.id] == e
 	if watched {
 		_ = unix.EpollCtl(p.fd, unix.EPOLL_CTL_DEL, e.fd, nil)
@@ -63,7 +61,12 @@ func (p *poll) replace(e *end) (held []int, err error) {
 		err = unix.EpollCtl(p.fd, unix.EPOLL_CTL_ADD, e.fd, &unix.EpollEvent{Events: unix.EPOLLIN, Fd: e.id})
 	}
 	if err != nil {
-		err = fmt.Errorf("network: cut: %w", err)
+		unix.Close(pair[1])
+		unix.Close(old)
+		return -1, -1, err
 	}
-	return held, err
+	for _, fd := range []int{old, pair[1]} {
+		fdtrace.Open(fd, "socket of a cut")
+	}
+	return old, pair[1], nil
 }

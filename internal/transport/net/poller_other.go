@@ -29,7 +29,13 @@ func (p *poll) progress() bool { return false }
 
 func (p *poll) close() {}
 
-func (p *poll) replace(*end) ([]int, error) { return nil, fault.ErrNotSupported }
+func (p *poll) replace(*end) (int, int, error) { return -1, -1, fault.ErrNotSupported }
+
+func unacknowledged(int) bool { return false }
+
+func deaf(int) error { return fault.ErrNotSupported }
+
+func mute(int) error { return fault.ErrNotSupported }
 
 func deafListener(syscall.Conn) error { return fault.ErrNotSupported }
 

@@ -40,7 +40,7 @@ type Wire struct {
 	linked  atomic.Bool  // it has or had a link, so its end is reported
 	idle    atomic.Int64 // empty polls so far
 
-	isolated atomic.Bool  // see isolate
+	isolated atomic.Bool  // see Node.isolate
 	silentAt atomic.Int64 // when the peer's kernel was last found not to answer
 	answered atomic.Int64 // when the peer's process last answered controlAsk
 
@@ -136,7 +136,7 @@ func (n *Node) wire(peer int, fds []int, pairs []device, attempt [16]byte) (*Wir
 		return nil, err
 	}
 	if n.cut.off() {
-		if err := w.isolate(); err != nil {
+		if err := n.isolate(w); err != nil {
 			n.config.Log.Warn("network: a connection is not cut", "peer", peer, "err", err)
 		}
 	}

@@ -99,6 +99,7 @@ func SuiteTurns(t *testing.T, first, of int, network func(t testing.TB, configs 
 		{"death", testDeath},
 		{"death in the middle", testDeathMidway},
 		{"cut", testCut},
+		{"cut off", testCutOff},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			testkit.Turn(t, first+i, of)
