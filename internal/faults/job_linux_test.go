@@ -110,6 +110,7 @@ func TestJobStop(t *testing.T) {
 // A rank that is cut off from other hosts is lost to them within the time limit, and they to it. Nobody says that a process has
 // ended.
 func TestJobCut(t *testing.T) {
+	testkit.LongOrRace(t)
 	const victim, after = 1, 20
 	if err := filter(); err != nil {
 		t.Skip("this machine lets users attach no filter to a socket:", err)
@@ -122,7 +123,7 @@ func TestJobCut(t *testing.T) {
 		p.Read(t, &o)
 		require.True(t, o.Lost, o.Text)
 		require.Contains(t, o.Text, "do not reach each other")
-		require.GreaterOrEqual(t, o.Took, time.Second)
+		require.GreaterOrEqual(t, o.Took, time.Second/2) // the last acknowledgement may have come earlier
 		if r != victim {
 			require.Equal(t, victim, o.Peer, o.Text)
 			require.LessOrEqual(t, o.Done, after)
@@ -152,7 +153,7 @@ func TestJobOfFewerRanks(t *testing.T) {
 // Goroutine ranks: a rank that is slow makes the others wait for it, as LastOp says.
 func TestJobSlow(t *testing.T) {
 	defer testkit.NoLeaks(t)()
-	const by, n, slowed = 20 * time.Millisecond, 10, 5
+	const by, n, slowed = 60 * time.Millisecond, 10, 5
 	t.Setenv("UBCOLL_FAULT", fmt.Sprintf("slow:rank=1,by=%v,after=%d;stop:rank=0,after=1h", by, n-slowed))
 	err := ubcoll.Local(t.Context(), 2, ubcoll.Options{Timeout: testkit.Limit}, func(ctx context.Context, c *ubcoll.Comm) error {
 		x, began, waited := make([]int64, 1<<14), time.Now(), time.Duration(0)
