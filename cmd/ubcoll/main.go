@@ -7,6 +7,7 @@
 //	mpirun -np 2 ubcoll verify -device cuda
 //	mpirun -np 2 ubcoll tune -device cuda
 //	ubcoll launch -np 4 -- ./prog
+//	ubcoll ps
 //	ubcoll info -env
 //
 // Exit codes: 0 done, 1 internal, 3 a peer was lost or ranks disagree, 4 timed out, 5 not supported, 6 bad usage, 7
@@ -53,6 +54,7 @@ var commands = []command{
 	{"version", "of what this program was built; -json", printVersion},
 	{"completion", "completions for a shell: ubcoll completion bash|zsh|fish", completion},
 	{"doctor", "look for what keeps jobs from running here, and say what to do; -json", examine},
+	{"ps", "what the jobs on this host are in, and who waits for whom: ubcoll ps [PID ...]; -dump makes them write dumps", showJobs},
 	{"info", "what this build and this machine have; -env adds the environment variables; -json", info},
 }
 

@@ -67,7 +67,8 @@ type Area struct {
 	rank  uint32 // the rank in the communicator; size is the communicator's
 	size  uint32
 	dumps atomic.Uint64 // 1: the process writes dumps at a signal, which ends one that does not
-	_     [96]byte
+	pid   uint64        // of the process that made the area, in its own namespace
+	_     [88]byte
 
 	Desc [2]Descriptor // by sequence number mod 2
 

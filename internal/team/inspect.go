@@ -2,8 +2,8 @@ package team
 
 import (
 	"errors"
-	"fmt"
 	"io"
+	"strings"
 	"time"
 	"unsafe"
 
@@ -68,7 +68,9 @@ type Found struct {
 	Comm       uint64
 	Rank, Size int
 	Broken     bool
-	Dumps      bool // the process writes dumps at a signal: see Area.dumps
+	Why        string // it broke
+	PID        int    // of the process that made the area, as that process knows it
+	Dumps      bool   // the process writes dumps at a signal: see Area.dumps
 	flight.Side
 }
 
@@ -89,18 +91,22 @@ func Find(file io.ReaderAt, next func(at int64) (begin, end int64, err error), m
 			if _, err := file.ReadAt(b[:8], at); err != nil || words[0] != areaMagic {
 				continue
 			}
-			if n, err := file.ReadAt(b[:areaBytes], at); err != nil {
-				return all, fmt.Errorf("%d bytes of an area at %d: %w", n, at, err)
-			}
-			if _, err := file.ReadAt(b[areaBytes:], at+int64(peerBytes)); err != nil {
+			if _, err := file.ReadAt(b[:areaBytes], at); err != nil {
 				continue // the file has been cut, or this is none
 			}
-			a, ring := (*Area)(unsafe.Pointer(&b[0])), (*flight.Ring)(unsafe.Pointer(&b[areaBytes]))
-			if a.State.Load() != StateOpen || a.rank >= a.size || a.size > MaxRanks {
+			if _, err := file.ReadAt(b[areaBytes:], at+int64(peerBytes)); err != nil {
 				continue
 			}
-			all = append(all, Found{Comm: a.comm, Rank: int(a.rank), Size: int(a.size), Broken: a.Lost.Load() != 0,
-				Dumps: a.dumps.Load() != 0, Side: sideOf(a, ring, most, flight.Now(), time.Now())})
+			a, ring := (*Area)(unsafe.Pointer(&b[0])), (*flight.Ring)(unsafe.Pointer(&b[areaBytes]))
+			if a.magic != areaMagic || a.State.Load() != StateOpen || a.rank >= a.size || a.size > MaxRanks {
+				continue
+			}
+			f := Found{Comm: a.comm, Rank: int(a.rank), Size: int(a.size), PID: int(a.pid), Dumps: a.dumps.Load() != 0,
+				Side: sideOf(a, ring, most, flight.Now(), time.Now())}
+			if f.Broken = a.Lost.Load() != 0; f.Broken {
+				f.Why = strings.ToValidUTF8(a.lostText.Get(), "?")
+			}
+			all = append(all, f)
 		}
 	}
 }

@@ -124,6 +124,7 @@ func (t *Team) MakeArea(h *mem.Heap, id uint64, extra int) error {
 	}
 	t.Area, t.Me, t.whole, t.populate = a, (*Area)(a.Ptr), SharedBytes+extra, !h.GoHeap()
 	t.Me.magic, t.Me.comm, t.Me.rank, t.Me.size = areaMagic, id, uint32(t.Name(t.rank)), uint32(t.all)
+	t.Me.pid = uint64(os.Getpid())
 	t.Me.State.Store(StateOpen)
 	t.Peers[t.rank].lay(a.Ptr)
 	t.Flight.Init(t.Peers[t.rank].ring())
