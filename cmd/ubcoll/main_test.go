@@ -28,8 +28,12 @@ import (
 	"github.com/ubcoll/ubcoll/internal/testkit/gputest"
 )
 
+// children are what this test binary does as another process that is not the program.
+var children = map[string]func() error{}
+
 // The tests run the program as users do: this test binary started again, with main for its tests.
 func TestMain(m *testing.M) {
+	testkit.Children(children)
 	if testkit.IsProgram() {
 		if !env.CUDA.IsSet() { // as in this process, devices are for tests that ask for them
 			os.Setenv(env.CUDA.Name, "off")

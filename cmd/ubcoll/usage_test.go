@@ -212,6 +212,13 @@ func TestWrongUse(t *testing.T) {
 		{"dump: job", "dump dumps -job 12", `unknown job "12"`, "(one of 7a01, 7a02, latest)"},
 		{"dump: several jobs", "dump dumps -job 7", `--job "7": several jobs begin like that`, "(7a01, 7a02)"},
 
+		{"ps: argument", "ps job", `ps: unexpected argument "job"`, "want numbers of processes"},
+		{"ps: flag behind", "ps 17 -v", `ps: unexpected argument "-v"`, "behind the flags"},
+		{"ps: flag", "ps -wach 1s", "ps: unknown flag --wach", "did you mean --watch?"},
+		{"ps: no time", "ps -watch -1s", "ps: --watch -1s", "want more than 0"},
+		{"ps: no unit", "ps -watch 1", `--watch "1"`, "want a duration, as 30s or 10m"},
+		{"ps: dump and show", "ps -dump -json", "ps: --dump shows nothing", "want it alone"},
+
 		{"doctor: argument", "doctor mpi", `doctor: unexpected argument "mpi"`, "-h lists"},
 		{"doctor: flag", "doctor -jsn", "doctor: unknown flag --jsn", "did you mean --json?"},
 		{"info: argument", "info env", `info: unexpected argument "env"`, "-h lists"},

@@ -103,7 +103,7 @@ var importRules = []importRule{
 			"internal/reason", "internal/roster", "internal/team", "internal/tracing", "internal/transport/*",
 			"internal/tuning", "internal/turn"},
 		not: []string{"internal/bench", "internal/bench/*", "internal/chart", "internal/doctor", "internal/experiment", "internal/launch",
-			"internal/stats", "internal/sweep", "internal/usage", "internal/verify"},
+			"internal/procs", "internal/stats", "internal/sweep", "internal/usage", "internal/verify"},
 		why: "programs that use the library do not carry its tools",
 	},
 }

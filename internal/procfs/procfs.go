@@ -1,4 +1,4 @@
-// Package procfs tells from /proc whether a signal has had its effect, and which processes come from another. kill(2)
+// Package procfs tells from /proc whether a signal has had its effect, what a process does, and which come from another. kill(2)
 // returns before its effect: one thread of the process has to run first, and the others go on until it has.
 package procfs
 

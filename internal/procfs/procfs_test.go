@@ -80,3 +80,29 @@ func TestName(t *testing.T) {
 	require.NoError(t, in.Close())
 	require.Error(t, c.Wait())
 }
+
+// What a process does, by its threads.
+func TestStateOf(t *testing.T) {
+	c := testkit.Child("busy")
+	require.NoError(t, c.Start())
+	t.Cleanup(func() { c.Process.Kill() })
+	pid := c.Process.Pid
+	becomes := func(s procfs.State) {
+		t.Helper()
+		testkit.Eventually(t, func() bool { return procfs.StateOf(pid) == s }, "%v", s)
+	}
+	becomes(procfs.Running)
+	testkit.Stop(t, c)
+	require.Equal(t, procfs.Halted, procfs.StateOf(pid))
+	require.NoError(t, c.Process.Kill())
+	becomes(procfs.Zombie)
+	require.Error(t, c.Wait())
+	require.Equal(t, procfs.Vanished, procfs.StateOf(pid))
+
+	s := exec.Command("sleep", "600")
+	require.NoError(t, s.Start())
+	pid = s.Process.Pid
+	becomes(procfs.Sleeping)
+	require.NoError(t, s.Process.Kill())
+	require.Error(t, s.Wait())
+}

@@ -128,27 +128,28 @@ func placeOf(st os.FileInfo) place {
 // read reads what the arenas have.
 func (s *search) read() []*Process {
 	found := map[int]*Process{}
-	numbers := map[int][]int{}
+	names := map[int][]int{}
 	for _, f := range s.files {
 		for _, area := range f.areas() {
-			// A process that made the area knows itself by its number in it, perhaps of another namespace.
-			h, own := f.holders[0], false
-			for _, c := range f.holders {
-				if _, ok := numbers[c.pid]; !ok {
-					numbers[c.pid] = namesOf(c.pid)
+			// The process that made the area knows itself by its number in it, perhaps of another namespace. If it is not here, it
+			// has ended, and somebody else has not closed its arena yet.
+			i := slices.IndexFunc(f.holders, func(h holder) bool {
+				if names[h.pid] == nil {
+					names[h.pid] = namesOf(h.pid)
 				}
-				if own = slices.Contains(numbers[c.pid], area.PID); own {
-					h = c
-					break
-				}
+				return slices.Contains(names[h.pid], area.PID)
+			})
+			if i < 0 {
+				continue
 			}
+			h := f.holders[i]
 			p := found[h.pid]
 			if p == nil {
 				p = &Process{PID: h.pid, UID: h.uid, Program: program(h.pid), State: procfs.StateOf(h.pid)}
 				found[h.pid] = p
 			}
 			p.Ranks = append(p.Ranks, area)
-			p.writes = p.writes || own && area.Dumps
+			p.writes = p.writes || area.Dumps
 		}
 	}
 	var all []*Process
