@@ -10,6 +10,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"strconv"
 	"strings"
 	"syscall"
@@ -32,9 +33,7 @@ import (
 func init() {
 	children["ps: Main"] = func() error { ubcoll.Main(ubcoll.Options{}, lateLast); return nil }
 	children["ps: Run"] = func() error { return ubcoll.Run(context.Background(), ubcoll.Options{}, lateLast) }
-	children["ps: broken"] = func() error {
-		return ubcoll.Run(context.Background(), ubcoll.Options{Timeout: time.Second}, brokenFirst)
-	}
+	children["ps: broken"] = func() error { return ubcoll.Run(context.Background(), ubcoll.Options{}, broken) }
 }
 
 // lateLast is a job whose last rank calls no all-reduce before its standard input ends. It has an idle communicator too, and has
@@ -67,14 +66,15 @@ func lateLast(ctx context.Context, c *ubcoll.Comm) error {
 	return idle.Close()
 }
 
-// brokenFirst is a job whose last rank calls no barrier, so that those of the others break. It ends with standard input.
-func brokenFirst(ctx context.Context, c *ubcoll.Comm) error {
+// broken is a job whose last rank calls no barrier. The others keep their communicator open when theirs fails, until standard
+// input ends.
+func broken(ctx context.Context, c *ubcoll.Comm) error {
+	fmt.Println(`"ready"`)
 	if c.Rank() < c.Size()-1 {
 		if err := coll.Barrier(ctx, c); err == nil {
 			return fmt.Errorf("a barrier without the last rank")
 		}
 	}
-	fmt.Println(`"ready"`)
 	_, err := io.Copy(io.Discard, os.Stdin)
 	return err
 }
@@ -209,10 +209,15 @@ func TestPSGoroutines(t *testing.T) {
 // A communicator that broke says why.
 func TestPSBroken(t *testing.T) {
 	all := startJob(t, nil, "ps: broken", "ps: broken")
-	text := ps(t, pid(all[1]))
-	require.Contains(t, text, "  broken: nothing from rank 1 for 1s", text)
-	require.Contains(t, text, "; has failed in barrier #", text)
-	require.NotContains(t, text, "others", "who waits for nobody")
+	require.NoError(t, all[1].Cmd.Process.Kill())
+	var text string
+	says := regexp.MustCompile(`  broken: the process of rank 1 \(.*\) died: peer lost; has failed in barrier #`)
+	testkit.Eventually(t, func() bool {
+		text = ps(t, pid(all[0]))
+		return says.MatchString(text)
+	}, "%s", &text)
+	require.Contains(t, text, ", 2 ranks: rank 0 here; others have ended, ")
+	require.NotContains(t, text, "wait for", "it waits for nobody")
 }
 
 // Files of other programs are not taken for jobs, whatever they have.
@@ -224,7 +229,7 @@ func TestPSNothing(t *testing.T) {
 		err := showJobs(append(args, strconv.Itoa(c.Process.Pid)), io.Discard)
 		require.ErrorContains(t, err, "has no open communicator")
 	}
-	require.Equal(t, procfs.Sleeping, procfs.StateOf(c.Process.Pid), "no signal came")
+	testkit.Eventually(t, func() bool { return procfs.StateOf(c.Process.Pid) == procfs.Sleeping }, "no signal came")
 	require.Equal(t, "no job of this user on this host\n", psText(nil, 0, false, time.Now()))
 	require.Equal(t, "no job of this user on this host\n2 processes could not be looked into\n", psText(nil, 2, false, time.Now()))
 }
@@ -258,7 +263,7 @@ func TestPSText(t *testing.T) {
 		{"others are elsewhere", []*procs.Process{
 			process(10, procfs.Sleeping, rank(1, 0, 8, long, waits(1))), process(11, procfs.Sleeping, rank(1, 1, 8, long, waits(5)))},
 			[]string{"  all here wait for rank 5, which has no process here: it is on another host, or has ended\n",
-				"communicator 1, 8 ranks: ranks 0-1 here, run ubcoll ps on other hosts for the rest\n"}, ""},
+				"communicator 1, 8 ranks: ranks 0-1 here; others have ended, or are on other hosts: run ubcoll ps there\n"}, ""},
 		{"each other", []*procs.Process{
 			process(10, procfs.Sleeping, rank(1, 0, 3, long, waits(1))), process(11, procfs.Sleeping, rank(1, 1, 3, long, waits(0))),
 			process(12, procfs.Sleeping, rank(1, 2, 3, long, waits(1)))},

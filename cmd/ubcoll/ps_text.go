@@ -86,7 +86,7 @@ func programs(j *procs.Job) string {
 func members(c *procs.Comm) string {
 	all := plural.Count(c.Size, "rank")
 	if far := c.Elsewhere(); len(far) > 0 {
-		return fmt.Sprintf("%s: %s here, run ubcoll ps on other hosts for the rest", all, named(numbers(c.Ranks)))
+		return fmt.Sprintf("%s: %s here; others have ended, or are on other hosts: run ubcoll ps there", all, named(numbers(c.Ranks)))
 	}
 	return all
 }
