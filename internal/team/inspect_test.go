@@ -31,9 +31,9 @@ func openArea(before int) []byte {
 	a.dumps.Store(1)
 	a.waits.Store(uint64(newWaitWord(KindAllReduce, false, 3, 1)))
 	var f flight.Recorder
-	f.Init(p.ring)
+	f.Init(p.ring())
 	w := Work{Kind: KindAllReduce}
-	f.Begin(flight.Entered, w.Signature(), 1, 20)
+	f.Begin(flight.Entered, w.Signature(), 1, 20, "ring", false)
 	return b
 }
 
