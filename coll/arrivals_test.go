@@ -63,4 +63,3 @@ func TestLastArrivals(t *testing.T) {
 		})
 	}
 }
-

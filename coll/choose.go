@@ -10,14 +10,15 @@ import (
 
 // The paths. A path that chooses among algorithms as it runs is named after one of them.
 var (
-	alonePath   = team.Path{Name: "copy", Run: runAlone}
-	barrierPath = team.Path{Name: "descriptors", Carries: func(*team.Team, *team.Work) int { return 0 }}
-	eagerPath   = team.Path{Name: "eager", Offer: offerEager, Carries: eagerBytes, Run: runEager}
-	groupsPath  = team.Path{Name: "groups", Offer: offerEager, Combine: combineGroup, Run: runGroups}
-	ringPath    = team.Path{Name: "ring", Acquire: acquire, Run: runRing}
-	reducePath  = team.Path{Name: "two-shot", Acquire: acquire, Run: runReduce}
-	movePath    = team.Path{Name: "pull", Acquire: acquire, Run: runMove}
-	vectorPath  = team.Path{Name: "pull", Acquire: acquireVector, Offer: offerSource, Check: checkRows, Run: runMove}
+	alonePath         = team.Path{Name: "copy", Quick: true, Run: runAlone}
+	barrierPath       = team.Path{Name: "descriptors", Quick: true, Carries: func(*team.Team, *team.Work) int { return 0 }}
+	acrossBarrierPath = team.Path{Name: "descriptors"}
+	eagerPath         = team.Path{Name: "eager", Quick: true, Offer: offerEager, Carries: eagerBytes, Run: runEager}
+	groupsPath        = team.Path{Name: "groups", Quick: true, Offer: offerEager, Combine: combineGroup, Run: runGroups}
+	ringPath          = team.Path{Name: "ring", Acquire: acquire, Run: runRing}
+	reducePath        = team.Path{Name: "two-shot", Acquire: acquire, Run: runReduce}
+	movePath          = team.Path{Name: "pull", Acquire: acquire, Run: runMove}
+	vectorPath        = team.Path{Name: "pull", Acquire: acquireVector, Offer: offerSource, Check: checkRows, Run: runMove}
 )
 
 // choosePath sets how a collective travels. It is a pure function of what the team agrees on, so all ranks choose

@@ -223,6 +223,9 @@ func Barrier(ctx context.Context, c *ubcoll.Comm) error {
 		return err
 	}
 	w.Kind, w.Path = team.KindBarrier, &barrierPath
+	if v.SpansHosts() {
+		w.Path = &acrossBarrierPath
+	}
 	if onDevice(v, w) {
 		placeOnDevice(v, w)
 	}

@@ -126,7 +126,7 @@ func sub(v *team.Vec, at, bytes int) team.Vec {
 // runPhased runs the parts.
 func (k *staged) runPhased(ctx context.Context) error {
 	k.begin()
-	k.part.Count, k.part.Path = k.w.Count, &barrierPath
+	k.part.Count, k.part.Path = k.w.Count, &acrossBarrierPath
 	if err := k.t.RunPart(ctx, &k.part, true); err != nil {
 		return err
 	}

@@ -134,7 +134,7 @@ func (k *staged) set(i int) {
 	}
 	k.part.Src, k.part.Dst = k.host(team.Source, i, &w.Src), k.host(team.Destination, i, &w.Dst)
 	if w.Kind == team.KindBarrier {
-		k.part.Path = &barrierPath
+		k.part.Path = &acrossBarrierPath
 		return
 	}
 	choosePath(k.t, &k.part)

@@ -14,11 +14,11 @@ import (
 // What a call tells the flight recorder. It is written after the descriptor is published, while those of the peers are on
 // their way. A part of another operation tells nothing.
 
-// begin notes that w, number seq, which has been published with a signature, waits until all ranks agree. at is when it began, by
-// flight.Now, or 0.
+// begin notes that w, number seq, which has been published with a signature, waits until all ranks agree. at is when it
+// began, by flight.Now, or 0.
 func (c *Comm) begin(w *team.Work, sig, seq uint64, way string, at uint64) {
 	f := &c.team.Flight
-	if w.Of != nil {
+	if w.Of != nil || at == 0 && c.stage == nil && f.Again(sig, way) {
 		return
 	}
 	f.Begin(flight.Entered, sig, seq, max(w.Src.Bytes(), w.Dst.Bytes()), way, w.SendCounts == nil && w.RecvCounts == nil)
@@ -30,31 +30,24 @@ func (c *Comm) begin(w *team.Work, sig, seq uint64, way string, at uint64) {
 	}
 }
 
-// beginNext is begin for w, number seq, which travels with others.
-func (c *Comm) beginNext(w *team.Work, seq uint64) {
-	if sig := w.Signature(); !c.team.Flight.Again(sig, w.Path.Name) {
-		c.begin(w, sig, seq, w.Path.Name, 0)
+// agreed notes that all ranks have come, unless err says what is wrong. at is when, or 0.
+func (c *Comm) agreed(w *team.Work, at uint64, err error) {
+	if c.stage != nil {
+		c.team.Late = team.Late{}
+		if late := c.stage.Last(); late.For > 0 {
+			c.noteLate(late.Rank, late.For)
+		}
+	}
+	if w.Of == nil && err == nil {
+		c.team.Flight.Agreed(at)
 	}
 }
 
-// agreed notes that all ranks have come, unless err says what is wrong. at is when, or 0.
-func (c *Comm) agreed(w *team.Work, at uint64, err error) {
-	t := &c.team
-	late := t.Late
-	if t.Late = (team.Late{}); late.For > 0 {
-		late.Rank = t.Name(late.Rank)
-		if at == 0 {
-			at = flight.Now()
-		}
-	}
-	if c.stage != nil {
-		late = c.stage.Last()
-	}
-	if late.For > 0 {
-		c.noteLate(late.Rank, late.For)
-	}
-	if w.Of == nil && err == nil {
-		t.Flight.Agreed(at)
+// Arrived implements team.Comm.
+func (c *Comm) Arrived(rank int, waited time.Duration) {
+	c.noteLate(rank, waited)
+	if c.team.Running().Of == nil {
+		c.team.Flight.Agreed(flight.Now())
 	}
 }
 

@@ -26,7 +26,7 @@ func (c *Comm) runFused(ctx context.Context, works []team.Work) (n int, err erro
 	t.ClaimEager(last.Eager.At + last.Path.Carries(t, last))
 	own := c.offerFused(works[:team.FirstConflict(works)])
 	t.PublishFused(works, own)
-	c.beginNext(t.Current, t.Number())
+	c.begin(t.Current, t.Current.Signature(), t.Number(), t.Current.Path.Name, 0)
 	if err = t.Agree(ctx, t.Current, nil); err == nil {
 		n = t.Fused(len(works))
 	} else if err == team.ErrNotFused {
@@ -44,7 +44,7 @@ func (c *Comm) runFused(ctx context.Context, works []team.Work) (n int, err erro
 		w := &works[i]
 		if i < n && err == nil {
 			if i > 0 {
-				c.beginNext(w, first+uint64(i))
+				c.begin(w, w.Signature(), first+uint64(i), w.Path.Name, 0)
 			}
 			err = c.finishFused(ctx, w, first+uint64(i))
 			c.over(w, err)

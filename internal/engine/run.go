@@ -331,8 +331,7 @@ func (c *Comm) perform(ctx context.Context, w *team.Work) error {
 	if path.Acquire == nil {
 		c.note(w, path.Name) // while the peers' descriptors are on their way
 	}
-	quick := path.Acquire == nil && c.stage == nil && w.Of == nil // the flight recorder hears little of it
-	if !quick || !c.team.Flight.Again(sig, path.Name) {
+	if !path.Quick || !c.team.Flight.Again(sig, path.Name) {
 		c.begin(w, sig, c.team.Number(), path.Name, began)
 	}
 	if timed {
@@ -362,9 +361,8 @@ func (c *Comm) perform(ctx context.Context, w *team.Work) error {
 	if timed {
 		came = flight.Now()
 	}
-	if !quick || c.team.Late.For > 0 {
+	if !path.Quick {
 		c.agreed(w, came, err)
-		quick = false
 	}
 	if err == nil && path.Check != nil {
 		if about, cerr := path.Check(&c.team, w); cerr != nil {
@@ -387,11 +385,11 @@ func (c *Comm) perform(ctx context.Context, w *team.Work) error {
 			c.team.Flight.End(now)
 		}
 	}
-	if quick && err == nil {
+	if err == nil && path.Quick {
 		c.team.Flight.Finish()
-	} else {
-		c.over(w, err)
+		return nil
 	}
+	c.over(w, err)
 	return err
 }
 

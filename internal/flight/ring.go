@@ -132,21 +132,18 @@ func (r *Recorder) Again(call uint64, way string) bool {
 	if call != r.call || unsafe.Pointer(unsafe.StringData(way)) != r.last || r.what>>moreShift == hot-1 {
 		return false
 	}
-	const oneMore = 1<<moreShift - uint64(Done-Entered)<<stateShift // the one before is done: see Finish
+	const oneMore = 1<<moreShift - uint64(Done-Entered)<<stateShift // the one before is done, or call would be 0
 	r.what += oneMore
 	put(&r.e.what, r.what)
 	return true
 }
 
-// Finish is End for the operation of an Again, or of a Begin that waits and has heard nothing else.
-func (r *Recorder) Finish() {
-	r.what += uint64(Done-Entered) << stateShift
-	put(&r.e.what, r.what)
-}
+// Finish is End(0) if an operation is under way.
+func (r *Recorder) Finish() { r.set(Done) }
 
 // Begin notes that operation seq begins, which is the next in the order of the communicator. call is its signature, bytes the
 // size of its larger buffer, and way how it goes, by a name that stays. repeats says that another operation with the same
-// signature and way has the same bytes and the next seq, and ends by Finish.
+// signature and way has the same bytes and the next seq.
 func (r *Recorder) Begin(s State, call, seq uint64, bytes int, way string, repeats bool) {
 	if p := unsafe.Pointer(unsafe.StringData(way)); p != r.last || r.n == 0 {
 		r.last, r.what = p, r.what&^(0xff<<wayShift)|r.ring.name(way)<<wayShift

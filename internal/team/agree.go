@@ -42,7 +42,7 @@ func (t *Team) Agree(ctx context.Context, w *Work, bad error) error {
 	}
 	slot := t.Seq & 1
 	mine := t.Me.Desc[slot].Sig
-	same := true
+	same, waited := true, false
 	// Start with the next rank, so that not all ranks read the same line at once.
 	for i := 1; i < t.size; i++ {
 		r := t.rank + i
@@ -54,13 +54,26 @@ func (t *Team) Agree(ctx context.Context, w *Work, bad error) error {
 			if err := t.Wait(ctx, &d.Seq, t.Seq, r, StepAgree); err != nil {
 				return err
 			}
+			waited = true
 		}
 		same = same && d.Sig == mine
+	}
+	if waited && t.Late.For > 0 {
+		t.arrived()
 	}
 	if same && bad == nil {
 		return nil
 	}
 	return t.disagreement(slot, bad)
+}
+
+// arrived tells the communicator who came last, unless other hosts are still to come.
+func (t *Team) arrived() {
+	if t.Hosts == nil {
+		late := t.Late
+		t.Late = Late{}
+		t.comm.Arrived(t.Name(late.Rank), late.For)
+	}
 }
 
 // disagreement returns what is wrong with this rank's own arguments, or which rank refused or differs from the

@@ -163,6 +163,7 @@ func (t *Team) agreeByGroup(ctx context.Context, w *Work, bad error) error {
 	}
 	if t.Late.For > 0 {
 		t.Late.Rank = t.lastOf(t.Late.Rank, slot)
+		t.arrived()
 	}
 	if same && bad == nil {
 		return nil

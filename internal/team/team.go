@@ -63,7 +63,7 @@ type Team struct {
 }
 
 // Late is the rank of the team that was the last to agree, if this rank has waited for it so long that it has read the clock,
-// and for how long. The zero Late says that this rank has not.
+// and for how long. The zero Late says that this rank has not. Among several hosts it stays until these have agreed.
 type Late struct {
 	Rank int
 	For  time.Duration
@@ -85,6 +85,9 @@ type Comm interface {
 	Look()
 	// Log is the logger for what no call can return.
 	Log() *slog.Logger
+	// Arrived says that a rank of the communicator was the last to agree on the running operation, and how long this rank has
+	// waited for it.
+	Arrived(rank int, waited time.Duration)
 	// Hostname is the name of the host of one of the communicator's ranks, "" if there is no such rank.
 	Hostname(rank int) string
 	// RunPart runs w, which is a part of the operation w.Of, for Path.Drive. first says that none has run yet: an error then

@@ -22,6 +22,7 @@ func (*looked) Acquire(*Vec, *Buf, bool) error { return nil }
 func (*looked) Advance()                       {}
 func (l *looked) Look()                        { l.n++ }
 func (*looked) Log() *slog.Logger              { return logs.Or(nil) }
+func (*looked) Arrived(int, time.Duration)     {}
 func (*looked) Hostname(int) string            { return "here" }
 
 func (*looked) RunPart(context.Context, *Work, bool) error    { return nil }

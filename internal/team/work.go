@@ -234,6 +234,9 @@ type Path struct {
 	Acquire func(*Team, *Work) error
 	// Offer writes the data that travels with the descriptor, to the payload or the eager slot. It cannot fail.
 	Offer func(*Team, *Work)
+	// Quick says that operations are so quick that the flight recorder must cost them next to nothing. They are of communicators
+	// of one host, no parts of others, and wait for nobody once all agree.
+	Quick bool
 	// Carries returns how many bytes Offer writes. Operations with it can travel together.
 	Carries func(*Team, *Work) int
 	// Combine combines what the ranks of a group have offered. It runs on the group's leader before the leader
