@@ -122,7 +122,7 @@ type Stats struct {
 	Hosts      []HostStats // likewise: the other hosts that this rank has exchanged data with; see there
 
 	// LastArrivals has, of this communicator's collectives on host memory, the ranks of this host for which this rank has
-	// waited as the last ones, most often first. It counts waits of some 10 µs or more.
+	// waited as the last ones, most often first. It counts waits of 20 µs or more.
 	LastArrivals []LastArrival
 }
 

@@ -62,8 +62,8 @@ type Team struct {
 	ReportAfter atomic.Int64 // how long a wait lasts, in nanoseconds, before it logs once who is missing
 }
 
-// Late is the rank of the team that was the last to agree, if this rank has waited for it so long that it has read the clock,
-// and for how long. The zero Late says that this rank has not. Among several hosts it stays until these have agreed.
+// Late is the rank of the team that was the last to agree, if this rank has waited for it for longer than lateAfter, and for
+// how long. The zero Late says that this rank has not. Among several hosts it stays until these have agreed.
 type Late struct {
 	Rank int
 	For  time.Duration

@@ -27,6 +27,7 @@ const (
 	longestSleep  = time.Millisecond       //
 	healthEvery   = 20 * time.Millisecond  // between checks of the peers' processes
 	PollsPerClock = 8                      // polls between reads of the clock while a wait is young
+	lateAfter     = 20 * time.Microsecond  // then who is awaited is late, and the flight recorder is told when the wait began
 	reportAfter   = 10 * time.Second       // then it logs once who is missing
 	goschedOften  = 4                      // polls between yields to goroutines that need this processor
 	goschedEvery  = 200 * time.Microsecond // the same if they have other processors
@@ -101,7 +102,7 @@ func (t *Team) waitLong(ctx context.Context, w *atomic.Uint64, target uint64, pe
 		for i := 0; i < looks; i++ {
 			if Reached(w.Load(), target) {
 				t.EndWait(&s)
-				if s.now > 0 && step == StepAgree {
+				if s.now > lateAfter && step == StepAgree {
 					t.Late = Late{peer, s.now}
 				}
 				return nil
@@ -154,13 +155,13 @@ func (t *Team) PollClock(s *WaitState) *fault.Error { return t.pollClock(s, math
 func (t *Team) pollClock(s *WaitState, gap time.Duration) *fault.Error {
 	if s.start.IsZero() {
 		s.start = time.Now()
-		if s.Op == "" && !t.Flight.Known() {
-			t.Flight.Began(flight.AtTime(s.start))
-		}
 	}
 	last := s.now
 	if s.now = time.Since(s.start); s.now-last > gap {
 		s.stopped += s.now - last
+	}
+	if s.now > lateAfter && last <= lateAfter && s.Op == "" && !t.Flight.Known() {
+		t.Flight.Began(flight.AtTime(s.start))
 	}
 	if err := s.Ctx.Err(); err != nil {
 		about := t.absent(s)
