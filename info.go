@@ -121,15 +121,16 @@ type Stats struct {
 	Memory     MemoryStats // likewise this rank's
 	Hosts      []HostStats // likewise: the other hosts that this rank has exchanged data with; see there
 
-	// LastArrivals has, of this communicator's collectives on host memory, the ranks of this host for which this rank has
-	// waited as the last ones, most often first. It counts waits of 20 µs or more.
+	// LastArrivals has, of this communicator's collectives on host memory, the ranks for which this rank has waited as the
+	// last ones, most often first. Within a host it counts waits of more than 20 µs. Between hosts it counts those that were
+	// at least twice as long as the last host's, which then waited for the network alone.
 	LastArrivals []LastArrival
 }
 
 // LastArrival says how often a rank was the last to arrive at a collective, and how long this rank had waited for it: a
 // rank that is slow, or has more to do than the others.
 type LastArrival struct {
-	Rank            int
+	Rank            int           // of the communicator
 	Calls           uint64        // so often
 	Median, Longest time.Duration // this rank's wait; the median 13 % off at most
 }

@@ -158,7 +158,7 @@ const tellEvery = 16
 
 // LastArrival is how often a rank was the last to arrive at a collective, and how long this rank had waited for it.
 type LastArrival struct {
-	Rank            int
+	Rank            int // of the communicator
 	Calls           uint64
 	Median, Longest time.Duration
 }

@@ -357,12 +357,13 @@ func (s *seat) op(at int) *Op {
 	return s.ops[i].op
 }
 
-// open reports whether the last operation of s has not ended. One on a device ends without a word to the ring.
+// open reports whether the last operation of s has not ended. One on a device ends without a word to the ring: if the
+// communicator has broken, perhaps because its kernel has waited in vain.
 func (s *seat) open() bool {
 	if s.last == nil || s.last.Over() {
 		return false
 	}
-	return s.last.State != Queued.String() || s.comm == nil || s.comm.Device == nil || s.comm.Device.Busy
+	return s.last.State != Queued.String() || s.comm == nil || s.comm.Device == nil || s.comm.Device.Busy || s.broken() != ""
 }
 
 // entered reports whether the last operation of s waits until all ranks have called it.
