@@ -2,6 +2,7 @@ package engine
 
 import (
 	"cmp"
+	"math"
 	"math/bits"
 	"slices"
 	"time"
@@ -94,36 +95,47 @@ func (c *Comm) recordReplay(r *Replay, before uint64) {
 }
 
 // lateness is how often one rank arrived last, as this rank has seen it, and how long this rank had waited then. It counts
-// times by their size, four counts for each doubling.
+// times by their size, four counts for each doubling, from leastLate on. There may be one for each rank, so it is small.
 type lateness struct {
 	calls   uint64
-	counts  [4 * 44]uint32
 	longest time.Duration
+	counts  [4 * 28]uint16 // up to 18 minutes
 }
+
+const leastLate = 12 // bits of the nanoseconds of the first doubling
 
 // bucket is the count of a time.
 func bucket(d time.Duration) int {
-	n := max(uint64(d), 4)
-	top := bits.Len64(n) - 3
-	return min(4*top+int(n>>top&3), len(lateness{}.counts)-1)
+	n := max(uint64(d), 1<<leastLate)
+	top := bits.Len64(n) - 1
+	return min(4*(top-leastLate)+int(n>>(top-2)&3), len(lateness{}.counts)-1)
 }
 
 // middle is the middle of the times that count in a bucket.
 func middle(i int) time.Duration {
-	return time.Duration(uint64(9+2*(i%4)) << (i / 4) / 2)
+	return time.Duration(uint64(9+2*(i%4)) << (leastLate - 3) << (i / 4))
 }
 
 func (l *lateness) add(d time.Duration) {
+	b := bucket(d)
+	if l.counts[b] == math.MaxUint16 { // the shares count, and halving keeps them
+		for i := range l.counts {
+			l.counts[i] /= 2
+		}
+	}
 	l.calls++
-	l.counts[bucket(d)]++
+	l.counts[b]++
 	l.longest = max(l.longest, d)
 }
 
 // median is the median, 13 % off at most.
 func (l *lateness) median() time.Duration {
-	n := uint64(0)
+	all, n := uint64(0), uint64(0)
+	for _, k := range l.counts {
+		all += uint64(k)
+	}
 	for i, k := range l.counts {
-		if n += uint64(k); 2*n >= l.calls {
+		if n += uint64(k); 2*n >= all {
 			return min(middle(i), l.longest)
 		}
 	}

@@ -96,6 +96,7 @@ func (s *Stage) lead(ctx context.Context, w *team.Work, differ bool) error {
 		return nil
 	}
 	s.free()
+	s.arrivals.own = 0 // it has been told, and nobody has agreed since
 	verdict := s.reported(ctx, t.Tally())
 	if t.Broken() != nil {
 		return verdict
