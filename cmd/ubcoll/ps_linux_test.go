@@ -126,7 +126,7 @@ func TestPS(t *testing.T) {
 	require.NoError(t, err)
 	shows(" on "+host+": 3 processes\n",
 		"  all others wait for rank 2, which waits for nobody (pid "+pid(all[2])+"): it last was barrier #",
-		"waits in all_reduce(count 5, float32, sum) #", ", waits for rank 2\n",
+		"waits in all_reduce(count 5, float32, sum) #", ", for rank 2\n",
 		", 3 ranks\n", "  1 more communicator in which nothing is under way (-v)\n")
 	require.NotContains(t, text, "on other hosts")
 
@@ -278,7 +278,7 @@ func TestPSText(t *testing.T) {
 			process(13, procfs.Traced, rank(1, 3, 4, long, waits(0)))},
 			[]string{"  ranks 0-1 wait for rank 3, which a debugger has stopped (pid 13)\n",
 				"    RANK  PID  STATE     BEGAN      IN\n",
-				"    0     10   sleeping  12.3s ago  waits in all_reduce(count 5, float32, sum) #7, waits for rank 1\n",
+				"    0     10   sleeping  12.3s ago  waits in all_reduce(count 5, float32, sum) #7, for rank 1\n",
 				"    2     12   running   1ms ago    last was all_reduce(count 5, float32, sum) #6\n",
 				"    3     13   traced "}, "other hosts"},
 		{"not for long", []*procs.Process{process(10, procfs.Running, rank(1, 0, 2, op(7, flight.Entered, time.Millisecond), waits(1))),

@@ -31,7 +31,7 @@ var domains struct {
 	signal atomic.Bool // the process writes dumps at a signal
 }
 
-// dumps makes c part of dumps.
+// dumps makes c, which is open, part of dumps.
 func (c *Comm) dumps() {
 	d := c.dom
 	domains.Lock()
@@ -95,7 +95,10 @@ func DumpAll(why string) (all []*flight.Dump, folder string, err error) {
 // dumpBroken writes a dump because a communicator has broken, if the user wants dumps.
 func (d *Domain) dumpBroken(why error) {
 	folder, err := env.Dump.Get()
-	if err != nil || folder == "" {
+	d.mu.Lock()
+	none := len(d.open) == 0 // as long as the first one is being opened: that error says enough
+	d.mu.Unlock()
+	if err != nil || folder == "" || none {
 		return
 	}
 	if _, err := d.write(why.Error(), folder); err != nil {

@@ -67,6 +67,7 @@ func (s *splitting) run(ctx context.Context, steps []*Gathering) (*Comm, error) 
 		return nil, WithCleanup(err, s.child.abandon())
 	}
 	if s.child != nil {
+		s.child.dumps()
 		s.child.logOpen(s.kind.String(), start)
 	}
 	return s.child, err

@@ -94,6 +94,7 @@ func Open(ctx context.Context, b bootstrap.Bootstrap, o Options, bad error, prov
 		return nil, e
 	}
 	r.Done()
+	j.c.dumps()
 	j.c.dom.armFaults()
 	j.c.logOpen("open", start)
 	j.c.logSharing()
@@ -258,7 +259,6 @@ func (c *Comm) newArea(comm uint64) error {
 		return err
 	}
 	c.lay(c.team.Rank())
-	c.dumps()
 	return nil
 }
 

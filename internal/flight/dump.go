@@ -237,7 +237,7 @@ func (s *Side) Doing() string {
 	if s.Waits != nil && (len(s.Operations) == 0 || s.Waits.Op != s.Operations[len(s.Operations)-1].Name()) {
 		text += ", waits in " + s.Waits.String()
 	} else if s.Waits != nil {
-		text += fmt.Sprintf(", waits for rank %d", s.Waits.Peer)
+		text += fmt.Sprintf(", for rank %d", s.Waits.Peer)
 	}
 	if s.Late != nil {
 		text += "; " + s.Late.String()
