@@ -3,6 +3,7 @@ package main
 import (
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -55,6 +56,22 @@ ubcoll_host_received_messages_total{rank="0",host="a",peer="c\""} 0
 ubcoll_host_retries_total{rank="0",host="a",peer="b"} 5
 ubcoll_host_retries_total{rank="0",host="a",peer="c\""} 6
 `, hosts)
+}
+
+// Each rank that arrives last has its line.
+func TestLate(t *testing.T) {
+	var b strings.Builder
+	late := []ubcoll.LastArrival{{Rank: 7, Calls: 92, Median: 1300 * time.Microsecond}, {Rank: 1, Calls: 1}}
+	write(&b, []sample{{Rank: 0, Host: "a", Stats: ubcoll.Stats{LastArrivals: late}}, {Rank: 1, Host: "a"}})
+	_, lines, _ := strings.Cut(b.String(), "# TYPE ubcoll_last_arrivals_total counter\n")
+	lines, _, _ = strings.Cut(lines, "# HELP ubcoll_host_sent")
+	require.Equal(t, `ubcoll_last_arrivals_total{rank="0",host="a",last="7"} 92
+ubcoll_last_arrivals_total{rank="0",host="a",last="1"} 1
+# HELP ubcoll_last_arrival_seconds Median of those waits.
+# TYPE ubcoll_last_arrival_seconds gauge
+ubcoll_last_arrival_seconds{rank="0",host="a",last="7"} 0.0013
+ubcoll_last_arrival_seconds{rank="0",host="a",last="1"} 0
+`, lines)
 }
 
 // Without ranks there are metrics without samples.

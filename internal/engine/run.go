@@ -328,11 +328,12 @@ func (c *Comm) perform(ctx context.Context, w *team.Work) error {
 		path.Offer(&c.team, w)
 	}
 	sig := c.team.Publish(w, bad)
-	if path.Acquire == nil {
-		c.note(w, path.Name) // while the peers' descriptors are on their way
-	}
+	// While the descriptors are on their way. The note comes last, since its lock waits until this one's is out.
 	if !path.Quick || !c.team.Flight.Again(sig, path.Name) {
 		c.begin(w, sig, c.team.Number(), path.Name, began)
+	}
+	if path.Acquire == nil {
+		c.note(w, path.Name)
 	}
 	if timed {
 		published = flight.Now()
