@@ -63,7 +63,11 @@ func TestDumps(t *testing.T) {
 		}, circle, "ranks 0-2"},
 	} {
 		t.Run(k.name, func(t *testing.T) {
-			for range testkit.Often(20) {
+			rounds := 1
+			if testkit.Full() {
+				rounds = 20
+			}
+			for range rounds {
 				folder := t.TempDir()
 				t.Setenv(env.Dump.Name, folder)
 				over := make(chan struct{})
@@ -81,7 +85,7 @@ func TestDumps(t *testing.T) {
 						}
 					}
 					for _, c := range []*ubcoll.Comm{c, d} {
-						(*inside.Comm)(c).View().SetTimeout(time.Second)
+						(*inside.Comm)(c).View().SetTimeout(2 * time.Second)
 					}
 					failed[c.Rank()] = k.do(job{c, d, over})
 					gone <- struct{}{}
@@ -129,7 +133,7 @@ func TestDeviceDumps(t *testing.T) {
 				return err
 			}
 		}
-		(*inside.Comm)(c).View().SetTimeout(time.Second)
+		(*inside.Comm)(c).View().SetTimeout(2 * time.Second)
 		if c.Rank() == 1 {
 			<-over
 			return nil
