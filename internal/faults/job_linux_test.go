@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
 
 	"github.com/ubcoll/ubcoll"
 	"github.com/ubcoll/ubcoll/bootstrap"
@@ -140,7 +141,8 @@ func filter() error {
 		return err
 	}
 	defer syscall.Close(s)
-	return syscall.AttachLsf(s, []syscall.SockFilter{{Code: syscall.BPF_RET}})
+	none := unix.SockFilter{Code: unix.BPF_RET}
+	return unix.SetsockoptSockFprog(s, unix.SOL_SOCKET, unix.SO_ATTACH_FILTER, &unix.SockFprog{Len: 1, Filter: &none})
 }
 
 func TestJobOfFewerRanks(t *testing.T) {
