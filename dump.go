@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"os"
 	"os/signal"
+	"sync"
 	"syscall"
 
 	"github.com/ubcoll/ubcoll/internal/engine"
@@ -12,7 +13,7 @@ import (
 // DumpAtSignal makes this process write a dump of all its ranks whenever it gets SIGUSR2, until stop is called: to the folder
 // that UBCOLL_DUMP names, where `ubcoll dump` reads it together with those of the other processes, or, if it names none, one
 // line for each communicator to standard error. [Main] calls it; [Open] and [Run] do not, so a program of its own that
-// wants dumps calls it once. Without it SIGUSR2 ends the process, which is why `ubcoll ps -dump` sends it to no other.
+// wants dumps calls it. Without it SIGUSR2 ends the process, which is why `ubcoll ps -dump` sends it to no other.
 //
 // Dumps are written on their own, without it, when a communicator breaks and UBCOLL_DUMP is set. Local; does not block;
 // any goroutine.
@@ -33,12 +34,12 @@ func DumpAtSignal() (stop func()) {
 			}
 		}
 	}()
-	return func() {
+	return sync.OnceFunc(func() {
 		engine.DumpAtSignal(false)
 		signal.Stop(ch)
 		close(done)
 		<-over
-	}
+	})
 }
 
 // dump writes dumps, or says on standard error what ranks are in.

@@ -9,7 +9,6 @@ import (
 	"path/filepath"
 	"slices"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/ubcoll/ubcoll/internal/env"
@@ -27,8 +26,8 @@ type Laner interface {
 // domains are those of this process that have communicators.
 var domains struct {
 	sync.Mutex
-	all    []*Domain
-	signal atomic.Bool // the process writes dumps at a signal
+	all     []*Domain
+	signals int // how many have asked for dumps at a signal
 }
 
 // dumps makes c, which is open, part of dumps.
@@ -42,7 +41,7 @@ func (c *Comm) dumps() {
 	}
 	d.open = append(d.open, c)
 	d.mu.Unlock()
-	c.team.Dumps(domains.signal.Load())
+	c.team.Dumps(domains.signals > 0)
 }
 
 // noDumps ends that. Afterwards no dump reads what c frees.
@@ -61,16 +60,19 @@ func (d *Domain) noDumps(c *Comm) {
 	}
 }
 
-// DumpAtSignal says whether this process writes dumps when it gets a signal, so that others know that they may send it.
+// DumpAtSignal says that this process writes dumps when it gets a signal, so that others know that they may send it; or, once
+// for each time that it has said so, that it no longer does.
 func DumpAtSignal(on bool) {
 	domains.Lock()
 	defer domains.Unlock()
-	domains.signal.Store(on)
+	if domains.signals++; !on {
+		domains.signals -= 2
+	}
 	for _, d := range domains.all {
 		d.mu.Lock()
 		for _, c := range d.open {
 			if c.Polls.Enter() {
-				c.team.Dumps(on)
+				c.team.Dumps(domains.signals > 0)
 			}
 			c.Polls.Leave()
 		}
