@@ -15,6 +15,7 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
+	"time"
 	"unsafe"
 
 	"github.com/ubcoll/ubcoll/fault"
@@ -87,6 +88,7 @@ type peer struct {
 	flow       flow
 	// left is 0 until the peer closes the communicator, then 1 + the last operation that it has completed.
 	left   atomic.Uint64
+	shut   time.Time // when it was first found to have ended its side without a word; for the communicator's turn
 	asking asking
 }
 

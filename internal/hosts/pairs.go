@@ -179,7 +179,7 @@ func (p *Pairs) Lost(x *Pair) error {
 	switch {
 	case down == nil:
 		return nil
-	case down.Kind == transport.Refused, down.Kind == transport.Left:
+	case silentEnd(down):
 		now := time.Now().UnixNano()
 		if x.shut.CompareAndSwap(0, now); x.last.Load() == nil && now-x.shut.Load() < int64(wordOfEnd) {
 			return nil // perhaps the communicator broke there, and the reason is on its way from its host's leader

@@ -2,13 +2,12 @@ package hosts
 
 import (
 	"context"
-	"fmt"
 	"sync/atomic"
 	"time"
 
-	"github.com/ubcoll/ubcoll/fault"
 	"github.com/ubcoll/ubcoll/internal/reason"
 	"github.com/ubcoll/ubcoll/internal/team"
+	"github.com/ubcoll/ubcoll/internal/transport"
 )
 
 // A wait for another host first receives from that host's wire in a loop, so that it sees data at once. Now and then it
@@ -146,16 +145,28 @@ func (s *Stage) lost(p *peer, over func() bool, step string) error {
 		return errVerdict
 	}
 	if early { // says more than down, which follows it
-		return s.fail(s.Team.Errorf(step, p.rank, fmt.Errorf("rank %d closed its communicator: %w", p.rank, fault.ErrPeerLost)))
+		return s.fail(s.Team.Errorf(step, p.rank, Closed(p.rank)))
 	}
 	if down != nil {
 		p.link.Poll() // data that came before the end
-		if over() {
+		if over() || p.mute(down) {
 			return nil
 		}
 		return s.fail(s.downError(p, down, step))
 	}
 	return nil
+}
+
+// mute reports whether p has ended its side without a word, and just now: perhaps the communicator broke there before p had
+// this link, and the reason is on its way by another rank.
+func (p *peer) mute(down *transport.Down) bool {
+	if !silentEnd(down) || p.left.Load() != 0 {
+		return false
+	}
+	if p.shut.IsZero() {
+		p.shut = time.Now()
+	}
+	return time.Since(p.shut) < wordOfEnd
 }
 
 // comm breaks the communicator with an error about a rank.

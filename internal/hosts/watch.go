@@ -108,10 +108,15 @@ func lostText(rank int, here, there string, down *transport.Down) error {
 		pair := [2]string{here, there}
 		slices.Sort(pair[:])
 		return fmt.Errorf("hosts %s and %s do not reach each other: %v: %w", pair[0], pair[1], down.Err, fault.ErrPeerLost)
-	case transport.Left:
-		return fmt.Errorf("rank %d of host %s closed its communicators: %w", rank, there, fault.ErrPeerLost)
+	case transport.Left, transport.Refused:
+		return Closed(rank)
 	}
 	return fmt.Errorf("the connection of hosts %s and %s: %v: %w", here, there, down.Err, fault.ErrPeerLost)
+}
+
+// silentEnd reports whether a peer has ended its side in order. What it says about that comes by a message.
+func silentEnd(down *transport.Down) bool {
+	return down.Kind == transport.Refused || down.Kind == transport.Left
 }
 
 // NoCall is the Op of an error that the network's goroutine has found: the call that returns it first gives it its name.

@@ -3,7 +3,7 @@ package net
 import (
 	"context"
 	"errors"
-	"github.com/ubcoll/ubcoll/internal/transport"
+	"fmt"
 	"io"
 	stdnet "net"
 	"net/netip"
@@ -17,6 +17,7 @@ import (
 	"github.com/ubcoll/ubcoll/fault"
 	"github.com/ubcoll/ubcoll/internal/race"
 	"github.com/ubcoll/ubcoll/internal/testkit"
+	"github.com/ubcoll/ubcoll/internal/transport"
 	"github.com/ubcoll/ubcoll/internal/transport/net/frame"
 )
 
@@ -261,6 +262,44 @@ func TestConnectAnew(t *testing.T) {
 				"two heads for each link: that it is open, and the put's")
 			old.close()
 			p.close(t)
+		})
+	}
+}
+
+// A rank that closes its network while a wire is being made has not died. If the peer has its end of the wire already, it
+// learns of the close, whichever of the two dials.
+func TestCloseWhileConnecting(t *testing.T) {
+	r := testkit.Random(t)
+	for _, dials := range []bool{false, true} {
+		t.Run(fmt.Sprintf("dials %v", dials), func(t *testing.T) {
+			met := 0
+			rounds := testkit.Often(400)
+			for round := range rounds {
+				closes, hc := node(t, 0)
+				stays, hs := node(t, 1)
+				hc.rows.Store(1, stays.row)
+				hs.rows.Store(0, closes.row)
+				for _, n := range []*Node{closes, stays} {
+					require.NoError(t, n.Join(transport.Comm{ID: commID, Places: 1}))
+				}
+				if dials {
+					closes.Endpoint(commID, 1, false)
+				} else {
+					stays.Endpoint(commID, 0, false)
+				}
+				time.Sleep(time.Duration(r.IntN(2500)) * time.Microsecond)
+				require.NoError(t, closes.Close(testkit.Limit), "round %d", round)
+				stays.mu.Lock()
+				w := stays.wires[0]
+				stays.mu.Unlock()
+				if w != nil {
+					met++
+					testkit.Eventually(t, func() bool { return w.Err() != nil })
+					require.Equal(t, transport.Left, w.Err().Kind, "round %d: %v", round, w.Err())
+				}
+				require.NoError(t, stays.Close(testkit.Limit))
+			}
+			t.Logf("%d of %d wires were there", met, rounds)
 		})
 	}
 }

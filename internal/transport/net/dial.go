@@ -161,10 +161,21 @@ func (n *Node) dialAll(ctx context.Context, c stdnet.Conn, h hello, addr netip.A
 			break
 		}
 	}
+	if len(fds) > 0 {
+		n.excuse(fds[0])
+	}
 	for _, fd := range fds {
 		closeSocket(fd)
 	}
 	return nil, over, err
+}
+
+// excuse says bye on the control connection of an attempt that this rank ends by closing its network. The peer perhaps has
+// a wire by now, and would take its end for this process's.
+func (n *Node) excuse(fd int) {
+	if n.ctx.Err() != nil {
+		_, _ = sendTo(fd, encodeControl(nil, controlBye, nil))
+	}
 }
 
 // race dials addresses, starting each a little after the one before, and takes the first whose peer proves itself.
@@ -312,6 +323,9 @@ func (n *Node) tried(ctx context.Context, c stdnet.Conn, h hello, pairs *[]devic
 		err = watch(fd, control, n.config.Timeout)
 	}
 	if err != nil {
+		if control {
+			n.excuse(fd)
+		}
 		closePairs(*pairs)
 		closeSocket(fd)
 		return 0, err

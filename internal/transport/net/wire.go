@@ -9,7 +9,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/ubcoll/ubcoll/fault"
 	"github.com/ubcoll/ubcoll/internal/clock"
 	"github.com/ubcoll/ubcoll/internal/env"
 	"github.com/ubcoll/ubcoll/internal/transport"
@@ -111,10 +110,7 @@ func (n *Node) wire(peer int, fds []int, pairs []device, attempt [16]byte) (*Wir
 	n.retire(peer)
 	n.mu.Lock()
 	var err error
-	if n.closing {
-		err = fmt.Errorf("network: %w", fault.ErrClosed)
-	}
-	for _, e := range w.sockets() {
+	for _, e := range w.sockets() { // also while Close waits for handshakes: the peer may have its end, and Close says bye
 		if err == nil {
 			err = n.poll.add(e)
 		}
