@@ -15,7 +15,6 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
-	"time"
 	"unsafe"
 
 	"github.com/ubcoll/ubcoll/fault"
@@ -88,7 +87,7 @@ type peer struct {
 	flow       flow
 	// left is 0 until the peer closes the communicator, then 1 + the last operation that it has completed.
 	left   atomic.Uint64
-	shut   time.Time // when it was first found to have ended its side without a word; for the communicator's turn
+	mute   mute
 	asking asking
 }
 

@@ -55,7 +55,7 @@ type Pair struct {
 	last   atomic.Pointer[Last]
 	link   atomic.Pointer[team.Link]
 	asking asking
-	shut   atomic.Int64 // when the pair was first found to have ended without a word, in nanoseconds
+	mute   mute
 }
 
 // Last says how far a rank got before it closed its communicator.
@@ -179,13 +179,9 @@ func (p *Pairs) Lost(x *Pair) error {
 	switch {
 	case down == nil:
 		return nil
-	case silentEnd(down):
-		now := time.Now().UnixNano()
-		if x.shut.CompareAndSwap(0, now); x.last.Load() == nil && now-x.shut.Load() < int64(wordOfEnd) {
-			return nil // perhaps the communicator broke there, and the reason is on its way from its host's leader
-		}
-		return Closed(x.Rank)
-	case down.Kind != transport.Unreached:
+	case x.last.Load() == nil && x.mute.just(down):
+		return nil
+	case down.Kind != transport.Unreached: // of the way of an end in order, too
 		return lostText(x.Rank, here, p.Name(x.Rank), down)
 	case errors.Is(down, syscall.ECONNREFUSED): // the pair was first wanted after that
 		return lostText(x.Rank, here, p.Name(x.Rank), &transport.Down{Kind: transport.Died, Err: down.Err})
@@ -194,9 +190,6 @@ func (p *Pairs) Lost(x *Pair) error {
 	}
 	return reason.About(x.Rank, fmt.Errorf("from host %s to rank %d of host %s: %w", here, x.Rank, p.Name(x.Rank), down.Err))
 }
-
-// wordOfEnd is how long a rank that has ended its side without a word gets until that counts as a close.
-const wordOfEnd = 300 * time.Millisecond
 
 // Closed is the error about a rank that has closed its communicator.
 func Closed(rank int) error {

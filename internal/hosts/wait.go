@@ -7,7 +7,6 @@ import (
 
 	"github.com/ubcoll/ubcoll/internal/reason"
 	"github.com/ubcoll/ubcoll/internal/team"
-	"github.com/ubcoll/ubcoll/internal/transport"
 )
 
 // A wait for another host first receives from that host's wire in a loop, so that it sees data at once. Now and then it
@@ -149,24 +148,12 @@ func (s *Stage) lost(p *peer, over func() bool, step string) error {
 	}
 	if down != nil {
 		p.link.Poll() // data that came before the end
-		if over() || p.mute(down) {
+		if over() || left == 0 && p.mute.just(down) {
 			return nil
 		}
 		return s.fail(s.downError(p, down, step))
 	}
 	return nil
-}
-
-// mute reports whether p has ended its side without a word, and just now: perhaps the communicator broke there before p had
-// this link, and the reason is on its way by another rank.
-func (p *peer) mute(down *transport.Down) bool {
-	if !silentEnd(down) || p.left.Load() != 0 {
-		return false
-	}
-	if p.shut.IsZero() {
-		p.shut = time.Now()
-	}
-	return time.Since(p.shut) < wordOfEnd
 }
 
 // comm breaks the communicator with an error about a rank.

@@ -3,6 +3,8 @@ package hosts
 import (
 	"fmt"
 	"slices"
+	"sync/atomic"
+	"time"
 
 	"github.com/ubcoll/ubcoll/fault"
 	"github.com/ubcoll/ubcoll/internal/reason"
@@ -114,9 +116,21 @@ func lostText(rank int, here, there string, down *transport.Down) error {
 	return fmt.Errorf("the connection of hosts %s and %s: %v: %w", here, there, down.Err, fault.ErrPeerLost)
 }
 
-// silentEnd reports whether a peer has ended its side in order. What it says about that comes by a message.
-func silentEnd(down *transport.Down) bool {
-	return down.Kind == transport.Refused || down.Kind == transport.Left
+// mute is when a peer was first found to have ended its side in order without having said why, in nanoseconds; 0: it was not.
+type mute struct{ atomic.Int64 }
+
+// wordOfEnd is how long a rank that has ended its side without a word gets until that counts as a close.
+const wordOfEnd = 300 * time.Millisecond
+
+// just reports whether down is such an end, found just now: perhaps the communicator broke there before the peer had this link,
+// and the reason is on its way by another rank.
+func (m *mute) just(down *transport.Down) bool {
+	if down.Kind != transport.Refused && down.Kind != transport.Left {
+		return false
+	}
+	now := time.Now().UnixNano()
+	m.CompareAndSwap(0, now)
+	return now-m.Load() < int64(wordOfEnd)
 }
 
 // NoCall is the Op of an error that the network's goroutine has found: the call that returns it first gives it its name.

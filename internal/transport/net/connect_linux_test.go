@@ -274,7 +274,8 @@ func TestCloseWhileConnecting(t *testing.T) {
 		t.Run(fmt.Sprintf("dials %v", dials), func(t *testing.T) {
 			met := 0
 			rounds := testkit.Often(400)
-			for round := range rounds {
+			var takes time.Duration // to connect here, beside whatever else runs
+			for round := -1; round < rounds; round++ {
 				closes, hc := node(t, 0)
 				stays, hs := node(t, 1)
 				hc.rows.Store(1, stays.row)
@@ -282,12 +283,18 @@ func TestCloseWhileConnecting(t *testing.T) {
 				for _, n := range []*Node{closes, stays} {
 					require.NoError(t, n.Join(transport.Comm{ID: commID, Places: 1}))
 				}
+				from, to := stays, 0
 				if dials {
-					closes.Endpoint(commID, 1, false)
-				} else {
-					stays.Endpoint(commID, 0, false)
+					from, to = closes, 1
 				}
-				time.Sleep(time.Duration(r.IntN(2500)) * time.Microsecond)
+				begin := time.Now()
+				link := from.Endpoint(commID, to, false)
+				if round < 0 {
+					require.NoError(t, link.Ready(within(t)))
+					takes = time.Since(begin)
+				} else {
+					time.Sleep(time.Duration(r.Int64N(int64(takes) * 5 / 4)))
+				}
 				require.NoError(t, closes.Close(testkit.Limit), "round %d", round)
 				stays.mu.Lock()
 				w := stays.wires[0]

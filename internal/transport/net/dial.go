@@ -319,11 +319,12 @@ func (n *Node) tried(ctx context.Context, c stdnet.Conn, h hello, pairs *[]devic
 	if err != nil {
 		return 0, err
 	}
-	if err = dialled(ctx, c, n.offering(ctx, int(h.to), control, pairs)); err == nil {
+	sealed, err := dialled(ctx, c, n.offering(ctx, int(h.to), control, pairs))
+	if err == nil {
 		err = watch(fd, control, n.config.Timeout)
 	}
 	if err != nil {
-		if control {
+		if control && sealed {
 			n.excuse(fd)
 		}
 		closePairs(*pairs)

@@ -201,11 +201,17 @@ const (
 
 // dialled does the rest of the handshake after the proofs, on the dialling side. It sends and receives a full-size frame:
 // a path that only small packets pass must not become a wire. The time that it takes is limited by ctx and the peer's
-// kernel, not the peer, which may be stopped.
-func dialled(ctx context.Context, c stdnet.Conn, offer func(p *dialProbe) error) error {
+// kernel, not the peer, which may be stopped. sealed says, of a failure too, that the peer may take the connection for good.
+func dialled(ctx context.Context, c stdnet.Conn, offer func(p *dialProbe) error) (sealed bool, err error) {
 	p := newProbe(c)
-	return p.run(ctx, p.write([]byte{1}), p.status, p.write(p.mine), p.read(p.theirs), p.compare, func() error { return offer(p) },
-		p.write([]byte{1}), p.status)
+	seal := func() error {
+		err := p.write([]byte{1})()
+		sealed = err == nil
+		return err
+	}
+	err = p.run(ctx, p.write([]byte{1}), p.status, p.write(p.mine), p.read(p.theirs), p.compare, func() error { return offer(p) },
+		seal, p.status)
+	return sealed, err
 }
 
 // accepting does the same on the accepting side, but for its last byte. wanted says whether the connection may go on.

@@ -6,6 +6,7 @@ import (
 	"crypto/ecdh"
 	"crypto/rand"
 	"errors"
+	"fmt"
 	"github.com/ubcoll/ubcoll/internal/transport"
 	"io"
 	stdnet "net"
@@ -350,7 +351,7 @@ func TestDuplicates(t *testing.T) {
 		h := hello{from: 0, to: 1, count: 2, key: p.a.row.Key, attempt: p.ab.attempt}
 		c, err := p.a.attempt(t.Context(), h, netip.Addr{}, netip.MustParseAddrPort(p.b.addr()), p.b.row.Key)
 		require.NoError(t, err)
-		require.ErrorIs(t, dialled(t.Context(), c, noOffer), errCrossed)
+		require.ErrorIs(t, testkit.ErrOf(dialled(t.Context(), c, noOffer)), errCrossed)
 		_, err = c.Read(make([]byte, 1))
 		require.Error(t, err)
 		c.Close()
@@ -370,7 +371,7 @@ func TestDuplicatesBefore(t *testing.T) {
 		h := hello{from: 0, to: 1, count: 2, key: a.row.Key, attempt: [16]byte{byte(i / 4)}}
 		c, err := a.attempt(t.Context(), h, netip.Addr{}, netip.MustParseAddrPort(b.addr()), b.row.Key)
 		require.NoError(t, err)
-		if err := dialled(t.Context(), c, noOffer); i%4 == 0 {
+		if _, err := dialled(t.Context(), c, noOffer); i%4 == 0 {
 			require.NoError(t, err)
 		} else {
 			require.Error(t, err)
@@ -381,6 +382,45 @@ func TestDuplicatesBefore(t *testing.T) {
 	connect(t, a, b)
 	testkit.Eventually(t, func() bool { return descriptorsOpen(t) <= fds+2*2+1 }) // and a set of sockets, perhaps
 	closeAll(t, a, b)
+}
+
+// A rank that ends its dialling knows whether its peer may have a wire by now. If not, the peer got nothing that it could take for
+// the seal.
+func TestDiallingEnds(t *testing.T) {
+	for _, sealed := range []bool{false, true} {
+		t.Run(fmt.Sprintf("sealed %v", sealed), func(t *testing.T) {
+			here, there := stdnet.Pipe()
+			ctx, cancel := context.WithCancel(t.Context())
+			got := make(chan []byte)
+			go func() {
+				p := newProbe(there)
+				if err := testkit.InOrder(p.read(make([]byte, 1)), p.write([]byte{goOn}), p.read(p.theirs), p.write(p.mine)); err != nil {
+					t.Error(err)
+				}
+				b := make([]byte, 1)
+				n, _ := there.Read(b)
+				cancel()
+				rest, _ := io.ReadAll(there)
+				got <- append(b[:n], rest...)
+			}()
+			is, err := dialled(ctx, here, func(*dialProbe) error {
+				if !sealed {
+					cancel()
+					<-ctx.Done()
+				}
+				return nil
+			})
+			require.Error(t, err)
+			here.Close()
+			require.Equal(t, sealed, is)
+			want := []byte{}
+			if sealed {
+				want = []byte{1}
+			}
+			require.Equal(t, want, <-got)
+			there.Close()
+		})
+	}
 }
 
 // Ranks find each other, however many connections are silent.
