@@ -279,7 +279,11 @@ func (p *dialProbe) run(ctx context.Context, steps ...func() error) error {
 	_ = p.c.SetDeadline(time.Time{})
 	defer untilDone(ctx, p.c)() // called after SetDeadline, which would undo it
 	for i, step := range steps {
-		switch err := step(); {
+		err := ctx.Err() // the deadline takes effect a moment after ctx has ended
+		if err == nil {
+			err = step()
+		}
+		switch {
 		case err == nil:
 		case errors.Is(err, errCrossed), errors.Is(err, errNoProbe):
 			return err
