@@ -65,8 +65,10 @@ func (d *Domain) noDumps(c *Comm) {
 func DumpAtSignal(on bool) {
 	domains.Lock()
 	defer domains.Unlock()
-	if domains.signals++; !on {
-		domains.signals -= 2
+	if on {
+		domains.signals++
+	} else {
+		domains.signals--
 	}
 	for _, d := range domains.all {
 		d.mu.Lock()

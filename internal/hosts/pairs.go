@@ -181,7 +181,7 @@ func (p *Pairs) Lost(x *Pair) error {
 		return nil
 	case x.last.Load() == nil && x.mute.just(down):
 		return nil
-	case down.Kind != transport.Unreached: // of the way of an end in order, too
+	case down.Kind != transport.Unreached:
 		return lostText(x.Rank, here, p.Name(x.Rank), down)
 	case errors.Is(down, syscall.ECONNREFUSED): // the pair was first wanted after that
 		return lostText(x.Rank, here, p.Name(x.Rank), &transport.Down{Kind: transport.Died, Err: down.Err})

@@ -7,7 +7,6 @@ import (
 	"crypto/rand"
 	"errors"
 	"fmt"
-	"github.com/ubcoll/ubcoll/internal/transport"
 	"io"
 	stdnet "net"
 	"net/netip"
@@ -26,6 +25,7 @@ import (
 	"github.com/ubcoll/ubcoll/fault"
 	"github.com/ubcoll/ubcoll/internal/race"
 	"github.com/ubcoll/ubcoll/internal/testkit"
+	"github.com/ubcoll/ubcoll/internal/transport"
 )
 
 func (n *Node) addr() string { return netip.AddrPortFrom(n.row.Addrs[0], n.row.Port).String() }
