@@ -131,7 +131,11 @@ func Open(ctx context.Context, c Config) (*Stage, error) {
 		s.lay()
 	}
 	s.Network.node.Begin()
+	if s.lane >= 0 {
+		s.Network.expect(s.ID)
+	}
 	if err := s.Network.node.Join(transport.Comm{ID: s.ID, Places: places, Made: s.made}); err != nil {
+		s.Network.remove(s.ID)
 		return nil, err
 	}
 	if !s.leads {

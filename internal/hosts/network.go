@@ -19,8 +19,15 @@ type Network struct {
 	landing pool
 	slots   spares
 
-	mu   sync.Mutex
-	uses map[uint64]use // by transport.Comm.ID
+	mu    sync.Mutex
+	uses  map[uint64]use      // by transport.Comm.ID
+	early map[uint64][]letter // what came before the use, by that ID; empty ones of those that are to be added
+}
+
+// letter is a message, and the rank of the job that sent it.
+type letter struct {
+	from int
+	m    transport.Message
 }
 
 // use is what one communicator has on the network: its stage, or its pairs. Its methods may be called from any
@@ -56,7 +63,7 @@ type JobConfig struct {
 
 // Listen makes the network of a rank.
 func Listen(c JobConfig) (n *Network, err error) {
-	n = &Network{JobConfig: c, uses: map[uint64]use{}}
+	n = &Network{JobConfig: c, uses: map[uint64]use{}, early: map[uint64][]letter{}}
 	n.landing.memory, n.slots.memory = c.Memory, c.Memory
 	n.node, err = c.NewNode(transport.Config{Rank: c.Rank, Size: c.Size, Secret: c.Secret, Log: c.Log, Timeout: c.Timeout,
 		Connections: c.Connections, RDMA: c.RDMA, RowOf: n.rowOf,
@@ -144,22 +151,30 @@ func (n *Network) Close() error {
 // Cut cuts this rank off from all other hosts: see transport.Node.
 func (n *Network) Cut() error { return n.node.Cut() }
 
-func (n *Network) add(id uint64, u use) {
+// expect keeps the messages for a use that will be added, or removed: a rank that has connected may tell something, such as that it
+// has closed the communicator, before this one is ready to hear it.
+func (n *Network) expect(id uint64) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
+	n.early[id] = nil
+}
+
+func (n *Network) add(id uint64, u use) {
+	n.mu.Lock()
 	n.uses[id] = u
+	early := n.early[id]
+	delete(n.early, id)
+	n.mu.Unlock()
+	for _, l := range early {
+		u.breakBy(func() *fault.Error { return u.heard(l.from, l.m) })
+	}
 }
 
 func (n *Network) remove(id uint64) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	delete(n.uses, id)
-}
-
-func (n *Network) find(id uint64) use {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	return n.uses[id]
+	delete(n.early, id)
 }
 
 func (n *Network) list() (all []use) {
@@ -173,7 +188,13 @@ func (n *Network) list() (all []use) {
 
 // heard handles a message from another rank.
 func (n *Network) heard(from int, m transport.Message) {
-	if u := n.find(m.Comm); u != nil {
+	n.mu.Lock()
+	u := n.uses[m.Comm]
+	if early, ok := n.early[m.Comm]; ok {
+		n.early[m.Comm] = append(early, letter{from, m})
+	}
+	n.mu.Unlock()
+	if u != nil {
 		u.breakBy(func() *fault.Error { return u.heard(from, m) })
 	}
 }

@@ -45,7 +45,7 @@ type Node interface {
 	// has joined, or was joined before.
 	Join(c Comm) error
 	// Leave closes all endpoints of a communicator that are not closed. Peers that make a pair later are refused by
-	// name.
+	// name, also if it has never joined.
 	Leave(comm uint64)
 	// Endpoint returns the endpoint of a peer, by its rank in the job. If there is none it makes the pair, without
 	// waiting: see Endpoint.Ready. expected says that the peer makes the pair, too, at about this time: then only one of

@@ -55,17 +55,28 @@ func (n *Node) Join(c transport.Comm) error {
 func (n *Node) Leave(id uint64) {
 	n.mu.Lock()
 	c := n.comms[id]
-	if c == nil {
-		n.mu.Unlock()
-		return
-	}
 	delete(n.comms, id)
-	n.left[id] = true
-	if n.order = append(n.order, id); len(n.order) > mostLeft {
+	if !n.left[id] {
+		n.left[id] = true
+		n.order = append(n.order, id)
+	}
+	if len(n.order) > mostLeft {
 		delete(n.left, n.order[0])
 		n.order = n.order[1:]
 	}
+	var waiting []*Wire
+	for _, w := range n.wires {
+		if _, ok := w.asked[id]; ok && c == nil {
+			waiting = append(waiting, w)
+		}
+	}
 	n.mu.Unlock()
+	for _, w := range waiting {
+		w.refuse(id)
+	}
+	if c == nil {
+		return
+	}
 	c.mu.Lock()
 	c.left = true
 	c.mu.Unlock() // nobody makes links now

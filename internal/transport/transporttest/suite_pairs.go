@@ -284,6 +284,23 @@ func testPairAfterLeave(t *testing.T, s *suite) {
 	}
 	b.Put(0, 1, nil, 0)
 	j.word(a, 0, 1)
+
+	for id, waits := range map[uint64]bool{10: false, 11: true} { // the peer never joins
+		require.NoError(t, j.Nodes[0].Join(member(id, 1, 0, nil)))
+		if !waits {
+			j.Nodes[1].Leave(id)
+		}
+		e := j.Nodes[0].Endpoint(id, 1, true)
+		if waits {
+			for range 100 {
+				j.move()
+			}
+			require.Nil(t, e.Err())
+			j.Nodes[1].Leave(id)
+		}
+		j.must("it is refused", func() bool { return e.Err() != nil })
+		require.Equal(t, transport.Refused, e.Err().Kind)
+	}
 	j.healthy()
 }
 
