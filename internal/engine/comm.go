@@ -38,9 +38,11 @@ type Options struct {
 
 // Comm is one rank's side of a communicator.
 type Comm struct {
-	team  team.Team    // the ranks of this host
-	stage *hosts.Stage // the connection to the other hosts; nil if there are none
-	world []int32      // each rank's number in the job; nil: the same as its rank
+	team  team.Team         // the ranks of this host
+	stage *hosts.Stage      // the connection to the other hosts; nil if there are none
+	far   *hosts.Membership // in which ranks of other hosts agree on who is left; nil before Shrink
+	left  bool              // a Shrink gave up so late that the others may have gone on; for the turn
+	world []int32           // each rank's number in the job; nil: the same as its rank
 
 	rank, size int
 	opts       Options
@@ -294,6 +296,7 @@ func (c *Comm) tryClose() error {
 	c.closing.Store(true)
 	c.ending.Unlock()
 	c.stage.Close() // looks at peers' areas, which they may free when they see that this rank has left
+	c.leaveMembership()
 	c.team.Leave()
 	return nil
 }

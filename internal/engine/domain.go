@@ -14,6 +14,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/ubcoll/ubcoll/bootstrap"
 	"github.com/ubcoll/ubcoll/fault"
 	"github.com/ubcoll/ubcoll/internal/env"
 	"github.com/ubcoll/ubcoll/internal/faults"
@@ -47,12 +48,13 @@ type Domain struct {
 	id       roster.Identity // identifies this rank in handles
 	copiers  copiers
 	served   served
-	rank     int           // in its first communicator
-	log      *slog.Logger  // the first communicator's
-	failures atomic.Uint64 // see Failed
-	faults   *faults.Rank  // which UBCOLL_FAULT asks of this rank; nil: none
-	device   DomainDevice  // nil without one
-	ends     team.Gate     // counts Closes and Frees that are not finished: the domain's end waits for them
+	rank     int                // in its first communicator
+	log      *slog.Logger       // the first communicator's
+	failures atomic.Uint64      // see Failed
+	faults   *faults.Rank       // which UBCOLL_FAULT asks of this rank; nil: none
+	device   DomainDevice       // nil without one
+	survivor bootstrap.Survivor // nil: the bootstrap's Close waits for nobody
+	ends     team.Gate          // counts Closes and Frees that are not finished: the domain's end waits for them
 
 	closeTimeout atomic.Int64  // how long Close and Free wait at most, in nanoseconds
 	copyTimeout  time.Duration // see Options
@@ -79,6 +81,13 @@ type retiree struct {
 
 // NewIPC makes the transport. Open gets it as an argument because the transport's device side imports the engine.
 type NewIPC func(h *mem.Heap, secret []byte) (IPC, error)
+
+// survive tells the bootstrap that ranks have died, and this one goes on.
+func (d *Domain) survive() {
+	if d.survivor != nil {
+		d.survivor.Survive()
+	}
+}
 
 // SetDevice sets what the domain has on its device.
 func (d *Domain) SetDevice(on DomainDevice) { d.device = on }

@@ -6,6 +6,7 @@ import (
 
 	"github.com/ubcoll/ubcoll/fault"
 	"github.com/ubcoll/ubcoll/internal/mem"
+	"github.com/ubcoll/ubcoll/internal/membership"
 	"github.com/ubcoll/ubcoll/internal/reason"
 	"github.com/ubcoll/ubcoll/internal/team"
 )
@@ -60,9 +61,9 @@ func (d *Domain) Watched() int {
 
 // SplitThatFails is Split, in which this rank's part of step ends with the error of fails.
 func (c *Comm) SplitThatFails(step int, fails func() error) error {
-	s := splitting{parent: c, kind: team.KindSplit, me: member{0, -c.rank, c.rank}}
+	s := splitting{parent: c, op: "split", me: member{0, -c.rank, c.rank}}
 	ctx := context.Background()
-	steps := s.steps(ctx)
+	steps := s.steps(ctx, team.KindSplit)
 	before := steps[step].Before
 	steps[step].Before = func() ([]byte, error) {
 		b, err := before()
@@ -71,6 +72,56 @@ func (c *Comm) SplitThatFails(step int, fails func() error) error {
 	_, err := s.run(ctx, steps)
 	return err
 }
+
+// ShrinkThatEnds is Shrink, in which this rank ends at a step, as one does whose process dies then.
+func (c *Comm) ShrinkThatEnds(step membership.Step) error {
+	if step == membership.Idle {
+		return c.Close()
+	}
+	if err := c.Enter(); err != nil {
+		return err
+	}
+	c.Fail(&fault.Error{Op: "shrink", Rank: c.rank, Peer: c.rank, Err: fault.ErrAborted})
+	s := c.shrinking()
+	w, err := s.begin()
+	for over := false; err == nil && !over && s.agreement.Mine().Step < step; c.team.Rest(w.changed) {
+		over, err = s.turn(background, &w)
+	}
+	s.stopConnecting()
+	c.turn.Leave()
+	err = errors.Join(err, c.Close())
+	if s.child != nil {
+		s.child.ignoreNetwork()
+		s.child.team.Leave()
+		err = errors.Join(err, s.child.abandon())
+	}
+	return err
+}
+
+// ShrinkThatFails is Shrink, in which this rank fails once it has come to a step.
+func (c *Comm) ShrinkThatFails(step membership.Step, why error) error {
+	if err := c.Enter(); err != nil {
+		return err
+	}
+	defer c.turn.Leave()
+	c.Fail(&fault.Error{Op: "shrink", Rank: c.rank, Peer: c.rank, Err: fault.ErrAborted})
+	s := c.shrinking()
+	w, err := s.begin()
+	for ; ; c.team.Rest(w.changed) {
+		over := false
+		if err == nil {
+			over, err = s.turn(background, &w)
+		}
+		if s.agreement.Mine().Step >= step {
+			err = why
+		}
+		if over || err != nil {
+			return s.giveUp(err)
+		}
+	}
+}
+
+var background = context.Background()
 
 // CheckClosed is what the end of the domain checks, with -tags invariants.
 func (d *Domain) CheckClosed() { d.checkClosed() }

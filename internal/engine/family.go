@@ -34,20 +34,20 @@ type member struct{ color, key, rank int }
 
 // split makes the communicator, with several operations in one turn.
 func (c *Comm) split(ctx context.Context, kind team.OpKind, color, key int, o Options) (*Comm, error) {
-	s := splitting{parent: c, kind: kind, me: member{color, key, c.rank}, opts: o}
-	return s.run(ctx, s.steps(ctx))
+	s := splitting{parent: c, op: kind.String(), me: member{color, key, c.rank}, opts: o}
+	return s.run(ctx, s.steps(ctx, kind))
 }
 
 // steps are the operations: tell colors and keys; tell where the control areas are; confirm that all ranks have mapped
 // all areas of their host; and, with several hosts, confirm that all have connected. Connecting comes last, so that a
 // rank that connects does not wait for one that never does.
-func (s *splitting) steps(ctx context.Context) []*Gathering {
+func (s *splitting) steps(ctx context.Context, kind team.OpKind) []*Gathering {
 	all := []*Gathering{
-		{Kind: s.kind, Before: s.choose, Check: s.assign},
-		{Kind: s.kind, Before: func() ([]byte, error) { return s.create(ctx) }, Check: s.place, HostOnly: true},
-		{Kind: s.kind, Before: s.meet, After: s.agreeOnDevices, HostOnly: true}}
+		{Kind: kind, Before: s.choose, Check: s.assign},
+		{Kind: kind, Before: func() ([]byte, error) { return s.create(ctx) }, Check: s.place, HostOnly: true},
+		{Kind: kind, Before: s.meet, After: s.agreeOnDevices, HostOnly: true}}
 	if s.parent.SpansHosts() {
-		all = append(all, &Gathering{Kind: s.kind, Before: func() ([]byte, error) { return nil, s.connect(ctx) }, HostOnly: true})
+		all = append(all, &Gathering{Kind: kind, Before: func() ([]byte, error) { return nil, s.connect(ctx) }, HostOnly: true})
 	}
 	return all
 }
@@ -56,26 +56,37 @@ func (s *splitting) run(ctx context.Context, steps []*Gathering) (*Comm, error) 
 	start := time.Now()
 	err := s.parent.Gather(ctx, steps...)
 	if err == nil && s.child != nil {
-		err = s.child.joinMulticast(Context(ctx))
-	}
-	if err == nil && s.child != nil {
-		err = s.child.joinFabric(Context(ctx))
+		err = s.child.joinGroups(Context(ctx))
 	}
 	if err != nil && s.child != nil {
-		s.child.ignoreNetwork()
-		s.child.leave(s.reason(err))
-		return nil, WithCleanup(err, s.child.abandon())
+		return nil, WithCleanup(err, s.undo(err))
 	}
 	if s.child != nil {
 		s.child.dumps()
-		s.child.logOpen(s.kind.String(), start)
+		s.child.logOpen(s.op, start)
 	}
 	return s.child, err
 }
 
+// joinGroups makes the groups of devices and of hosts whose hardware does collectives by itself.
+func (c *Comm) joinGroups(ctx context.Context) error {
+	err := c.joinMulticast(ctx)
+	if err == nil {
+		err = c.joinFabric(ctx)
+	}
+	return err
+}
+
+// undo gives up what there is of the child, because of err.
+func (s *splitting) undo(err error) error {
+	s.child.ignoreNetwork()
+	s.child.leave(s.reason(err))
+	return s.child.abandon()
+}
+
 type splitting struct {
 	parent      *Comm
-	kind        team.OpKind
+	op          string
 	me          member
 	opts        Options // of the child
 	id          uint64
@@ -194,6 +205,11 @@ func (s *splitting) connect(ctx context.Context) error {
 	}
 	ctx, stop := s.parent.whileHealthy(ctx)
 	defer stop()
+	return s.open(ctx)
+}
+
+// open connects the child's hosts, until ctx ends.
+func (s *splitting) open(ctx context.Context) error {
 	var on [][]int
 	number := map[int]int{} // maps the parent's hosts to the child's
 	for r, m := range s.group {
@@ -242,7 +258,7 @@ func (c *Comm) leave(e *fault.Error) {
 
 // reason is why this rank could not finish the split; its Peer is a rank of the new communicator.
 func (s *splitting) reason(err error) *fault.Error {
-	r := &fault.Error{Op: s.kind.String(), Rank: s.child.rank, Peer: -1, Host: s.child.Hostname(s.child.rank),
+	r := &fault.Error{Op: s.op, Rank: s.child.rank, Peer: -1, Host: s.child.Hostname(s.child.rank),
 		Err: err}
 	if e, ok := errors.AsType[*fault.Error](err); ok {
 		r.Peer = slices.IndexFunc(s.group, func(m member) bool { return m.rank == e.Peer })
@@ -256,6 +272,7 @@ func (c *Comm) ignoreNetwork() {
 	c.closing.Store(true)
 	c.ending.Unlock()
 	c.stage.Close()
+	c.leaveMembership()
 	c.Polls.Drain()
 }
 

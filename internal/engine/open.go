@@ -82,10 +82,7 @@ func Open(ctx context.Context, b bootstrap.Bootstrap, o Options, bad error, prov
 		err = j.c.several(ctx, r)
 	}
 	if err == nil {
-		err = j.c.joinMulticast(ctx)
-	}
-	if err == nil {
-		err = j.c.joinFabric(ctx)
+		err = j.c.joinGroups(ctx)
 	}
 	if err != nil {
 		name = r.Hostnames()[rank]
@@ -94,6 +91,7 @@ func Open(ctx context.Context, b bootstrap.Bootstrap, o Options, bad error, prov
 		return nil, e
 	}
 	r.Done()
+	j.c.dom.survivor, _ = b.(bootstrap.Survivor)
 	j.c.dumps()
 	j.c.dom.armFaults()
 	j.c.logOpen("open", start)

@@ -93,6 +93,17 @@ var counted = []struct {
 	{"collective on a stream", func(ctx context.Context, k *tools) error {
 		return testkit.InOrder(func() error { return coll.Barrier(ctx, k.c.On(k.s)) }, func() error { return k.s.Sync(ctx) })
 	}, 1},
+	{"a copy, and Shrink of that", func(ctx context.Context, k *tools) error {
+		d, err := k.c.Dup(ctx)
+		if err != nil {
+			return err
+		}
+		left, err := d.Shrink(ctx)
+		if err != nil {
+			return err
+		}
+		return errors.Join(d.Close(), left.Close())
+	}, 2},
 	{"send and receive", func(ctx context.Context, k *tools) error {
 		if k.c.Rank() == 0 {
 			return p2p.Send(ctx, k.c, 1, k.x)

@@ -93,6 +93,11 @@ func (v *View) Dup(ctx context.Context) (*Comm, error) {
 	return v.offspring("dup", func() (*engine.Comm, error) { return v.Comm.Dup(ctx) })
 }
 
+// Shrink makes a communicator of the ranks that are left of one that is broken.
+func (v *View) Shrink(ctx context.Context) (*Comm, error) {
+	return v.offspring("shrink", func() (*engine.Comm, error) { return v.Comm.Shrink(ctx) })
+}
+
 func (v *View) offspring(op string, do func() (*engine.Comm, error)) (*Comm, error) {
 	if v.Recorder != nil {
 		return nil, v.LocalError(op, fmt.Errorf("not in a group: %w", fault.ErrArgument))

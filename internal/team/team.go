@@ -58,6 +58,7 @@ type Team struct {
 	Flight flight.Recorder // of this rank's operations; the turn guards it
 	Late   Late            // of the running operation
 
+	told        uint64       // changes of this rank's board
 	publishing  sync.Mutex   // held by PublishLost
 	ReportAfter atomic.Int64 // how long a wait lasts, in nanoseconds, before it logs once who is missing
 }

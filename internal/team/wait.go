@@ -274,5 +274,8 @@ func (t *Team) yield(s *WaitState) {
 	}
 }
 
+// Rest gives the processor away in a wait that began at since, which is no operation's.
+func (t *Team) Rest(since time.Time) { t.yield(&WaitState{now: time.Since(since)}) }
+
 // SleepFor sleeps, longer the longer a wait has lasted.
 func SleepFor(waited time.Duration) { time.Sleep(min(waited/64, longestSleep)) }
