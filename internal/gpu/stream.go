@@ -34,6 +34,7 @@ type Stream struct {
 
 	mu    sync.Mutex
 	users []StreamUser // everybody who has queued on it: communicators first, each kind in the order of first use
+	told  []error      // what Sync has returned last: a broken communicator repeats its error until it is closed
 }
 
 // StreamOf returns the device's part of s. It is nil if s is nil or a stream of the host.
@@ -280,6 +281,9 @@ func (s *Stream) takeErrors() error {
 	for _, u := range s.all() {
 		errs = append(errs, u.Collect()...)
 	}
+	s.mu.Lock()
+	s.told = errs
+	s.mu.Unlock()
 	return errors.Join(errs...)
 }
 
@@ -301,9 +305,11 @@ func (s *Stream) Enter(u StreamUser, g *Domain) {
 	g.Add(s)
 }
 
-// Leave ends u's use of the stream. Nothing of u is queued any more. The stream keeps u's errors.
+// Leave ends u's use of the stream. Nothing of u is queued any more. The stream keeps u's errors, but those that Sync has
+// returned.
 func (s *Stream) Leave(u StreamUser) {
 	s.mu.Lock()
+	told := s.told
 	i := slices.Index(s.users, u)
 	if i >= 0 {
 		s.users = slices.Delete(s.users, i, i+1)
@@ -313,7 +319,9 @@ func (s *Stream) Leave(u StreamUser) {
 		return
 	}
 	for _, err := range u.Collect() {
-		s.s.AddError(u.Comm(), err)
+		if !slices.Contains(told, err) {
+			s.s.AddError(u.Comm(), err)
+		}
 	}
 }
 

@@ -44,8 +44,10 @@ func TestOrderOfErrors(t *testing.T) {
 		s.Enter(u, g)
 	}
 	require.EqualError(t, s.takeErrors(), "comm 1\ncomm 2\ncomm 3\nend 1\nend 2\nend 3")
+	first.err = errors.New("end 1 again")
 	s.Leave(first)
-	require.EqualError(t, s.takeErrors(), "end 1\ncomm 1\ncomm 2\ncomm 3\nend 2\nend 3", "what has left said it before")
+	s.Leave(users[1]) // which has nothing new to say
+	require.EqualError(t, s.takeErrors(), "end 1 again\ncomm 2\ncomm 3\nend 2\nend 3", "what has left said it before")
 }
 
 // Once a user may queue on a stream, because it or another goroutine has entered, the domain waits for the stream.
