@@ -5,7 +5,7 @@
 // There are four kinds. [MPI] starts MPI and is for programs under mpirun or srun (build tag mpi); [Gompi] (same tag)
 // is for programs that run MPI themselves; [Env] takes the ranks from environment variables, for processes without MPI;
 // [Local] makes goroutine ranks. [PerProcess] puts several goroutine ranks into each process of another kind. A
-// bootstrap may also implement the optional [Exchanger], [Hoster], [Keyed] and [Watcher].
+// bootstrap may also implement the optional [Exchanger], [Hoster], [Keyed], [Survivor] and [Watcher].
 package bootstrap
 
 import (

@@ -4,6 +4,7 @@ import (
 	"os"
 	"slices"
 	"strconv"
+	"strings"
 
 	"github.com/ubcoll/ubcoll/internal/env"
 )
@@ -14,10 +15,12 @@ const (
 	srun     = "srun"
 )
 
+const openMPI = "mpirun of Open MPI"
+
 // launchers are the variables in which each launcher of an MPI tells a process how many ranks the job has. The order
 // matters: an mpirun inside a Slurm job sets both, and then mpirun counts.
 var launchers = []struct{ name, size string }{
-	{"mpirun of Open MPI", "OMPI_COMM_WORLD_SIZE"},
+	{openMPI, "OMPI_COMM_WORLD_SIZE"},
 	{"mpirun of MVAPICH2", "MV2_COMM_WORLD_SIZE"},
 	{"mpirun of MPICH or Intel MPI", "PMI_SIZE"},
 	{"mpirun of MPICH or Intel MPI", "MPI_LOCALNRANKS"}, // of this host only, but callers only ask whether there are several
@@ -47,6 +50,35 @@ func Launcher() (name string, size int) {
 		return "a PMIx launcher", 0
 	}
 	return "", 0
+}
+
+// AfterDeath says what the launcher of this process does with the other ranks when one dies, as far as its variables tell: most
+// end them, unless told not to, and then nothing is left to go on. It returns "" if no launcher has started it. Local, does not
+// block.
+func AfterDeath() string {
+	name, _ := Launcher()
+	switch {
+	case env.Rank.IsSet():
+		return "ubcoll launch ends the others, unless started with -survive"
+	case name == "":
+		return ""
+	case name == torchrun:
+		return "torchrun ends the others"
+	case name == srun:
+		return "srun ends the others if started with --kill-on-bad-exit, or if Slurm is set so"
+	case name == openMPI && isTrue(os.Getenv("OMPI_MCA_orte_enable_recovery")):
+		return name + " lets the others go on (--enable-recovery)"
+	case name == openMPI:
+		return name + " ends the others: --enable-recovery lets them go on"
+	case os.Getenv("PMI_SIZE") != "":
+		return name + " ends the others, unless started with -disable-auto-cleanup"
+	}
+	return name + " ends the others, unless told not to"
+}
+
+// isTrue reports whether a variable of Open MPI says yes.
+func isTrue(s string) bool {
+	return slices.Contains([]string{"1", "true", "yes", "enabled"}, strings.ToLower(s))
 }
 
 // EnvSource says whose variables make this process a rank by [Env]: "UBCOLL_RANK", "torchrun" or "srun". It returns ""

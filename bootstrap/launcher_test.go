@@ -63,6 +63,33 @@ func TestLauncher(t *testing.T) {
 	}
 }
 
+func TestAfterDeath(t *testing.T) {
+	for _, c := range []struct {
+		name string
+		env  map[string]string
+		want string
+	}{
+		{"nothing", nil, ""},
+		{"ours", map[string]string{"UBCOLL_RANK": "0"}, "ubcoll launch ends the others, unless started with -survive"},
+		{"open mpi", map[string]string{"OMPI_COMM_WORLD_SIZE": "4"}, "mpirun of Open MPI ends the others: --enable-recovery lets them go on"},
+		{"open mpi with recovery", map[string]string{"OMPI_COMM_WORLD_SIZE": "4", "OMPI_MCA_orte_enable_recovery": "1"},
+			"mpirun of Open MPI lets the others go on (--enable-recovery)"},
+		{"hydra", map[string]string{"PMI_SIZE": "2"}, "mpirun of MPICH or Intel MPI ends the others, unless started with -disable-auto-cleanup"},
+		{"srun", map[string]string{"SLURM_STEP_ID": "0", "SLURM_STEP_NUM_TASKS": "16"}, "srun ends the others if started with --kill-on-bad-exit, or if Slurm is set so"},
+		{"torchrun", map[string]string{"TORCHELASTIC_RUN_ID": "none", "WORLD_SIZE": "4"}, "torchrun ends the others"},
+		{"mvapich2", map[string]string{"MV2_COMM_WORLD_SIZE": "8"}, "mpirun of MVAPICH2 ends the others, unless told not to"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			clearLaunchers(t)
+			t.Setenv("OMPI_MCA_orte_enable_recovery", "")
+			for k, v := range c.env {
+				t.Setenv(k, v)
+			}
+			require.Equal(t, c.want, bootstrap.AfterDeath())
+		})
+	}
+}
+
 // Which bootstrap a process of a job takes, by what started it.
 func TestEnvSource(t *testing.T) {
 	srun := map[string]string{"SLURM_JOB_ID": "7", "SLURM_STEP_ID": "2", "SLURM_STEP_NUM_TASKS": "5"}

@@ -315,6 +315,13 @@ func (r *goRank) Abort(code int) {
 	}
 }
 
+// Survive implements Survivor.
+func (r *goRank) Survive() {
+	if s, ok := r.m.under.(Survivor); ok {
+		s.Survive()
+	}
+}
+
 func (r *goRank) Close() error {
 	if err := r.gate.enter(closed); err != nil {
 		return err

@@ -40,7 +40,8 @@ const (
 // sees one, it is [ErrLauncher]. After MPI_Init, signal handlers that MPI installed without SA_ONSTACK are re-installed
 // with it, because Go's runtime crashes without it.
 //
-// After any error the process must end by Abort or with a non-zero exit code, never by finalizing MPI.
+// After any error the process must end by Abort or with a non-zero exit code, never by finalizing MPI. After a death that it has
+// survived ([Survivor]) it ends with the exit code that is its own, without finalizing MPI either.
 func MPI() (Bootstrap, error) {
 	if !mpiState.CompareAndSwap(mpiUnused, mpiRunning) {
 		if mpiState.Load() == mpiRunning {
@@ -269,6 +270,9 @@ func (w *world) Abort(code int) {
 	case <-time.After(10 * time.Second): // MPI_Abort does not return; if it fails, the caller can exit
 	}
 }
+
+// Survive implements Survivor.
+func (w *world) Survive() { w.failed.Store(true) }
 
 func (w *world) Close() error {
 	if err := w.gate.enter(closed); err != nil {

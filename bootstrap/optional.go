@@ -39,3 +39,11 @@ type Watcher interface {
 	// Local, does not block, and may be called from any goroutine at any time.
 	Cause() error
 }
+
+// Survivor is an optional interface of a [Bootstrap] whose Close waits for all ranks of the job, as [MPI]'s does.
+type Survivor interface {
+	// Survive says that ranks of the job have died, and that this one goes on without them: Close is then local, and leaves
+	// MPI unfinalized, since finalizing would wait for them. The library calls it when ranks that were left have made a
+	// communicator of their own. Local, does not block, and may be called from any goroutine at any time.
+	Survive()
+}

@@ -77,7 +77,7 @@ func machine() *doctor.View {
 			defer cancel()
 			return net.DefaultResolver.LookupHost(ctx, name)
 		}}
-	v.Job = ranksFrom()
+	v.Job, v.Death = ranksFrom(), bootstrap.AfterDeath()
 	if v.Launcher, v.Ranks = bootstrap.Launcher(); bootstrap.EnvSource() != "" { // MPI has no part in it
 		v.Launcher = ""
 	}

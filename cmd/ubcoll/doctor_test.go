@@ -77,7 +77,7 @@ func TestUnderSrun(t *testing.T) {
 	require.Regexp(t, `(?m)^launcher +srun, 2 ranks$`, out)
 	require.Regexp(t, `(?m)^ranks +processes, by srun's variables, without MPI$`, out)
 	out = all("doctor")
-	require.Contains(t, out, "PASS  ranks          processes, by srun's variables, without MPI\n")
+	require.Contains(t, out, "PASS  ranks          processes, by srun's variables, without MPI; when a rank dies, srun ends the others if")
 	require.NotContains(t, out, "FAIL  mpi")
 	require.NotContains(t, out, "FAIL  job")
 	require.Contains(t, all("run", "-n", "../../configs/smoke.toml"), "ranks=2\n")

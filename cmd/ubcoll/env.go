@@ -21,7 +21,8 @@ Prints what it takes to build and start programs with MPI, as lines for a shell:
 	go build -tags mpi ./prog && $MPIRUN -n 4 ./prog
 
 MPICC decides which MPI (MPICC=mpicc.mpich), else MPI_HOME; else it is mpicc.openmpi or mpicc. The lines for Open MPI have
-its launcher take more ranks than there are cores, and start for root if root asks for the lines.
+its launcher take more ranks than there are cores, and start for root if root asks for the lines. So that the other ranks go on
+when one dies, a launcher needs an option: --enable-recovery (Open MPI), -disable-auto-cleanup (MPICH).
 The library's own variables are in: ubcoll info -env.`
 
 // mpiEnv is the command env. It runs the repository's script mpienv, for programs outside of the repository.

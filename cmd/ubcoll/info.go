@@ -83,6 +83,9 @@ func facts(withEnv bool, m meeting) (lines []pair, err error) {
 	} else {
 		line("launcher", "none")
 	}
+	if death := bootstrap.AfterDeath(); death != "" {
+		line("", "when a rank dies, %s", death)
+	}
 	line("ranks", "%s", or(ranksFrom(), "goroutines of this process"))
 	host, _ := os.Hostname()
 	line("host", "%s", host)

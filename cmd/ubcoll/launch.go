@@ -57,6 +57,8 @@ func parseLaunch(args []string, help io.Writer) (j launch.Job, err error) {
 		return nil
 	})
 	fs.BoolVar(&j.Prefix, "prefix", false, "begin each line with the rank that wrote it: [0] text")
+	fs.BoolVar(&j.Survive, "survive", false, "let the other ranks go on when one fails or is killed, as programs that call Shrink want it; the exit code "+
+		"is then that of those that were not killed")
 	fs.DurationVar(&j.Grace, "grace", 5*time.Second, "how long ranks may take to end, from SIGTERM to SIGKILL")
 	if err := parseFlags(fs, args, launchUsage, help); err != nil {
 		return j, err

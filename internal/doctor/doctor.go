@@ -45,6 +45,7 @@ type View struct {
 	BuiltMPI string // the linked MPI library; "" = none
 	Launcher string // what started this process for MPI; "" = none
 	Ranks    int    // as the launcher says
+	Death    string // what its launcher does when a rank dies; "" = nothing that is known
 	Job      string // whose variables give this process its place in a job; "" = it is no part of one
 	Mpirun   func() (string, error)
 
@@ -165,6 +166,9 @@ func faults(v *View) Finding {
 func ranks(v *View) Finding {
 	if v.Job == "" {
 		return found(Skip, "nothing started this process as a rank of a job", "")
+	}
+	if v.Death != "" {
+		return found(Pass, "%s; when a rank dies, %s", "", v.Job, v.Death)
 	}
 	return found(Pass, "%s", "", v.Job)
 }

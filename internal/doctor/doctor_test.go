@@ -73,6 +73,7 @@ func TestChecks(t *testing.T) {
 		reason string
 	}{
 		{"no job", "ranks", func(v *View) { v.Job = "" }, Skip, "nothing started this process as a rank"},
+		{"that a launcher ends", "ranks", func(v *View) { v.Death = "it ends the others" }, Pass, "processes, by MPI; when a rank dies, it ends the others"},
 		{"by srun", "ranks", func(v *View) { v.Job = "processes, by srun's variables" }, Pass, "by srun's variables"},
 		{"no MPI", "mpi", func(v *View) { v.BuiltMPI = "" }, Skip, "built without MPI"},
 		{"no MPI under mpirun", "mpi", func(v *View) { v.BuiltMPI, v.Launcher, v.Ranks = "", "mpirun of Open MPI", 4 }, Fail,

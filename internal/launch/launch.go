@@ -7,6 +7,7 @@ package launch
 import (
 	"bufio"
 	"bytes"
+	"cmp"
 	"context"
 	"crypto/rand"
 	"encoding/json"
@@ -38,9 +39,11 @@ type Job struct {
 	Agent  []string // command line of an agent: a program that has this path on all hosts, and arguments
 	RSH    []string // the words before host and command, instead of ssh
 	Prefix bool     // each line begins with the rank that wrote it
-	Grace  time.Duration
-	Stdout io.Writer
-	Stderr io.Writer
+	// Survive: the other ranks go on when one fails.
+	Survive bool
+	Grace   time.Duration
+	Stdout  io.Writer
+	Stderr  io.Writer
 }
 
 const (
@@ -53,6 +56,9 @@ const (
 // failed, or 0. It passes signals on to all ranks. A rank that fails ends the job, and so do SIGINT, SIGTERM and
 // SIGHUP: the remaining ranks get SIGTERM, and SIGKILL after Grace, or at once if another such signal comes half a
 // second later or more. The error says why a job could not start.
+//
+// With Survive, a rank that fails ends no other. The exit code is that of the first that failed among those that neither a
+// signal nor the loss of their host ended, or 0; if all ended like that, the first one's.
 func Run(j Job, signals <-chan os.Signal) (code int, err error) {
 	l := &launcher{Job: j, size: sum(j.Counts), news: make(chan news), errors: errorMerger{to: j.Stderr}}
 	defer l.flush()
@@ -319,6 +325,7 @@ func (l *launcher) order(where string) error {
 // wait returns the job's exit code once all ranks have ended, or can no longer be waited for.
 func (l *launcher) wait(signals <-chan os.Signal) (code int) {
 	left := l.size
+	killed, first := 0, 0      // ranks that a signal or the loss of their host has ended, and the first one's code
 	failed, ending := false, 0 // ending: 0 no, 1 soon SIGTERM, 2 SIGTERM sent, 3 SIGKILL sent
 	var timer <-chan time.Time
 	var asked time.Time // when the first signal to end came
@@ -338,7 +345,21 @@ func (l *launcher) wait(signals <-chan os.Signal) (code int) {
 			timer = time.After(vanish)
 		}
 	}
-	fail := func(with int, format string, args ...any) {
+	fail := func(with, died int, format string, args ...any) {
+		if l.Survive && ending == 0 {
+			rest := ""
+			if left > 0 {
+				rest = ": the others go on"
+			}
+			l.printf("%s%s", fmt.Sprintf(format, args...), rest)
+			switch {
+			case died > 0:
+				killed, first = killed+died, cmp.Or(first, with)
+			case code == 0:
+				code = with
+			}
+			return
+		}
 		if failed {
 			return
 		}
@@ -368,14 +389,18 @@ func (l *launcher) wait(signals <-chan os.Signal) (code int) {
 					}
 				}
 				if left -= lost; lost > 0 {
-					fail(codeLost, "host %s is lost, with %s: its agent ended (%s)", r.name, plural.Count(lost, "rank"), status(n.ended))
+					fail(codeLost, lost, "host %s is lost, with %s: its agent ended (%s)", r.name, plural.Count(lost, "rank"), status(n.ended))
 				}
 			default:
 				e := n.event
 				r.live[e.Rank-r.first] = false
 				left--
 				if e.Code != 0 {
-					fail(e.Code, "rank %d on %s %s", e.Rank, r.hello.Host, e.how())
+					died := 0
+					if e.Signal != "" {
+						died = 1
+					}
+					fail(e.Code, died, "rank %d on %s %s", e.Rank, r.hello.Host, e.how())
 				}
 			}
 		case s := <-signals:
@@ -405,6 +430,9 @@ func (l *launcher) wait(signals <-chan os.Signal) (code int) {
 			}
 			advance(ending + 1)
 		}
+	}
+	if killed == l.size {
+		return first
 	}
 	return code
 }
