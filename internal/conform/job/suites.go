@@ -27,6 +27,7 @@ var suites = map[string]conform.Suite{
 	"imports":         collectives.Imports,
 	"kill":            endings.Kill,
 	"kill-first":      endings.KillFirst,
+	"shrink":          endings.Shrink,
 	"steady":          measures.Steady,
 	"steady-small":    measures.SteadySmall,
 	"pauses":          measures.Pauses,
