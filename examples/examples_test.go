@@ -210,6 +210,21 @@ func TestProcesses(t *testing.T) {
 	}
 }
 
+// A rank of 09-mlp dies on the way: the others go on, and their losses are those of one rank all the same.
+func TestDeath(t *testing.T) {
+	testkit.Long(t)
+	e := example{name: "09-mlp", own: true}
+	bin := e.program(t)
+	require.NoError(t, built()) // the tool
+	want := strings.Replace(e.golden(t, "ranks4.golden"), "\n", "\n3 ranks were left at the end\n", 1)
+	for _, rank := range []int{0, 2} {
+		stdout, stderr := run(t, []string{fmt.Sprintf("UBCOLL_FAULT=kill:rank=%d,after=100", rank)}, filepath.Join(programs, "ubcoll"),
+			"launch", "-np", "4", "-survive", "--", bin)
+		require.Equal(t, want, stdout, stderr)
+		require.Contains(t, stderr, "the others go on", "nobody has died")
+	}
+}
+
 // Two hosts, which this one plays: processes that take it for different ones reach each other by TCP only.
 func TestHosts(t *testing.T) {
 	testkit.Long(t)
