@@ -206,8 +206,8 @@ func (ch *Channel) Wait(ctx context.Context) error {
 	return ch.wait(ctx)
 }
 
-// Poll checks once for a signal, and takes it if there is one. Local, does not wait. ErrClosed if this end is closed,
-// or the reason why the communicator broke. ErrNotSupported on device memory, where the device counts signals;
+// Poll checks once for a signal, and takes it if there is one. Local, does not wait. In a loop it also notices when none can
+// come any more: ErrClosed if the peer or this rank has closed its end, ErrPeerLost, or the reason why the communicator broke. ErrNotSupported on device memory, where the device counts signals;
 // ErrArgument in a Batch.
 func (ch *Channel) Poll() (bool, error) {
 	if ch.nothing() {

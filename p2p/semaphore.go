@@ -98,8 +98,9 @@ func (s *Semaphore) Wait(ctx context.Context) error {
 	return s.wait(ctx)
 }
 
-// Poll checks once for a signal, and takes it if there is one. Local, does not wait. ErrClosed, or the reason why the
-// communicator broke. ErrNotSupported on a device, which counts the signals itself.
+// Poll checks once for a signal, and takes it if there is one. Local, does not wait. In a loop it also notices when none can
+// come any more: ErrClosed if the peer or this rank has closed its end, ErrPeerLost, or the reason why the communicator
+// broke. ErrNotSupported on a device, which counts the signals itself.
 func (s *Semaphore) Poll() (bool, error) {
 	if s.nothing() {
 		return false, errNoSemaphore

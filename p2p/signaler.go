@@ -101,7 +101,10 @@ func (s *signaler) poll() (bool, error) {
 		return false, s.side.Error("poll", err)
 	}
 	s.side.PollFar()
-	ok := s.side.Poll()
+	ok, err := s.side.Poll()
 	s.side.End()
+	if err != nil {
+		return false, s.side.Error("poll", err)
+	}
 	return ok, nil
 }

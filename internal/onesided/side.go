@@ -2,6 +2,7 @@ package onesided
 
 import (
 	"context"
+	"time"
 
 	"github.com/ubcoll/ubcoll/internal/engine"
 	"github.com/ubcoll/ubcoll/internal/gpuend"
@@ -16,6 +17,9 @@ type Side struct {
 	*signals
 	self   closable  // the Channel or the Semaphore
 	device deviceEnd // nil for host memory
+
+	misses int       // of Poll
+	looked time.Time // for what may keep its signals from coming
 }
 
 // deviceEnd is an end on a device: a gpuend.End, or a gpuend.FarEnd.
@@ -81,6 +85,37 @@ func (e *Side) Wait(ctx context.Context) error {
 	return nil
 }
 
+// What Poll does in vain, so that a loop of it ends, too, when no signal can come any more.
+const (
+	missesPerLook = 16 // between readings of the clock
+	lookEvery     = 5 * time.Millisecond
+)
+
+// Poll takes a signal if there is one. Now and then it looks whether one can still come: its error is that of a wait. Call it within
+// a use.
+func (e *Side) Poll() (bool, error) {
+	if e.take() {
+		return true, nil
+	}
+	if e.misses++; e.misses%missesPerLook != 0 {
+		return false, nil
+	}
+	now := time.Now()
+	if now.Sub(e.looked) < lookEvery {
+		return false, nil
+	}
+	e.looked = now
+	w := e.waiting(context.Background(), "poll", "signal")
+	err := w.glance()
+	if err == nil {
+		return false, nil
+	}
+	if e.take() { // it came before what is wrong
+		return true, nil
+	}
+	return false, w.lost(err)
+}
+
 // PollFar moves on what comes from a peer on another host.
 func (e *Side) PollFar() {
 	if e.far != nil {
@@ -106,11 +141,16 @@ func (e *Side) wait(ctx context.Context, op, step string, ready func() bool) err
 	if within(looks, ready) {
 		return nil
 	}
+	w := e.waiting(ctx, op, step)
+	return w.until(looks, ready)
+}
+
+func (e *Side) waiting(ctx context.Context, op, step string) waiting {
 	w := waiting{WaitState: team.WaitState{Op: op, Ctx: ctx, Peer: e.peer, Step: step}, c: e.c, of: e.self, sp: e.sp}
 	if e.theirs != nil {
 		w.theirs = &e.theirs.state
 	}
-	return w.until(looks, ready)
+	return w
 }
 
 // Comm returns the communicator.

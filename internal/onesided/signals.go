@@ -52,8 +52,8 @@ func (s *signals) signalFar() {
 	s.far.send(&call{Kind: callSignal, ID: s.number, A: s.sent}, nil)
 }
 
-// Poll takes a signal if there is one. Call it within a use.
-func (s *signals) Poll() bool {
+// take takes a signal if there is one. Call it within a use.
+func (s *signals) take() bool {
 	next := s.awaited + 1
 	if !team.Reached(s.in.Load(), next) {
 		return false

@@ -65,6 +65,24 @@ func (w *waiting) untilFar(f *far, ready func() bool) error {
 	}
 }
 
+// glance is what until does once between calls of ready, but waits for nothing, has no time limit, and looks at all at once.
+func (w *waiting) glance() error {
+	t := w.c.Team()
+	if f := w.sp.far(w.Peer, true); f != nil {
+		w.Far, w.Peer = w.Peer+1, t.Rank()
+		if err := w.polled(t.PollHealth(&w.WaitState), f.pair.Rank); err != nil {
+			return err
+		}
+		return f.lost()
+	}
+	w.Peer = w.sp.local(w.Peer)
+	err := t.PollHealth(&w.WaitState)
+	if err == nil && t.Peers[w.Peer].Closed() {
+		err = t.ClosedError(&w.WaitState, w.Peer)
+	}
+	return w.polled(err, t.Name(w.Peer))
+}
+
 // within reports whether ready returns true in one of so many calls.
 func within(looks int, ready func() bool) bool {
 	for range looks {
