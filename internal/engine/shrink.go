@@ -181,13 +181,19 @@ type awaiting struct {
 	changed time.Time // when a rank last told something new, this one included
 	looked  time.Time // at the processes
 	failed  error     // of this rank's work for the next step
+	said    bool      // that it lasts
 }
 
-func (w *awaiting) progress() { w.changed, w.failed = time.Now(), nil }
+func (w *awaiting) progress() { *w = awaiting{changed: time.Now(), looked: w.looked} }
 
 // err is why this rank gives up, or nil.
 func (w *awaiting) err(ctx context.Context, c *Comm, about int) error {
 	waited := time.Since(w.changed)
+	if about >= 0 && !w.said && int64(waited) > c.team.ReportAfter.Load() {
+		w.said = true
+		c.Log().Warn("ubcoll: still waiting", "op", "shrink", "rank", c.rank, "host", c.Hostname(about), "missing", about,
+			"for", waited.Round(time.Second), "timeout", time.Duration(c.team.Timeout.Load()))
+	}
 	switch limit := time.Duration(c.team.Timeout.Load()); {
 	case w.failed != nil && waited > doubt:
 		return w.failed

@@ -4,7 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -336,6 +338,17 @@ func TestShrinkLeft(t *testing.T) {
 		require.ErrorIs(t, err, fault.ErrAborted)
 		require.ErrorContains(t, err, "an earlier call gave up")
 	})
+}
+
+// A rank that waits for long says once for whom.
+func TestShrinkSaysWho(t *testing.T) {
+	log := &safeBuffer{}
+	comms := enginetest.Open(t, 2, engine.Options{Timeout: 200 * time.Millisecond, Logger: slog.New(slog.NewTextHandler(log, nil))})
+	comms[0].Team().ReportAfter.Store(int64(50 * time.Millisecond))
+	_, err := comms[0].Shrink(background)
+	require.ErrorIs(t, err, fault.ErrTimeout)
+	require.Equal(t, 1, strings.Count(string(log.bytes()), "still waiting"))
+	require.Regexp(t, `level=WARN msg="ubcoll: still waiting" op=shrink rank=0 host=\S+ missing=1 for=0s timeout=200ms`, string(log.bytes()))
 }
 
 // requireShrinks checks that Shrink makes a communicator of these ranks.
