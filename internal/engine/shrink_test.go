@@ -195,8 +195,9 @@ func TestShrinkSplit(t *testing.T) {
 			return err
 		})
 		require.NoError(t, errors.Join(errs...))
-		require.NoError(t, errors.Join(halves[1].Close(), halves[4].Close()))
-		left := []*engine.Comm{halves[0], halves[2], halves[3], halves[5], halves[6], halves[7]}
+		// With two hosts nobody of rank 0's second host is left, and could say that the others there have closed it.
+		require.NoError(t, errors.Join(halves[1].Close(), halves[3].Close(), halves[4].Close()))
+		left := []*engine.Comm{halves[0], halves[2], halves[5], halves[6], halves[7]}
 		children, errs := shrunk(left, noLimit)
 		require.NoError(t, errors.Join(errs...))
 		errs = testkit.Each(children, func(c *engine.Comm) error {
@@ -208,7 +209,7 @@ func TestShrinkSplit(t *testing.T) {
 		})
 		require.NoError(t, errors.Join(errs...))
 		for i, c := range children {
-			require.Equal(t, 3, c.Size())
+			require.Equal(t, map[bool]int{true: 2, false: 3}[i < 2], c.Size())
 			require.NoError(t, errors.Join(left[i].Close(), c.Close()))
 		}
 		requireUsable(t, comms) // which is not broken
